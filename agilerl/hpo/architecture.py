@@ -1,4 +1,4 @@
-"""Architecture mutation: one method, drawn for the policy, applied to all evaluation networks that have it."""
+"""Architecture mutation: one method, drawn for the policy and applied to all evaluation networks that have it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from agilerl.modules.multi_input import VECTOR_MLP
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 
-MIN_STEP = 4  # units or channels; below that a removal is not worth a rebuild
-AMOUNTS = ("numb_new_nodes", "numb_new_channels")  # what methods call the size of their step
+MIN_STEP = 4  # units or channels; smaller removals are not worth a rebuild
+AMOUNTS = ("numb_new_nodes", "numb_new_channels")  # names of the methods' step-size arguments
 
 
 @dataclass(frozen=True)
 class ArchitectureOptions:
-    """How architecture mutations behave.
+    """Settings of architecture mutations.
 
     Attributes:
-        new_layer_prob: share of the layer methods.
-        bound: largest relative change of the policy's output that a mutation may cause, on observations it was not
-            fitted to; a larger one is tried with fewer units, then not done. None: no bound.
-        agreement: least share of those observations whose greedy action stays (policies with discrete actions).
+        new_layer_prob: probability of the layer methods.
+        bound: maximum relative change of the policy's output on held-out observations. Larger mutations are retried
+            with fewer units, then skipped. None: no bound.
+        agreement: minimum fraction of those observations with an unchanged greedy action (discrete actions).
         fresh: "preserve", or "random" as published.
-        removal: whether methods that remove are offered.
+        removal: whether to allow methods that remove units or layers.
     """
 
     new_layer_prob: float
@@ -42,19 +42,19 @@ class ArchitectureOptions:
 
 
 def describe(network: Any) -> Any:
-    """Short form of an architecture for the lineage."""
+    """Return a short form of an architecture for the lineage."""
     form = described(network)
     return foreign.hidden_size(network) if form is None else form
 
 
 def described(network: Any) -> str | None:
-    """What a network says of itself; None for one without `describe`, as modules of the user's own may be."""
+    """Return a network's own description; None if it has no `describe`, as with custom modules."""
     describe = foreign.method(network, "describe")
     return None if describe is None else str(describe())
 
 
 def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, Any]:
-    """Those of `given` that the method `name` of `network` takes."""
+    """Filter `given` to the arguments of the method `name` of `network`."""
     *path, method = name.split(".")
     owner: Any = network
     for key in path:
@@ -68,14 +68,14 @@ def arguments_for(network: EvolvableModule, name: str, given: Any) -> dict[str, 
 def attempt(
     network: EvolvableModule, name: str, options: ArchitectureOptions, probe: Probe | None, arguments: dict[str, Any]
 ) -> tuple[EvolvableModule, Any]:
-    """A changed copy of `network` and what the method returned; the network itself is not touched."""
+    """Return a changed copy of `network` and the method's return value; `network` itself is unchanged."""
     return changed_copy(network, options, probe, lambda copy: copy.apply_mutation(name, **arguments))
 
 
 def changed_copy(
     network: EvolvableModule, options: ArchitectureOptions, probe: Probe | None, change: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
-    """A copy of `network` to which `change` was applied, and what that returned."""
+    """Apply `change` to a copy of `network`; return the copy and the output of `change`."""
     copy: Any = network.clone()
     copy.fresh = options.fresh
     with effects.probing(copy, probe.fit if probe is not None and options.fresh == "preserve" else None):
@@ -87,7 +87,7 @@ def changed_copy(
 def bounded(
     policy: EvolvableModule, method: str, options: ArchitectureOptions, probe: Probe | None
 ) -> tuple[EvolvableModule, Any, float | None] | None:
-    """A changed copy of the policy within the bound, by fewer and fewer units; None if there is none."""
+    """Return a changed copy of the policy within the bound, retrying with fewer units; None on failure."""
     before = None if probe is None else effects.output_of(policy, probe.measure)
     arguments: dict[str, Any] = {}
     while True:
@@ -115,10 +115,10 @@ def mutate_architecture(
 
     Args:
         agent: changed in place; its network attributes are replaced by the changed networks.
-        choice: draws the method; rng: seeds the networks' own draws (a replaced network generator is left alone).
+        choice: draws the method; rng: seeds the networks' generators (a custom network generator is left unchanged).
 
     Returns:
-        The record; kind "none" if nothing could be applied, in which case nothing is rebuilt.
+        The record; kind "none" if no method could be applied, in which case nothing is rebuilt.
     """
     group = effects.drawn_policy(agent, rng)
     networks = effects.networks_of(agent)
@@ -129,7 +129,7 @@ def mutate_architecture(
     probe = effects.probe_of(agent, policy, rng, group.eval_network)
     removing = [m for m in policy.mutation_methods if m.rpartition(".")[2].startswith("remove_")]
     limits: dict[str, Any] = {"excluded": removing} if removing and not options.removal else {}
-    offered = bool(policy.mutation_methods)  # a module of the user's own, as it stands, has none
+    offered = bool(policy.mutation_methods)  # empty for plain custom modules
     name = policy.sample_mutation_method(options.new_layer_prob, choice, **limits) if offered else None
     found = None if name is None else bounded(policy, name, options, probe)
     if found is None:
@@ -147,15 +147,15 @@ def mutate_architecture(
             changed[attribute] = new
     for attribute, network in networks.items():
         if not (isinstance(network, EvolvableNetwork) and network.encoder_source is policy):
-            continue  # it does not read the policy's features
+            continue  # does not read the policy's features
         reader = changed.get(attribute)
         if reader is None:
             reader, _ = changed_copy(network, options, probe, lambda copy: copy.follow_encoder_source(new_policy))
-        # Where the policy's target becomes a copy, those of its readers do as well.
+        # If the policy's target becomes a copy, so do the targets of networks that read its features.
         follows_copy = bool(effects.shared_names(group)) and effects.restarts(policy, new_policy)
         reader.last_refit = reader.last_refit or follows_copy
         changed[attribute] = reader
-    # Of a team the path says whose policy it was drawn for.
+    # For a team, prefix the path with the name of the mutated policy.
     path = applied if len(effects.policy_groups(agent)) == 1 else f"{group.eval_network}.{applied}"
     record = MutationRecord("architecture", path, describe(policy), describe(new_policy), change)
     install(agent, changed)
@@ -163,10 +163,10 @@ def mutate_architecture(
 
 
 def analogous(network: EvolvableModule, applied: str, agent: Any, policy: str) -> str | None:
-    """The method of another evaluation network that does what `applied` did to the policy; None where none does.
+    """Return the method of another evaluation network equivalent to the `applied` policy method; None if there is none.
 
-    It is the same one, or that of the same kind in the part of a centralised encoder that reads the policy's agents: a
-    part by their name, else the one that reads all vectors.
+    The method has the same name, or is of the same kind in the part of a centralised encoder that reads the policy's
+    agents: the part with their name, else the part that reads all vectors.
     """
     if applied in network.mutation_methods:
         return applied
@@ -181,10 +181,10 @@ def analogous(network: EvolvableModule, applied: str, agent: Any, policy: str) -
 
 
 def install(agent: Any, changed: dict[str, EvolvableModule]) -> None:
-    """Put the changed evaluation networks into the agent, let targets follow and optimisers rebind.
+    """Install the changed evaluation networks in the agent; targets follow and optimisers are rebuilt.
 
-    Optimisers go first: a network that is assigned while its optimiser still holds another one is a stranger to it,
-    and its moments would start at zero.
+    Optimisers are rebuilt first: if a network is assigned while its optimiser still holds the old one, its moments are
+    reset to zero.
     """
     effects.rebuild_optimizers(agent, changed, {name: network.last_transfer for name, network in changed.items()})
     for group in effects.registry_of(agent).groups:

@@ -1,4 +1,4 @@
-"""Which hyperparameters to try next: a Gaussian process over what earlier ones have gained, and when."""
+"""Propose hyperparameters with a time-varying Gaussian process over past gains (PB2)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from agilerl.hpo.operators import RLParameter
 from agilerl.modules.paths import resolve
 
 CANDIDATES = 1_000
-FAR = 1e6  # a length on which nothing changes
+FAR = 1e6  # length scale of a constant kernel
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a member gained in a generation.
+    """Fitness gain of a member in one generation.
 
     Attributes:
         places: each hyperparameter as its share of the range, in [0, 1], in the order of the ranges.
-        generation: when. gain: its fitness, less what it was a generation before; finite.
+        generation: when it trained. gain: fitness minus that of the previous generation; finite.
     """
 
     places: tuple[float, ...]
@@ -45,16 +45,16 @@ def propose(
     ranges: Mapping[str, RLParameter],
     rng: np.random.Generator,
 ) -> dict[str, float | int]:
-    """The values that maximise mean + sqrt(beta) * deviation of the gain that is expected in `generation`.
+    """Return the values that maximise mean + sqrt(beta) * deviation of the expected gain in `generation`.
 
-    Population-based bandits (Parker-Holder, Nguyen and Roberts 2020, arXiv:2002.02518, section 4): the kernel is
-    k((x, i), (x', j)) = exp(-|x - x'|^2 / 2 l^2) * (1 - epsilon)^(|i - j| / 2), so that what was learned long ago
-    counts less; several proposals of one generation are kept apart by the deviations of a process that has seen those
-    before (`pending`) too; beta = 0.2 ln(0.4 n) after n trials. Lengths, epsilon and the noise maximise the likelihood.
-    Before two gains differ the values are random.
+    Population-based bandits (Parker-Holder, Nguyen and Roberts 2020, arXiv:2002.02518, section 4). The kernel is
+    k((x, i), (x', j)) = exp(-|x - x'|^2 / 2 l^2) * (1 - epsilon)^(|i - j| / 2), which discounts old trials. Proposals
+    of one generation are spread by computing deviations from a process that includes the earlier ones (`pending`). beta
+    = 0.2 ln(0.4 n) after n trials. Length scales, epsilon and the noise maximise the likelihood. Values are random
+    until two gains differ.
 
     Args:
-        trials: all that is known. pending: places of the proposals that this generation has seen already.
+        trials: all trials so far. pending: places already proposed in this generation.
         ranges: of the hyperparameters, in the order of `Trial.places`.
     Raises:
         ConfigError: scikit-learn is not installed.
@@ -81,7 +81,7 @@ def _bounds(
     process = process_over(points.shape[1] - 1)
     standard = (gains - gains.mean()) / gains.std()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a length at the end of its range is what few trials give
+        warnings.simplefilter("ignore")  # length scales at their bounds are expected with few trials
         process.fit(points, standard)
     mean = process.predict(now)
     seen = np.vstack([points, *([*place, generation] for place in pending)])
@@ -93,7 +93,7 @@ def _bounds(
 
 
 def gaussian_processes() -> Any:
-    """scikit-learn's module of them; ConfigError where it is not installed."""
+    """Import scikit-learn's Gaussian processes; ConfigError if it is not installed."""
     try:
         from sklearn import gaussian_process
     except ImportError:
@@ -104,8 +104,11 @@ def gaussian_processes() -> Any:
 
 
 def process_over(dimensions: int) -> Any:
-    """An unfitted process over [hyperparameters, generation] columns: each factor of the kernel is blind to the others'
-    columns, where its length is FAR. (1 - epsilon)^(d / 2) is exp(-d / l) with l = -2 / ln(1 - epsilon)."""
+    """Build an unfitted process over [hyperparameters, generation] columns.
+
+    Each factor of the kernel ignores the other factor's columns, whose length scale is FAR.
+    (1 - epsilon)^(d / 2) is exp(-d / l) with l = -2 / ln(1 - epsilon).
+    """
     library = gaussian_processes()
     blind, near, decay = (FAR, FAR), (0.05, 2.0), (1.0, 200.0)
     space = library.kernels.RBF([0.5] * dimensions + [FAR], [near] * dimensions + [blind])

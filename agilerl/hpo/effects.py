@@ -1,4 +1,4 @@
-"""What a mutation does to an agent: its record, the size of the change, the targets and optimisers that follow."""
+"""Effects of a mutation on an agent: its record, the size of the change, and updates of targets and optimisers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.observations import sample_batch
 from agilerl.tree import count_rows, map_leaves
 
-PROBES = 512  # half of them to fit on, half (256) to measure on
+PROBES = 512  # half of them to fit on, half (256) held out to measure the change
 
 
 @dataclass(frozen=True)
 class MutationRecord:
-    """What a mutation did to an agent, in the words of `telemetry.record.Birth`.
+    """Record of a mutation, in the format of `telemetry.record.Birth`.
 
     Attributes:
         kind: "none", "architecture", "parameters", "activation" or "rl_hp".
         path: the method, attribute or part that changed, "" if nothing.
-        before, after: JSON-able values of what changed.
+        before, after: JSON-serialisable values of the change.
         change: relative change of the policy's output over probe observations, None if not measured.
     """
 
@@ -44,10 +44,10 @@ class MutationRecord:
 
 @runtime_checkable
 class Probed(Protocol):
-    """An agent that remembers observations."""
+    """An agent that stores recent observations."""
 
     def probe_observations(self, count: int = 256) -> Any:
-        """Up to `count` recent observations [B, ...], or None."""
+        """Return up to `count` recent observations [B, ...], or None."""
 
 
 @runtime_checkable
@@ -55,15 +55,15 @@ class Apart(Protocol):
     """A team, whose networks read different observations."""
 
     def agents_of(self, network: str) -> list[str]:
-        """The agents that share the network of this name."""
+        """Return the agents that share the network of this name."""
 
     def observations_for(self, network: str, observations: Any) -> Any:
-        """The observations that the network of this name reads."""
+        """Return the observations read by the network of this name."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Observations to fit on and, apart from them, observations to measure on.
+    """Observations to fit on, and held-out observations to measure on.
 
     Both are tensors [B, ...], or nested dicts of them for Dict and Tuple spaces.
     """
@@ -73,21 +73,21 @@ class Probe:
 
 
 def inner(agent: Any) -> Any:
-    """The agent inside any wrappers."""
+    """Return the agent inside any wrappers."""
     while "agent" in vars(agent) and hasattr(agent.__dict__["agent"], "registry"):
         agent = agent.__dict__["agent"]
     return agent
 
 
 def registry_of(agent: Any) -> Any:
-    """The registry, or MutationError for an object that has none."""
+    """Return the agent's registry; MutationError if it has none."""
     if not hasattr(agent, "registry"):
         raise MutationError(f"{type(agent).__name__} has no registry: only an EvolvableAlgorithm can be mutated.")
     return agent.registry
 
 
 def policy_groups(agent: Any) -> list[Any]:
-    """The groups whose evaluation networks choose the actions: one, or one for each group of a team's agents."""
+    """Return the groups of policy networks: one, or one per group of a team's agents."""
     groups = [g for g in registry_of(agent).groups if g.policy]
     if not groups:
         raise MutationError(f"{type(agent).__name__} registers no network group with policy=True.")
@@ -95,28 +95,28 @@ def policy_groups(agent: Any) -> list[Any]:
 
 
 def drawn_policy(agent: Any, rng: np.random.Generator) -> Any:
-    """The group whose policy is mutated; drawn where there are several."""
+    """Return the group whose policy is mutated; drawn at random if there are several."""
     groups = policy_groups(agent)
     return groups[0] if len(groups) == 1 else groups[int(rng.integers(len(groups)))]
 
 
 def shared_names(group: Any) -> list[str]:
-    """Attribute names of the networks that follow the group's evaluation network."""
+    """Return attribute names of the networks that follow the group's evaluation network."""
     names = group.shared_networks
     return [] if names is None else [names] if isinstance(names, str) else list(names)
 
 
 def networks_of(agent: Any, *, shared: bool = False) -> dict[str, EvolvableModule]:
-    """Attribute name -> evaluation network (with `shared` also the targets)."""
+    """Map attribute names to evaluation networks (with `shared` also targets)."""
     groups = registry_of(agent).groups
     names = [name for g in groups for name in (g.eval_network, *(shared_names(g) if shared else ()))]
     return {name: resolve(agent, name) for name in names}
 
 
 def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name: str = "") -> Probe | None:
-    """Recent observations of the agent, else made-up ones from the policy's observation space, else None.
+    """Return recent observations of the agent, else samples of the policy's observation space, else None.
 
-    name: of the network, for a team, whose networks see different things (`observations_for`)."""
+    name: of the network, for teams, whose networks read different observations (`observations_for`)."""
     seen = agent.probe_observations(PROBES) if isinstance(agent, Probed) else None
     if seen is not None and isinstance(agent, Apart):
         seen = agent.observations_for(name, seen)
@@ -128,7 +128,7 @@ def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name
 
 
 def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any = None, name: str = "") -> Probe | None:
-    """The policy's observations, where the network reads the same space; of a team's what this one sees."""
+    """Return the policy's observations if the network reads the same space; for a team, those of this network."""
     if isinstance(agent, Apart):
         return None if probe is None else probe_of(agent, network, np.random.default_rng(0), name)
     same = foreign.observation_space(network) == foreign.observation_space(policy)
@@ -137,7 +137,7 @@ def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any = None,
 
 @contextmanager
 def evaluating(network: Any) -> Iterator[None]:
-    """The network in evaluation mode; around a loop it spares each pass the walk through the modules."""
+    """Set the network to evaluation mode; wrap a loop in it to avoid traversing the modules on each pass."""
     training = network.training
     if training:
         network.eval()
@@ -150,9 +150,9 @@ def evaluating(network: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def output_of(network: Any, observations: Any) -> Tensor:
-    """What the network computes before anything is sampled from it [B, O], without noise.
+    """Return the network's deterministic output [B, O], before sampling and without noise.
 
-    A network whose raw output is not what decides (the logits of a distribution of returns) gives what does by
+    Networks whose raw output does not determine the action (logits of a return distribution) override this with
     `effect_output`.
     """
     with evaluating(network):
@@ -163,24 +163,24 @@ def output_of(network: Any, observations: Any) -> Tensor:
 
 
 def relative_change(after: Tensor, before: Tensor) -> float:
-    """|after − before| / |before| (Frobenius), infinite if it is not a number."""
+    """|after − before| / |before| (Frobenius norm); infinite if not a number."""
     change = float((after - before).norm() / before.norm().clamp_min(1e-12))
     return change if change == change else float("inf")
 
 
 def greedy_agreement(after: Tensor, before: Tensor) -> float:
-    """Share of the observations in which the best action is still the same."""
+    """Fraction of the observations with an unchanged greedy action."""
     return float((after.argmax(-1) == before.argmax(-1)).double().mean())
 
 
 def is_discrete(network: Any) -> bool:
-    """True if the network chooses one of several actions, so that greedy agreement means something."""
+    """Whether the network selects a discrete action, so that greedy agreement is defined."""
     return isinstance(foreign.action_space(network), spaces.Discrete)
 
 
 @contextmanager
 def probing(network: EvolvableModule, observations: Any) -> Iterator[None]:
-    """Give the network its probe inputs for the time of a mutation."""
+    """Attach probe inputs to the network for the duration of a mutation."""
     network.probe(observations)
     try:
         yield
@@ -189,7 +189,7 @@ def probing(network: EvolvableModule, observations: Any) -> Iterator[None]:
 
 
 def restarts(old: EvolvableModule, new: EvolvableModule) -> bool:
-    """Whether the target of a mutated network becomes a copy of it: a layer was refitted, or an entry is gone."""
+    """Whether the target of a mutated network is replaced by a copy: after a refit, or if an entry was removed."""
     left = dict(new.named_parameters())
     for name, parameter in old.named_parameters():
         if name not in left:
@@ -203,10 +203,10 @@ def restarts(old: EvolvableModule, new: EvolvableModule) -> bool:
 
 @torch.no_grad()
 def follow(target: EvolvableModule, old_eval: EvolvableModule, new_eval: EvolvableModule) -> EvolvableModule:
-    """The target network in the shape of the mutated evaluation network; the old target is left as it is.
+    """Return the target network in the shape of the mutated evaluation network; the old target is unchanged.
 
-    Its own entries move as the evaluation network's did; new entries are the evaluation network's. After a removal
-    or a refit its weights are the evaluation network's, because the refitted layer belongs to those.
+    Existing entries change like those of the evaluation network, and new entries are copied from it. After a removal or
+    a refit, all weights are copied from the evaluation network, because they belong to the refitted layer.
     """
     twin = new_eval.clone()
     twin.train(target.training)
@@ -222,11 +222,11 @@ def follow(target: EvolvableModule, old_eval: EvolvableModule, new_eval: Evolvab
 def change_activations(
     agent: Any, policy: EvolvableModule, activation: str, probe: Probe | None
 ) -> dict[str, Mapping[str, Transfer]]:
-    """Change the hidden activation of every network in place; the transfers of those whose parameters are new."""
+    """Change the hidden activation of every network in place; return the transfers of networks with new parameters."""
     changed: dict[str, Mapping[str, Transfer]] = {}
     networks = networks_of(agent, shared=True)
     with ExitStack() as stack:
-        # All are probed first: what reads another network's features has to see them before that one changes.
+        # Probe all networks first: those that read another network's features need its outputs before the change.
         for name, network in networks.items():
             seen = probe_for(network, policy, probe, agent, name)
             stack.enter_context(probing(network, None if seen is None else seen.fit))
@@ -241,7 +241,7 @@ def change_activations(
 def rebuild_optimizers(
     agent: Any, changed: Mapping[str, EvolvableModule], transfers: Mapping[str, Mapping[str, Transfer]]
 ) -> None:
-    """Point every optimiser of a changed network to its new parameters; moments follow the transfers."""
+    """Rebuild the optimisers of changed networks for their new parameters; moments follow the transfers."""
     for entry in registry_of(agent).optimizers:
         names = [entry.networks] if isinstance(entry.networks, str) else list(entry.networks)
         if any(name in transfers for name in names):

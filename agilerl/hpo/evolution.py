@@ -15,48 +15,48 @@ Births = tuple[Birth, ...]
 
 
 class Evolution(ABC):
-    """How one population becomes the next.
+    """Base class: how one population becomes the next.
 
     Attributes:
-        shrinks: whether members end before the run does, and leave their environment steps to the others.
+        shrinks: whether members may stop early and release their environment steps to the others.
     """
 
     shrinks: bool = False
 
     @property
     def is_on(self) -> bool:
-        """Whether there is any; False leaves every population as it is."""
+        """Whether evolution is enabled; False keeps every population unchanged."""
         return True
 
     def begin_anew(self, env_steps: int) -> None:  # noqa: B027  # a default, not a hole
-        """New founders begin when a member has made so many steps; nothing depends on it by default."""
+        """New founders start at `env_steps` steps per member; no-op by default."""
 
     @abstractmethod
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """(the population that trains in `generation`, who was born in it).
+        """Return (the population that trains in `generation`, its births).
 
         Args:
-            population: the agents, slot by slot, with their fitness. records: what each did, slot by slot.
+            population: the agents by slot, with their fitness. records: statistics of each member, by slot.
         """
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """What the next generation depends on, as plain data; RunError where it cannot be saved."""
+        """State that the next generation depends on, as plain data; RunError if it cannot be saved."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state` returned."""
+        """Restore the output of `state`."""
 
 
 class TournamentEvolution(Evolution):
     """Selection by `tournament`, then `mutation`.
 
     Args:
-        tournament, mutation: objects with `select` and `mutation`; without either nothing evolves.
-        keeps_elite_id: whether an elite that mutates keeps its id, as in the published functions, where others' streams
-            of exploration follow from their ids; its birth names itself as the parent then.
+        tournament, mutation: objects with `select` and `mutation`; without either there is no evolution.
+        keeps_elite_id: whether a mutated elite keeps its id, as in the published functions, where exploration streams
+            are keyed by id; its birth then names itself as the parent.
     """
 
     def __init__(self, tournament: Any = None, mutation: Any = None, *, keeps_elite_id: bool = True) -> None:
@@ -76,7 +76,7 @@ class TournamentEvolution(Evolution):
         births = []
         for slot, agent in enumerate(after):
             if agent.index in before and str(agent.mut) == "None":
-                continue  # the elite lives on; nothing was born
+                continue  # unchanged elite: no birth
             if agent.index in before and not self.keeps_elite_id:
                 agent.index = max(*before, *(other.index for other in after)) + 1
             births.append(_birth_of(agent, origin[slot] if slot < len(origin) else None, before, generation))
@@ -98,7 +98,7 @@ class TournamentEvolution(Evolution):
 
 
 class EveryFew(Evolution):
-    """Another evolution, after every `every`-th generation alone."""
+    """Apply another evolution only after every `every`-th generation."""
 
     def __init__(self, inner: Evolution, every: int) -> None:
         self.inner, self.every = inner, every
@@ -120,10 +120,10 @@ class EveryFew(Evolution):
 
 
 class Family:
-    """Where members come from.
+    """Lineage of the members.
 
     Attributes:
-        parents, labels: by member id: the parent's id, and what the birth did.
+        parents, labels: by member id: the parent's id, and the mutation at birth.
     """
 
     def __init__(self, founders: Sequence[Any]) -> None:
@@ -132,17 +132,17 @@ class Family:
 
     @property
     def next_id(self) -> int:
-        """An id above all that members have had."""
+        """Return an id above all ids used so far."""
         return max(self.parents) + 1
 
     def add(self, births: Sequence[Birth], population: Sequence[Any], before: Sequence[int] = ()) -> Births:
-        """Record the births, each newborn's `mut` as the label of what its birth did; returns them.
+        """Record births, labelling each with the newborn's `mut`; return them.
 
-        An id that another member has had becomes a new one, in `population` too: where members have ended, ids above
-        those of the population may be theirs.
+        Reused ids are replaced by new ones, in `population` too: after members have stopped, ids above those of the
+        population may be taken.
 
         Args:
-            before: ids of the population until then; who has changed and lives on may keep its own.
+            before: ids of the previous population; a changed survivor may keep its id.
         """
         members = {agent.index: agent for agent in population}
         added, unused = [], max(self.next_id, *(birth.id + 1 for birth in births), 0)
@@ -164,7 +164,7 @@ class Family:
 
 
 def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:
-    """How `agent` came to be: its parent's id and what mutation did to it."""
+    """Return the birth of `agent`: its parent's id and its mutation."""
     record = foreign.mutation_record(agent)
     fitness = parents[parent].fitness[-1] if parent in parents and parents[parent].fitness else None
     if record is None:

@@ -1,4 +1,4 @@
-"""Founders that differ: their hyperparameters are spread over the ranges that evolution may use."""
+"""Diverse founders: hyperparameters spread over the ranges of evolution."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from agilerl.hpo.operators import RLParameter
 from agilerl.rng import Purpose, stream
 
-# Hyperparameters x in (0, 1) of which 1 - x is the quantity that has a scale: a horizon is 1 / (1 - gamma) steps, and
-# noise persists for 1 / (1 - noise_persistence).
+# Hyperparameters x in (0, 1) for which 1 - x has the natural scale: a horizon is 1 / (1 - gamma) steps, and noise
+# persists for 1 / (1 - noise_persistence).
 DECAYS = ("gamma", "gae_lambda", "noise_persistence")
 
 
 def to_scale(name: str, value: float) -> float:
-    """The hyperparameter where equal steps matter equally: its logarithm, or that of 1 - x for what decays.
+    """Map a hyperparameter to log scale, or to the log of 1 - x for those in `DECAYS`.
 
-    A range that begins at or below 0 (of what decays: ends at or above 1) has no logarithm; values stay as they are.
+    Identity for ranges without a logarithm: those that start at or below 0 (for `DECAYS`: end at or above 1).
     """
     return float(np.log(1.0 - value) if name in DECAYS else np.log(value))
 
 
 def from_scale(name: str, place: float) -> float:
-    """The inverse of `to_scale`."""
+    """Inverse of `to_scale`."""
     return float(1.0 - np.exp(place) if name in DECAYS else np.exp(place))
 
 
@@ -38,12 +38,13 @@ def is_learning_rate(name: str) -> bool:
 
 
 def spread(ranges: Mapping[str, RLParameter], count: int, seed: int) -> list[dict[str, float | int]]:
-    """`count` draws of all hyperparameters, stratified: each range is cut into `count` parts of equal width (on the
-    scale of `to_scale`), and each part is drawn from once (Latin hypercube sampling, McKay et al. 1979, section 2).
+    """Draw `count` values of all hyperparameters by Latin hypercube sampling (McKay et al. 1979, section 2).
 
-    A tenth of the range of one hyperparameter thus holds a founder if there are ten, which independent draws do not
-    promise. Integers are rounded. The learning rates of a founder lie at the same share of their ranges: drawn one by
-    one, few founders have an actor and a critic that both learn.
+    Each range is cut into `count` parts of equal width (on the scale of `to_scale`), and each part is drawn from once.
+    With ten founders, every tenth of a range holds one, which independent draws do not guarantee. Integers are rounded.
+    All
+    learning rates of a founder share one position in their ranges: drawn independently, few founders would have both an
+    actor and a critic that learn.
     """
     drawn: list[dict[str, float | int]] = [{} for _ in range(count)]
     names = sorted(ranges)
@@ -57,7 +58,7 @@ def spread(ranges: Mapping[str, RLParameter], count: int, seed: int) -> list[dic
 
 
 def value_at(name: str, parameter: RLParameter, share: float) -> float | int:
-    """The value that lies at a share in [0, 1] of the range, on the scale of `to_scale`."""
+    """Return the value at a share in [0, 1] of the range, on the scale of `to_scale`."""
     low, high = float(parameter.min), float(parameter.max)
     if has_scale(name, low, high):
         ends = to_scale(name, low), to_scale(name, high)
@@ -69,7 +70,7 @@ def value_at(name: str, parameter: RLParameter, share: float) -> float | int:
 
 
 def share_at(name: str, parameter: RLParameter, value: float) -> float:
-    """The inverse of `value_at`; of a value outside of the range that of its nearer end."""
+    """Inverse of `value_at`; values outside the range are clipped."""
     low, high = float(parameter.min), float(parameter.max)
     value = min(max(value, low), high)
     if has_scale(name, low, high):
@@ -78,7 +79,7 @@ def share_at(name: str, parameter: RLParameter, value: float) -> float:
 
 
 def spread_founders(population: Sequence[Any], seed: int) -> None:
-    """Give every founder but the first, who keeps what is configured, hyperparameters of its own."""
+    """Assign spread hyperparameters to every founder except the first, which keeps the configured values."""
     if len(population) < 2:
         return
     ranges = dict(population[0].registry.hp_config.items())

@@ -30,7 +30,7 @@ def _nothing(agent: Any) -> MutationRecord:
 
 
 def _without_owner(member: Any, path: str) -> str:
-    """The label of a mutation: its path without the name of the network of a team."""
+    """Return the label of a mutation: its path without the name of a team's network."""
     names = foreign.policies(member.registry) if path else ()
     return next((path.removeprefix(f"{name}.") for name in names if path.startswith(f"{name}.")), path)
 
@@ -42,25 +42,25 @@ def _check_probability(name: str, value: float) -> float:
 
 
 class Mutations:
-    """Mutates agents in place.
+    """Mutate agents in place.
 
     Args:
         no_mutation, architecture, parameters, activation, rl_hp: relative probabilities of the operators.
-        new_layer_prob: share of the layer methods within architecture mutations.
-        mutation_sd: of the parameter noise, relative to the weight.
-        activation_selection: names to choose from; ReLU, ELU, GELU by default.
-        mutate_elite: False leaves the agent in slot 0 as it is.
-        rand_seed: of all draws, one stream per (call, slot); None follows `torch.manual_seed`.
-        device, accelerator: kept; mutation works where each agent lives.
-        published: the published magnitudes of parameter noise and fresh weights, without any bound.
-        noise_bound, super_noise_bound: largest relative change of the policy's output by parameter noise.
-        removal_bound: the same for architecture mutations that do not keep the function.
-        removal: whether methods that remove units or layers are offered.
-        algo, arch, agent_ids: accepted from old scripts; not needed.
-        rl_hp_selection, min_*, max_*: old dialect, see `hpo.operators.Selection`.
+        new_layer_prob: probability of the layer methods within architecture mutations.
+        mutation_sd: standard deviation of the parameter noise, relative to the weight.
+        activation_selection: activations to choose from; ReLU, ELU, GELU by default.
+        mutate_elite: False leaves the agent in slot 0 unchanged.
+        rand_seed: seed of all draws, one stream per (call, slot); None follows `torch.manual_seed`.
+        device, accelerator: stored only; each agent is mutated on its own device.
+        published: use the published magnitudes of parameter noise and fresh weights, without bounds.
+        noise_bound, super_noise_bound: maximum relative change of the policy's output by parameter noise.
+        removal_bound: the same for architecture mutations that do not preserve the function.
+        removal: whether to allow methods that remove units or layers.
+        algo, arch, agent_ids: ignored; accepted for compatibility.
+        rl_hp_selection, min_*, max_*: legacy arguments, see `hpo.operators.Selection`.
 
     Attributes:
-        rng: assign anything with numpy's `choice` to replace the stream of operator and method draws; None undoes.
+        rng: assign any object with numpy's `choice` to replace the stream of operator and method draws; None resets it.
         last_births: one `MutationRecord` per agent of the last `mutation` call.
     """
 
@@ -116,7 +116,7 @@ class Mutations:
         self._replaced = rng
 
     def state(self) -> dict[str, Any]:
-        """What the draws of the next call depend on.
+        """State that the draws of the next call depend on.
         Raises MutationError: `rng` was replaced by something other than a numpy generator."""
         replaced = self._replaced
         if replaced is not None and not isinstance(replaced, np.random.Generator):
@@ -128,14 +128,14 @@ class Mutations:
         return {"seed": self.seed, "calls": self.calls, "replaced": own}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Draw on as the mutation that `state` came from."""
+        """Restore the output of `state`."""
         self.seed, self.calls = int(state["seed"]), int(state["calls"])
         self._replaced = None if state["replaced"] is None else restored_generator(state["replaced"])
 
     # -- the population ------------------------------------------------------------------------------------------
 
     def check_for_language(self) -> None:
-        """MutationError where anything but hyperparameters of language policies would mutate."""
+        """Raise MutationError for any mutation of language policies other than hyperparameters."""
         asked = {
             "architecture": self.architecture_mut, "parameters": self.parameters_mut, "activation": self.activation_mut
         }  # fmt: skip
@@ -148,8 +148,8 @@ class Mutations:
             )
 
     def mutation(self, population: Sequence[Agent], pre_training_mut: bool = False) -> list[Agent]:
-        """Mutate each agent by one operator; returns the agents that were given, in order, changed in place.
-        `pre_training_mut`: drop "no mutation" from the options."""
+        """Mutate each agent by one operator, in place; return the same agents, in order.
+        `pre_training_mut`: exclude "no mutation"."""
         options = self._options(pre_training_mut)
         self.calls += 1
         self.last_births = []
@@ -180,7 +180,7 @@ class Mutations:
         return options[int(single_draw(chosen))][1]
 
     def _run(self, agent: Agent, operator: Callable[[Any], MutationRecord]) -> Agent:
-        """Apply, label, record; hooks run only if something changed."""
+        """Apply, label and record an operator; hooks run only if something changed."""
         member = effects.inner(agent)
         record = operator(member)
         labels = {"none": "None", "parameters": "param", "activation": "act"}
@@ -195,7 +195,7 @@ class Mutations:
         return self._run(individual, _nothing)
 
     def architecture_mutate(self, individual: Agent) -> Agent:
-        """Change the architecture of all evaluation networks, targets and optimisers following."""
+        """Change the architecture of all evaluation networks; targets and optimisers follow."""
         return self._single(individual, self._architecture)
 
     def parameter_mutation(self, individual: Agent) -> Agent:
@@ -251,7 +251,7 @@ class Mutations:
         if not hasattr(agent, name):
             raise MutationError(f"hp_config names {name!r}, but {type(agent).__name__} has no such attribute.")
         before = resolve(agent, name)
-        parameter.value = before  # the live attribute is the truth, whatever was cached
+        parameter.value = before  # use the live attribute, not a cached value
         after = parameter.mutate(self.rng)
         if np.array_equal(before, after):
             return MutationRecord()

@@ -1,4 +1,4 @@
-"""Hyperparameters that evolution may change: their range, and one step within it."""
+"""Mutable hyperparameters: their range, and one step within it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from agilerl.modules.base import single_draw
 
 
 class UnsetValueError(ConfigError, AssertionError):
-    """A hyperparameter is to be mutated, but has no value yet."""
+    """A hyperparameter to mutate has no value yet."""
 
 
 def step(value: Any, low: float, high: float, factor: float, integer: bool) -> Any:
-    """`value` times `factor`, within [low, high].
+    """Multiply `value` by `factor`, clipped to [low, high].
 
-    Integers are rounded and move by at least one (`int(v · 1.2)` would keep 1 to 4 where they are for ever). Arrays
-    move element by element and keep shape and dtype.
+    Integers are rounded and change by at least one (`int(v · 1.2)` would never change 1 to 4). Arrays change element by
+    element and keep shape and dtype.
     """
     array = np.asarray(value)
     moved = array * factor
@@ -41,8 +41,8 @@ class RLParameter:
     Attributes:
         min, max: inclusive limits.
         shrink_factor, grow_factor: the two steps, equally likely.
-        dtype: int, float or np.ndarray; an attribute of type int is always treated as one.
-        value: the value that `mutate` starts from; evolution sets it from the agent's live attribute each time.
+        dtype: int, float or np.ndarray; an attribute of type int always stays an integer.
+        value: starting value of `mutate`; evolution sets it from the agent's live attribute each time.
     """
 
     min: float
@@ -62,8 +62,8 @@ class RLParameter:
             )
 
     def mutate(self, rng: Any = None) -> Any:
-        """One step up or down; at a limit the step goes the other way. Returns and stores the new value.
-        `rng`: anything with numpy's `choice`; a generator of its own if None."""
+        """Make one step up or down, reversed at a limit; store and return the new value.
+        `rng`: any object with numpy's `choice`; a new generator if None."""
         if self.value is None:
             raise UnsetValueError("Hyperparameter value is not set. fix: set .value, or mutate through an agent.")
         rng = np.random.default_rng() if rng is None else rng
@@ -79,7 +79,7 @@ class RLParameter:
 
 
 class HyperparameterConfig:
-    """Which attributes of an agent evolution may change: `HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))`."""
+    """Attributes of an agent that evolution may change: `HyperparameterConfig(lr=RLParameter(1e-4, 1e-2))`."""
 
     def __init__(self, **parameters: RLParameter) -> None:
         for name, parameter in parameters.items():
@@ -96,7 +96,7 @@ class HyperparameterConfig:
         return self.config.items()
 
     def sample(self, rng: Any = None) -> tuple[str, RLParameter]:
-        """One of them, all equally likely."""
+        """Draw one hyperparameter uniformly."""
         if not self.config:
             raise ConfigError("this HyperparameterConfig is empty: there is nothing to sample.")
         rng = np.random.default_rng() if rng is None else rng
@@ -104,7 +104,7 @@ class HyperparameterConfig:
         return name, self.config[name]
 
     def copy(self) -> HyperparameterConfig:
-        """An independent copy: each agent owns its own."""
+        """Return an independent copy, as each agent needs its own."""
         return copy.deepcopy(self)
 
     def __getitem__(self, name: str) -> RLParameter:
@@ -132,18 +132,18 @@ class HyperparameterConfig:
 
 # -- keywords of the first published versions of `Mutations`, as a configuration --------------------------------------
 
-# Keyword stem -> attributes that an agent may have for it, where those are others.
+# Keyword stem -> attributes that an agent may have for it, if not of the same name.
 ATTRIBUTES: dict[str, tuple[str, ...]] = {"lr": ("lr", "lr_actor", "lr_critic")}
 BOUNDS: dict[str, tuple[float, float]] = {"lr": (1e-4, 1e-2), "learn_step": (1, 120), "batch_size": (8, 1024)}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """`rl_hp_selection` and the bounds that came with it.
+    """`rl_hp_selection` and its bounds (legacy arguments).
 
     Attributes:
-        names: what may change; None leaves the choice to each agent's `hp_config`.
-        bounds: (min, max) by stem, used where the agent's `hp_config` has no entry.
+        names: hyperparameters that may change; None leaves the choice to each agent's `hp_config`.
+        bounds: (min, max) by stem, used if the agent's `hp_config` has no entry.
     """
 
     names: tuple[str, ...] | None
@@ -151,24 +151,24 @@ class Selection:
 
     @classmethod
     def of(cls, names: Sequence[str] | None, **limits: float | None) -> Selection:
-        """From the keywords min_lr, max_lr, min_learn_step, ... (None: the default of the first versions)."""
+        """Parse the keywords min_lr, max_lr, min_learn_step, ... (None: the default of the first versions)."""
         given = {name: limit for name, limit in limits.items() if limit is not None}
         bounds = {s: (given.get(f"min_{s}", low), given.get(f"max_{s}", high)) for s, (low, high) in BOUNDS.items()}
         return cls(None if names is None else tuple(names), bounds)
 
     def highest(self, name: str) -> float:
-        """The largest value that the bounds give to a selected hyperparameter, 0 where it is not selected."""
+        """Upper bound of a selected hyperparameter, 0 if it is not selected."""
         return self.bounds[name][1] if self.names is not None and name in self.names and name in self.bounds else 0.0
 
     def within(self, name: str, most: float) -> Selection:
-        """With bounds of one hyperparameter that end at `most`, at the latest."""
+        """Clip the upper bound of one hyperparameter to `most`."""
         if name not in self.bounds:
             return self
         low, high = self.bounds[name]
         return replace(self, bounds={**self.bounds, name: (min(low, most), min(high, most))})
 
     def config_for(self, agent: Any, own: HyperparameterConfig | None) -> HyperparameterConfig:
-        """What may change on this agent: its own configuration, or the selected part of it, completed by defaults."""
+        """Return the configuration for this agent: its own, or the selected part of it, completed by defaults."""
         if self.names is None:
             return own if own is not None else HyperparameterConfig()
         chosen: dict[str, RLParameter] = {}

@@ -15,25 +15,26 @@ from agilerl.hpo import effects
 from agilerl.hpo.effects import MutationRecord
 from agilerl.modules.paths import resolve
 
-SHARE = 0.1  # of the weights are touched
-RESET_SHARE = 0.05  # of those are drawn anew
-SUPER_PROB = 0.1  # of the mutations are super mutations
+SHARE = 0.1  # fraction of the weights that change
+RESET_SHARE = 0.05  # fraction of those that are redrawn
+SUPER_PROB = 0.1  # probability of a super mutation
 SUPER_SD = 10.0  # published: ten times the weight
-MIN_SCALE = 2.0**-24  # of the noise; float32 resolves no smaller share of a weight
+MIN_SCALE = 2.0**-24  # of the noise; the relative resolution of float32 weights
 NORMALISATION = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
 class NoiseOptions:
-    """How strong parameter mutations are.
+    """Magnitude of parameter mutations.
 
     Attributes:
-        sd: of the noise, relative to the weight.
-        bound, super_bound: largest relative change of the policy's output over the probe observations, of a normal
-            and of a super mutation. On a solved DQN agent a change of 0.026 flipped 9 % of the greedy actions and
-            let 3 of 12 children survive; the published mix (0.27) let none.
-        agreement, super_agreement: least share of probe observations whose greedy action stays (discrete actions).
-        published: the published magnitudes, without any bound; targets become copies of the policy.
+        sd: standard deviation of the noise, relative to the weight.
+        bound, super_bound: maximum relative change of the policy's output over the probe observations, for normal and
+            super mutations. On a solved DQN agent, a change of 0.026 flipped 9 % of the greedy actions and 3 of 12
+            children survived; with the published mix (0.27) none did.
+        agreement, super_agreement: minimum fraction of probe observations with an unchanged greedy action (discrete
+            actions).
+        published: use the published magnitudes without bounds; targets become copies of the policy.
     """
 
     sd: float = 0.1
@@ -45,7 +46,7 @@ class NoiseOptions:
 
 
 def mutable_weights(network: nn.Module) -> dict[str, nn.Parameter]:
-    """Weights of two and more dimensions, convolutional and recurrent ones included, normalisation layers not."""
+    """Return weights with two or more dimensions, including convolutional and recurrent ones, without normalisation."""
     found: dict[str, nn.Parameter] = {}
     for prefix, module in network.named_modules():
         if isinstance(module, NORMALISATION):
@@ -57,7 +58,7 @@ def mutable_weights(network: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def noise(weights: Mapping[str, Tensor], sd: float, rng: np.random.Generator) -> dict[str, Tensor]:
-    """What to add to each weight: 0 for nine tenths, a tenth gets N(0, (sd·|w|)²) or is drawn at its layer's scale."""
+    """Return noise for each weight: nine tenths get 0, a tenth gets N(0, (sd·|w|)²) or is redrawn at layer scale."""
     deltas = {}
     for name, weight in weights.items():
         size = weight.numel()
@@ -72,7 +73,8 @@ def noise(weights: Mapping[str, Tensor], sd: float, rng: np.random.Generator) ->
 
 
 def published_noise(weights: Mapping[str, Tensor], sd: float, rng: np.random.Generator) -> dict[str, Tensor]:
-    """The published magnitudes: 5 % of the touched weights get ten times their size, 5 % a standard normal."""
+    """Return noise of the published magnitudes: of the touched weights, 5 % get ten times their size, 5 % a standard
+    normal."""
     names = list(weights)
     chosen = set(rng.choice(names, size=int(rng.integers(1, len(names) + 1)), replace=False).tolist())
     deltas = {}
@@ -99,10 +101,10 @@ def shift(network: nn.Module, deltas: Mapping[str, Tensor], scale: float) -> Non
 def largest_scale(
     policy: nn.Module, deltas: Mapping[str, Tensor], observations: Any, bound: float, agreement: float
 ) -> tuple[float, float]:
-    """The scale in [0, 1] that keeps the effect within the bounds, by bisection, and the relative change there.
+    """Find by bisection the largest scale in [0, 1] within the bounds; return it with the relative change there.
 
-    Safe mutation (Lehman et al. 2018, arXiv:1712.06563): the output decides, not the size of the noise. The policy
-    is left as it was.
+    Safe mutation (Lehman et al. 2018, arXiv:1712.06563): bounds the change of the output, not the size of the noise.
+    The policy is restored afterwards.
     """
     moved = [(p, p.detach().clone(), deltas[name].to(p)) for name, p in policy.named_parameters() if name in deltas]
     before = effects.output_of(policy, observations)
@@ -123,14 +125,14 @@ def largest_scale(
         if change <= bound:
             return 1.0, change
         low, high, kept = 0.0, 1.0, 0.0
-        for _ in range(8):  # to 1 part in 256
+        for _ in range(8):  # to a precision of 1/256
             middle = (low + high) / 2
             change = change_at(middle)
             if change <= bound:
                 low, kept = middle, change
             else:
                 high = middle
-        while low == 0.0 and high > MIN_SCALE:  # outputs of a few units may stand smaller steps alone
+        while low == 0.0 and high > MIN_SCALE:  # small outputs may only tolerate smaller steps
             high /= 2
             change = change_at(high)
             if change <= bound:
@@ -139,10 +141,11 @@ def largest_scale(
 
 
 def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
-    """Add noise to the agent's policy, in place; targets move by the same amount; optimiser moments stay.
+    """Add noise to the agent's policy in place; targets change by the same amount, optimiser moments are kept.
 
-    Of a team to every policy; the record is that of the one that changed most. It says "none" where no weight changed:
-    the noise is none, or no share of it leaves the outputs within their bounds.
+    Every policy of a team is mutated; the record is of the one that changed most. The record's kind is "none" if no
+    weight
+    changed: the noise is zero, or no scale of it keeps the outputs within their bounds.
     """
     records = [_mutate_policy(agent, group, options, rng) for group in effects.policy_groups(agent)]
     done = [record for record in records if record.kind != "none"]

@@ -1,6 +1,6 @@
-"""Populations of constant size in which copies of good members, with other hyperparameters, take the places of others.
+"""Population-based training: bad members are replaced by copies of good ones with other hyperparameters.
 
-Unlike tournaments, which draw the whole next population, these leave every member in its place that is not replaced.
+Unlike tournaments, which resample the whole population, members that are not replaced stay in their slots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUARTER = 4
 
 
 def successor(parent: Any, index: int, values: Mapping[str, float], generation: int) -> tuple[Any, Birth]:
-    """A copy of `parent` with hyperparameters of its own, and the record of its birth."""
+    """Copy `parent` with new hyperparameters; return the copy and its birth record."""
     child = parent.clone(index=index)
     before = {name: getattr(child, name) for name in values}
     for name, value in values.items():
@@ -36,16 +36,16 @@ def successor(parent: Any, index: int, values: Mapping[str, float], generation: 
 
 
 def _numbers(agent: Any) -> dict[str, Any]:
-    """The hyperparameters that may change, as they are."""
+    """Return the current values of the mutable hyperparameters."""
     return {name: getattr(agent, name) for name in agent.registry.hp_config.names()}
 
 
 class PopulationBandit(Evolution):
-    """The worst quarter makes place for copies of the best, whose hyperparameters a bandit chooses (PB2).
+    """Replace the worst quarter by copies of the best, with hyperparameters chosen by a bandit (PB2).
 
-    Algorithm 1 of Parker-Holder, Nguyen and Roberts 2020 (arXiv:2002.02518): in each generation the gain in fitness of
-    every member is a trial of its hyperparameters; a member of the worst quarter becomes a copy of one of the best
-    quarter, drawn at random, with the hyperparameters that `hpo.bandit.propose` names.
+    Algorithm 1 of Parker-Holder, Nguyen and Roberts 2020 (arXiv:2002.02518). In each generation, the fitness gain of
+    every member is a trial of its hyperparameters. A member of the worst quarter becomes a copy of a random member of
+    the best quarter, with the hyperparameters proposed by `hpo.bandit.propose`.
 
     Args:
         seed: of the draws.
@@ -57,7 +57,7 @@ class PopulationBandit(Evolution):
         gaussian_processes()
         self.seed = seed
         self.trials: list[Trial] = []
-        self.before: dict[int, float] = {}  # by member: fitness a generation ago
+        self.before: dict[int, float] = {}  # member id -> fitness in the previous generation
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -65,7 +65,7 @@ class PopulationBandit(Evolution):
         ranges = dict(population[0].registry.hp_config.items())
         if not ranges:
             raise ConfigError("evolution.scheme=pb2 chooses hyperparameters: name ranges in mutation.rl_hp_selection.")
-        # By slot: a member that was healed has another id than its record, and its gain is not that of its place.
+        # By slot: a healed member has a different id from its record, and its gain is not due to its hyperparameters.
         fitness = [record.fitness for record in records]
         for agent, value in zip(population, fitness, strict=True):
             gain = value - self.before.get(agent.index, math.nan)
@@ -99,18 +99,18 @@ class PopulationBandit(Evolution):
 
 
 class MultipleFrequencies(Evolution):
-    """Parts of the population evolve at paces of their own, and migrants pass from one to another (MF-PBT).
+    """Sub-populations that evolve at different frequencies, with migration between them (MF-PBT).
 
     Doulazmi et al. 2025 (arXiv:2506.03225), section 4: part i evolves after every `frequencies[i]`-th generation. Its
-    members, ranked, are cut into quarters. The best two stay. The last one becomes copies of the first, each
-    hyperparameter one step up or down. The third one gives way to better members of other parts, the best first: from
-    a part that evolves more rarely they come with their hyperparameters; from one that evolves more often, whose
-    hyperparameters are greedy, they take those of the receiving part's best member.
+    members are ranked and cut into quarters. The best two quarters stay. The last one becomes copies of the first, each
+    hyperparameter one step up or down. The third one is replaced by better members of other parts, best first. Migrants
+    from a part that evolves less often keep their hyperparameters. Migrants from a part that evolves more often, whose
+    hyperparameters are greedy, take those of the receiving part's best member.
 
     Args:
-        frequencies: in generations, one a part. members: of the whole population. seed: of the draws.
+        frequencies: in generations, one per part. members: size of the whole population. seed: of the draws.
     Raises:
-        ConfigError: the members do not make parts of equal size that have quarters.
+        ConfigError: the members cannot be split into equal parts with quarters.
     """
 
     def __init__(self, frequencies: Sequence[int], members: int, seed: int) -> None:
@@ -134,7 +134,7 @@ class MultipleFrequencies(Evolution):
         rng = stream(self.seed, Purpose.MUTATION, generation)
         after, births, free = list(population), [], max(agent.index for agent in population) + 1
         for slot, (network, settings) in sorted(heirs.items()):
-            if settings is None:  # of the part's best quarter: explore from what its parent has
+            if settings is None:  # parent from the part's best quarter: perturb its hyperparameters
                 values = self._explored(population[network], rng)
             else:
                 values = _numbers(population[settings]) if settings != network else {}
@@ -144,7 +144,7 @@ class MultipleFrequencies(Evolution):
         return after, tuple(births)
 
     def _heirs(self, part: int, fitness: Sequence[float]) -> dict[int, tuple[int, int | None]]:
-        """By slot that is replaced: (whose networks, whose hyperparameters; None: those of the networks, explored)."""
+        """Map replaced slots to (source of networks, source of hyperparameters; None: perturb the source's own)."""
         own = range(part * self.size, (part + 1) * self.size)
         order = sorted(own, key=lambda slot: -fitness[slot])
         quarter = self.size // QUARTER

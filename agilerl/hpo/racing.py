@@ -1,4 +1,4 @@
-"""Other ways than tournaments to go from one population to the next; each is an `Evolution`."""
+"""Alternatives to tournament selection: races, successive halving and restarts; each is an `Evolution`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from agilerl.telemetry.record import Birth, MemberRecord
 
 
 def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, int]]:
-    """(members that are left, environment steps of one member after which they are) of successive halving.
+    """Rungs of successive halving as (members left, environment steps per member at which they are left).
 
-    `budget` is of all founders together. Every rung gets an equal part of it, and half of the members go on to the next
-    (Jamieson and Talwalkar 2016, arXiv:1502.07943, algorithm 1 with eta = 2), until `survivors` are left.
+    `budget` is over all founders. Every rung gets an equal share of it, and half of the members continue to the next
+    one (Jamieson and Talwalkar 2016, arXiv:1502.07943, algorithm 1 with eta = 2), until `survivors` are left.
     """
     sizes = [founders]
     while sizes[-1] > survivors:
@@ -33,27 +33,27 @@ def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, 
 
 
 class Race(Evolution):
-    """Members that are behind for certain end, and leave their environment steps to the others.
+    """Early stopping of members significantly behind the leader; their environment steps go to the others.
 
-    A member ends where, over two generations in a row, the mean of its last training returns lies below that of the
-    leader by more than `certainty` standard errors of their difference (races as of Maron and Moore 1994, "Hoeffding
-    races", with the normal approximation in place of their bound), until `survivors` are left. Before members differ
-    none ends, so that the race follows the pace of the environment.
+    A member is stopped if, over two consecutive generations, the mean of its recent training returns is below the
+    leader's by more than `certainty` standard errors of the difference (racing, Maron and Moore 1994, "Hoeffding
+    races", with a normal approximation instead of their bound), until `survivors` are left. No member is stopped before
+    members differ, so the race adapts to the pace of the environment.
 
     Args:
-        survivors: members that are never ended. certainty: in standard errors.
+        survivors: minimum number of members. certainty: in standard errors.
     """
 
     def __init__(self, survivors: int = 1, certainty: float = 3.0) -> None:
         self.survivors, self.certainty = survivors, certainty
-        self.behind: dict[int, int] = {}  # by member: generations in a row
+        self.behind: dict[int, int] = {}  # member id -> consecutive generations behind
 
     shrinks = True
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """Those who are not behind for certain."""
+        """Return the members that are not significantly behind the leader."""
         known = [recent_returns(agent) for agent in population]
         means = np.array([np.mean(each) if len(each) else np.nan for each in known])
         errors = np.array([np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.inf for each in known])
@@ -78,14 +78,14 @@ class Race(Evolution):
 
 
 class SuccessiveHalving(Evolution):
-    """Half of the members end at each rung, the worst ones; who is left trains on what they would have used.
+    """Stop the worse half of the members at each rung; the survivors get the released steps.
 
     Args:
         founders: members at the start. budget: environment steps of all of them together.
-        survivors: members that are left in the end.
-        judge: "evaluation" ranks members by their fitness, "training" by the returns of the episodes that they finished
-            while they learned, which cost no steps of their own; both are means over the generations since a rung.
-        then: evolution between the rungs, and after the last one; None leaves the survivors as they are.
+        survivors: members left at the end.
+        judge: "evaluation" ranks members by fitness, "training" by the returns of their training episodes, which need
+            no additional steps; both are averaged over the generations since the last rung.
+        then: evolution between the rungs, and after the last one; None leaves the survivors unchanged.
     """
 
     def __init__(
@@ -94,15 +94,15 @@ class SuccessiveHalving(Evolution):
         if survivors > founders:
             raise ConfigError(f"evolution.survivors must not exceed the {founders} founders; got {survivors}.")
         self.rungs, self.judge, self.then = rungs_of(founders, budget, survivors), judge, then
-        self.seen: dict[int, list[float]] = {}  # by member, since the last rung
-        self.begun = 0  # environment steps of one member before the first rung begins
+        self.seen: dict[int, list[float]] = {}  # member id -> scores since the last rung
+        self.begun = 0  # environment steps per member at which the first rung starts
 
     shrinks = True
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """The better half at a rung; in between what `then` makes of them."""
+        """Return the better half at a rung; otherwise apply `then`."""
         for record in records:
             value = record.fitness if self.judge == "evaluation" else record.score
             if value is not None:
@@ -124,7 +124,7 @@ class SuccessiveHalving(Evolution):
         return {**inner, "seen": {member: list(values) for member, values in self.seen.items()}, "begun": self.begun}
 
     def begin_anew(self, env_steps: int) -> None:
-        """The rungs of new founders, who begin when a member has made so many steps."""
+        """Restart the rungs for new founders, which start at `env_steps` steps per member."""
         self.seen, self.begun = {}, env_steps
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -135,32 +135,31 @@ class SuccessiveHalving(Evolution):
 
 
 class Restarts(Evolution):
-    """Another evolution, and a population of new founders whenever nothing has got better for long.
+    """Wrap another evolution, and start a population of new founders on a plateau.
 
-    A race is greedy: who learns fast at first wins it, and may be stuck where slower ones would have passed. What was
-    found is not lost, the run keeps its best agent. Training returns count where they are above fitness: a policy may
-    do better by its draws than by its greedy actions, and learn for long before these show it (Swimmer-v5: 154 and
-    rising for 52). Below it, where exploration puts them, they may rise because noise fades, and count for nothing;
-    so do single lucky episodes, by the median.
+    A race is greedy: it may select fast learners that plateau below slower ones. The run keeps its best agent across
+    restarts. Training returns count if they are above fitness: a stochastic policy may improve long before its greedy
+    actions do (Swimmer-v5: 154 against a fitness of 52, which kept rising). Below fitness, where exploration puts them,
+    they may rise because noise decays, and are ignored. The median excludes single lucky episodes.
 
     Args:
-        inner: between restarts.
-        found: makes a population by the number of the restart, 1 at first.
-        patience: generations without a better one (`hpo.stopping.is_stuck`).
+        inner: evolution between restarts.
+        found: creates a population from the number of the restart, starting at 1.
+        patience: generations without improvement (`hpo.stopping.is_stuck`).
     """
 
     def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:
         self.inner, self.found, self.patience = inner, found, patience
-        self.history: list[list[float]] = []  # fitness and training returns since the last founding
+        self.history: list[list[float]] = []  # fitness and training returns since the last restart
         self.number = 0
-        self.highest = 0  # of the ids so far
+        self.highest = 0  # largest id so far
 
-    shrinks = True  # and grows
+    shrinks = True  # and grows on a restart
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """What `inner` makes of them, or new founders, who go on counting steps where the others stood."""
+        """Apply `inner`, or return new founders, which continue the step count of the previous population."""
         self.history.append([*(record.fitness for record in records), best_returns(population)])
         self.highest = max(self.highest, *(agent.index for agent in population))
         if not is_stuck(self.history, self.patience):

@@ -1,4 +1,4 @@
-"""Members by their training returns, which cost no steps of their own: who is worth an evaluation."""
+"""Screening by training returns, which need no additional steps: select the members worth evaluating."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ RECENT = 32  # training episodes
 
 
 def recent_returns(agent: Any) -> list[float]:
-    """Returns of the episodes that a member has finished last while it learned, at most `RECENT`."""
+    """Returns of a member's last finished training episodes, at most `RECENT`."""
     return [float(score) for score in agent.scores[-RECENT:]]
 
 
 def best_returns(members: Sequence[Any]) -> float:
-    """The highest median of a member's recent training returns, so that no single lucky episode counts; -inf before any
-    episode has ended."""
+    """Highest median of a member's recent training returns; -inf before any episode has ended.
+
+    The median ignores single lucky episodes.
+    """
     return max((float(np.median(own)) for agent in members if (own := recent_returns(agent))), default=-math.inf)
 
 
 def promising(members: Sequence[Any], count: int | None) -> list[Any]:
-    """The `count` members with the highest recent training returns, in their order; None: all.
+    """Return the `count` members with the highest recent training returns, in order; None: all.
 
-    A member that has finished no episode yet may be anything, so it stands before all others.
+    Members without a finished episode are ranked first, as nothing is known about them.
     """
     if count is None or count >= len(members):
         return list(members)
@@ -37,8 +39,8 @@ def promising(members: Sequence[Any], count: int | None) -> list[Any]:
 def screened(members: Sequence[Any], found: Mapping[int, float]) -> dict[int, float]:
     """Fitness of the members that were not evaluated: their recent training returns, at most the lowest in `found`.
 
-    Returns of a policy that explores are no measure of the greedy one, but among members that explore alike they rank.
-    A member that has finished no episode either is the last one.
+    Returns of an exploring policy do not measure the greedy one, but they rank members that explore alike. A member
+    without a finished episode is ranked last.
     """
     lowest = min((value for value in found.values() if value == value), default=np.inf)
     others = [(agent.index, recent_returns(agent)) for agent in members if agent.index not in found]

@@ -1,4 +1,4 @@
-"""When a run has stopped getting better."""
+"""Plateau detection."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from collections.abc import Sequence
 import numpy as np
 
 SMOOTHED = 3  # generations
-SLIGHT = 0.02  # of all that has been gained so far: less than this is no progress
+SLIGHT = 0.02  # minimum progress, as a share of the total gain so far
 
 
 def has_plateaued(history: Sequence[Sequence[float]], patience: int | None) -> bool:
-    """Whether the best of the last `patience` generations is no better than what came before.
+    """Whether the last `patience` generations brought no improvement over earlier ones.
 
-    A generation counts with the mean, over the last `SMOOTHED` ones, of its fittest member, because a fitness is a mean
-    of few episodes. A run that has gained nothing at all yet has not plateaued: it may not have found its first reward.
+    The score of a generation is the fitness of its best member, averaged over the last `SMOOTHED` generations, because
+    a fitness is a mean of few episodes. A run without any gain so far has not plateaued: it may not have found its
+    first reward.
 
     Args:
-        history: fitness of every member, generation by generation. patience: None never says so.
+        history: fitness of every member, generation by generation. patience: None disables detection.
     """
     return patience is not None and _is_better(history, patience) is False
 
 
 def still_learns(returns: Sequence[float], patience: int) -> bool:
-    """Whether training returns have got better within the last `patience` generations, once anything has been gained.
+    """Whether training returns improved within the last `patience` generations; False before any gain.
 
-    Greedy actions may be worth more than draws early on, and less again while the policy learns what withstands its
-    noise: Walker2d-v5 (seed 1000) had a fitness of 2,557 where its draws had 683, and 1,160 where these had 1,188.
+    Greedy actions may score higher than sampled ones early on, and lower again while the policy becomes robust to its
+    noise: Walker2d-v5 (seed 1000) had a fitness of 2,557 with training returns of 683, and later 1,160 with 1,188.
 
     Args:
         returns: of every generation, those of its best member.
@@ -35,7 +36,7 @@ def still_learns(returns: Sequence[float], patience: int) -> bool:
 
 
 def is_stuck(history: Sequence[Sequence[float]], patience: int) -> bool:
-    """As `has_plateaued`; also after twice as many generations in which nothing at all has been gained."""
+    """Like `has_plateaued`; also True after twice as many generations without any gain."""
     if has_plateaued(history, patience):
         return True
     best = [max((f for f in row if np.isfinite(f)), default=-np.inf) for row in history]
@@ -43,7 +44,7 @@ def is_stuck(history: Sequence[Sequence[float]], patience: int) -> bool:
 
 
 def _is_better(history: Sequence[Sequence[float]], patience: int) -> bool | None:
-    """Whether the last `patience` generations have a better one than all before; None where it is too early to say, or
+    """Whether the last `patience` generations contain a better one than all before; None if it is too early to tell, or
     nothing has been gained."""
     if len(history) < patience + SMOOTHED:
         return None

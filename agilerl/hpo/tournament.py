@@ -13,7 +13,7 @@ from agilerl.rng import Purpose, resolve_seed, stream
 
 
 def rank(fitness: Sequence[float] | NDArray[np.float64]) -> NDArray[np.int64]:
-    """Rank of each member [N]: N-1 is the best; NaN ranks below everything; of equals the earlier ranks higher."""
+    """Rank of each member [N]: N-1 is the best; NaN ranks lowest; ties are broken in favour of the earlier member."""
     values = np.asarray(fitness, dtype=np.float64)
     order = np.lexsort((-np.arange(len(values)), np.where(np.isnan(values), -np.inf, values), ~np.isnan(values)))
     ranks = np.empty(len(values), dtype=np.int64)
@@ -24,10 +24,10 @@ def rank(fitness: Sequence[float] | NDArray[np.float64]) -> NDArray[np.int64]:
 def tournament(
     fitness: Sequence[float] | NDArray[np.float64], size: int, count: int, rng: np.random.Generator, elitism: bool
 ) -> list[int]:
-    """Positions [count] of the parents of the next population.
+    """Select the positions [count] of the parents of the next population.
 
     With `elitism` the first is the best member. Each of the others is the best of `size` members drawn with
-    replacement (Goldberg and Deb 1991) among those whose fitness is a number; only if none is, all take part.
+    replacement (Goldberg and Deb 1991). Members with NaN fitness only take part if there are no others.
     """
     ranks = rank(fitness)
     numbers = np.flatnonzero(~np.isnan(np.asarray(fitness, dtype=np.float64)))
@@ -40,7 +40,7 @@ def tournament(
 
 
 class Selectable(Protocol):
-    """What tournament selection needs."""
+    """Interface required by tournament selection."""
 
     @property
     def index(self) -> int:
@@ -51,7 +51,7 @@ class Selectable(Protocol):
         """Evaluations so far, oldest first."""
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        """An independent copy, with a new index where one is given."""
+        """Return an independent copy, with a new index if given."""
 
 
 Agent = TypeVar("Agent", bound=Selectable)
@@ -62,24 +62,24 @@ class SettingError(ConfigError, AssertionError):
 
 
 def check_positive(name: str, value: object) -> int:
-    """`value` as an integer above zero."""
+    """Return `value` as a positive integer."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise SettingError(f"{name} must be an integer greater than zero; got {value!r}.")
     return int(value)
 
 
 def nan_as_worst(fitness: Sequence[float]) -> list[float]:
-    """Fitness [N] for a ranking, with -inf in place of NaN."""
+    """Return fitness [N] for ranking, with NaN replaced by -inf."""
     return [value if value == value else -np.inf for value in fitness]
 
 
 class TournamentSelection:
-    """Chooses the parents of the next population and clones them.
+    """Select the parents of the next population, and clone them.
 
     Args:
         tournament_size: members drawn for each tournament, with replacement.
         elitism: whether the best member is carried over as the first of the new population.
-        population_size: size of the new population, whatever the size of the old one.
+        population_size: size of the new population, independent of the old one.
         eval_loop: fitness is the mean of a member's last `eval_loop` evaluations.
         seed: of the draws; one stream per call. None follows `torch.manual_seed`.
 
@@ -101,11 +101,11 @@ class TournamentSelection:
         self.parents: list[int] = []
 
     def state(self) -> dict[str, int]:
-        """What the draws of the next call depend on."""
+        """State that the draws of the next call depend on."""
         return {"seed": self.seed, "calls": self.calls}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Draw on as the selection that `state` came from."""
+        """Restore the output of `state`."""
         self.seed, self.calls = int(state["seed"]), int(state["calls"])
 
     def fitness_of(self, agent: Selectable) -> float:
@@ -116,7 +116,7 @@ class TournamentSelection:
         return float(np.mean(np.asarray(recent, dtype=np.float64)))
 
     def select(self, population: Sequence[Agent]) -> tuple[Agent, list[Agent]]:
-        """The best member (an independent clone with its own index) and the new population (all of them clones).
+        """Return the best member (an independent clone with the same index) and the new population (all clones).
 
         New members get indices above the highest one; with elitism the first keeps the best one's index.
         """

@@ -1,4 +1,4 @@
-"""Where experience comes from: what the loop asks of a source, and one generation as a function of a shard."""
+"""Interface between the training loop and sources of experience; one generation is a function of a shard."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ CARRIED_NOTE = (
 
 @dataclass
 class Running:
-    """What the lanes show between two vector steps.
+    """State of the lanes between two vector steps.
 
     Attributes:
-        obs: [L, ...] what is acted on next. info: of it.
+        obs: [L, ...] next observations to act on. info: their infos.
         tracker: scores of the running episodes.
         is_new: whether the lanes have just been reset.
-        hidden: of recurrent members, by id: hidden states, key -> [layers, E, units], and the slot of their lanes.
+        hidden: for recurrent members, by id: the slot of their lanes and their hidden states, key -> [layers, E,
+            units].
     """
 
     obs: Any
@@ -43,7 +44,7 @@ class Running:
 
     @classmethod
     def begin(cls, shard: Shard, lanes: Lanes) -> Running:
-        """The episodes that go on in `lanes`; where there are none, new ones from the shard's seeds."""
+        """Continue the running episodes in `lanes`; if there are none, reset with the shard's seeds."""
         if shard.shared.running is not None:
             return shard.shared.running
         obs, info = lanes.reset(shard.lane_seeds(lanes.num_lanes // len(shard.agents)))
@@ -54,16 +55,16 @@ class Running:
     def going_on(
         self, obs: Any, info: dict[str, Any], hidden: Mapping[int, tuple[int, dict[str, Tensor]]] | None = None
     ) -> Running:
-        """As the lanes stand at the end of a generation; scores of ended episodes are forgotten."""
+        """Return the state at the end of a generation; scores of finished episodes are dropped."""
         tracker = EpisodeTracker(self.tracker.num_lanes)
         tracker.returns, tracker.lengths = self.tracker.returns, self.tracker.lengths
         return Running(obs, info, tracker, is_new=False, hidden=dict(hidden or {}))
 
     def hidden_of(self, member: int, slot: int, like: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """Hidden states of the member, if it acts in the lanes that they are of, and they fit its network.
+        """Hidden states of the member, if it still acts in the same lanes and they fit its network; else None.
 
         Args:
-            like: key -> [layers, E, units], as the network has them now.
+            like: key -> [layers, E, units], the shapes of the current network.
         """
         then, known = self.hidden.get(member, (-1, {}))
         fits = known.keys() == like.keys() and all(known[key].shape == part.shape for key, part in like.items())
@@ -71,7 +72,7 @@ class Running:
 
 
 def trained_with_masks(agents: Sequence[Any]) -> None:
-    """Note that agents have met masks of legal actions: their files say so, and they ask for one when they act."""
+    """Mark agents as trained with masks of legal actions: stored in their files, and required when they act."""
     for agent in agents:
         inner = unwrapped(agent)
         if not adapted(inner).action_masks:
@@ -79,14 +80,17 @@ def trained_with_masks(agents: Sequence[Any]) -> None:
 
 
 def lanes_of(members: Sequence[int], num_envs: int) -> np.ndarray:
-    """The numbers of the lanes of some members, [len(members) * num_envs]."""
+    """Lane numbers of some members, [len(members) * num_envs]."""
     return (np.asarray(members, dtype=np.int64)[:, None] * num_envs + np.arange(num_envs)).ravel()
 
 
 @dataclass
 class Tally:
-    """What one member did in one generation; `fault` says why it was quarantined (see `training.quarantine`),
-    `by_agent` gives the rows [M] of a team's finished episodes, `details` sums of what else a source counts."""
+    """Counters of one member in one generation.
+
+    `fault` is the reason for its quarantine (see `training.quarantine`). `by_agent` holds one row [M] per finished
+    episode of a team. `details` sums further counters of a source.
+    """
 
     env_steps: int = 0
     updates: int = 0
@@ -98,15 +102,15 @@ class Tally:
 
     @property
     def loss(self) -> float | None:
-        """Mean loss of the generation's updates, None without any."""
+        """Mean loss over the generation's updates, None without updates."""
         return self.loss_sum / self.updates if self.updates else None
 
 
 def agreed(tallies: Sequence[Tally], ranks: Ranks, adds_up: bool) -> list[Tally]:
-    """What members did on all ranks together: a fault of one rank is everybody's, losses are means.
+    """Combine tallies of all ranks: a fault on any rank counts for all, losses are averaged.
 
     Args:
-        adds_up: whether each rank made environment steps of its own, or all of them the same ones.
+        adds_up: whether ranks make separate environment steps, which add up, or all make the same ones.
     """
     if ranks.size == 1:
         return list(tallies)
@@ -128,7 +132,7 @@ def agreed(tallies: Sequence[Tally], ranks: Ranks, adds_up: bool) -> list[Tally]
 
 
 def keep_finished(tallies: Sequence[Tally], finished: Finished, num_envs: int) -> None:
-    """Note the returns of episodes that have ended, with the members in whose lanes they ran (E lanes each)."""
+    """Add the returns of finished episodes to the tallies of the members that played them (E lanes each)."""
     for lane, score in zip(finished.lanes.tolist(), finished.returns.tolist(), strict=True):
         tallies[lane // num_envs].scores.append(score)
     if finished.by_agent is not None:
@@ -138,14 +142,14 @@ def keep_finished(tallies: Sequence[Tally], finished: Finished, num_envs: int) -
 
 @dataclass(frozen=True)
 class Shared:
-    """What the members of a shard have in common and a generation moves on.
+    """State shared by the members of a shard and updated by a generation.
 
     Attributes:
         epsilon: exploration rate of the next vector step; None for an algorithm without one.
-        rewards: `RewardScale.state()`; None where rewards are not divided by a scale.
-        statistics: `RunningMeanStd.state()` of observations; None where none are kept.
-        running: the episodes that go on over the end of a generation; None begins new ones.
-        memories: replay buffers by name. The only part that is not a value: a generation writes into them.
+        rewards: `RewardScale.state()`; None without reward scaling.
+        statistics: `RunningMeanStd.state()` of observations; None if not used.
+        running: episodes that continue across the end of a generation; None starts new ones.
+        memories: replay buffers by name. The only mutable part: a generation writes to them.
     """
 
     epsilon: float | None = None
@@ -157,16 +161,16 @@ class Shared:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one generation of some members is a function of.
+    """Inputs of one generation of some members.
 
     Attributes:
         agents: the members. slots: their slots in the population (keys of their random streams).
         run_seed, number: keys of the random streams; `number` counts generations from 0.
-        begun: environment steps of one member before this generation.
-        vector_steps: how many to make.
-        shared: what they have in common.
-        ranks: processes that run this generation of the same members beside each other, each with lanes of its own;
-            `run_seed` is this rank's own.
+        begun: environment steps per member before this generation.
+        vector_steps: number of vector steps to make.
+        shared: initial state shared by the members.
+        ranks: processes that run this generation of the same members in parallel, each with separate lanes; `run_seed`
+            differs between ranks.
     """
 
     agents: list[Any]
@@ -179,21 +183,21 @@ class Shard:
     ranks: Ranks = ONE
 
     def streams(self, purpose: Purpose) -> list[np.random.Generator]:
-        """One generator for each member."""
+        """Return one generator per member."""
         return [stream(self.run_seed, purpose, self.number, slot) for slot in self.slots]
 
     def lane_seeds(self, num_envs: int) -> np.ndarray:
-        """With what the lanes start the generation [len(agents) * num_envs]."""
+        """Environment seeds for the start of the generation, [len(agents) * num_envs]."""
         each = (seeds(self.run_seed, Purpose.ENVIRONMENT, num_envs, self.number, slot) for slot in self.slots)
         return np.concatenate(list(each))
 
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What a generation gives back.
+    """Output of a generation.
 
     Attributes:
-        tallies: by slot. shared: with what the next generation begins.
+        tallies: by slot. shared: initial state of the next generation.
     """
 
     tallies: Mapping[int, Tally]
@@ -206,14 +210,14 @@ Steps = Generator[int, None, ShardResult]
 
 @dataclass(frozen=True)
 class PopulationEvaluation:
-    """What the evaluation of some members found, on all ranks together.
+    """Result of evaluating some members, over all ranks.
 
     Attributes:
-        fitness: one number a member, in their order.
-        errors: id of a member -> standard error of its fitness; empty where it is not known.
-        by_agent: id of a member -> returns of its agents; empty where a score is one number.
-        screened_out: ids of the members that were found behind before all episodes had been played.
-        env_steps: environment steps of all members. episodes: that were played; 0 where they are not counted.
+        fitness: one number per member, in order.
+        errors: member id -> standard error of its fitness; empty if unknown.
+        by_agent: member id -> returns per agent; empty if scores are scalars.
+        screened_out: ids of the members dropped before all episodes were played.
+        env_steps: environment steps of all members. episodes: number played; 0 if not counted.
     """
 
     fitness: list[float]
@@ -226,24 +230,24 @@ class PopulationEvaluation:
 
 @dataclass(frozen=True)
 class MeanReturn:
-    """The mean return of some episodes, and its standard error; None where that is not known."""
+    """Mean return of some episodes, and its standard error (None if unknown)."""
 
     mean: float
     error: float | None = None
 
 
 class Source(ABC):
-    """Collects experience and learns from it, one generation at a time, and evaluates members.
+    """Collects experience, learns from it one generation at a time, and evaluates members.
 
-    It owns whatever that takes: lanes, data or prompts. The loop sees environment steps and tallies.
+    A source owns its lanes, data or prompts. The loop only sees environment steps and tallies.
 
     Attributes:
-        options: of the run; the loop replaces them where members that end leave their steps to the others.
-        notes: what was chosen, with reasons. evaluation_env_steps: environment steps of all evaluations so far.
-        evaluated: environment steps of each member in the evaluation before the next generation; the loop sets it.
-        ranks: processes that train the same members; set before `open`. What is returned is of all of them together.
+        options: of the run; replaced by the loop when stopped members release steps to the others.
+        notes: choices made, with reasons. evaluation_env_steps: environment steps of all evaluations so far.
+        evaluated: environment steps per member in the evaluation before the next generation; set by the loop.
+        ranks: processes that train the same members; set before `open`. Results are combined over all ranks.
         sum_scores: whether a team's return is the sum of its agents' returns.
-        fitness_is_relative: whether fitness compares the members of one generation, and not those of two.
+        fitness_is_relative: whether fitness is only comparable within one generation.
     """
 
     options: Any
@@ -261,96 +265,96 @@ class Source(ABC):
 
     @property
     def fitness_is_return(self) -> bool:
-        """Whether a target, which is a return, can be compared with fitness."""
+        """Whether fitness is a return, and thus comparable with a target."""
         return True
 
     @property
     def opponents_of(self) -> Sequence[str]:
-        """For the records: "generation:member" of each opponent that is played, "random" for the random player."""
+        """Current opponents for the records: "generation:member" each, "random" for the random player."""
         return ()
 
     @abstractmethod
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
-        """Make what these members train and are evaluated with.
+        """Create everything needed to train and evaluate these members.
 
         Args:
-            check: called between the steps of an evaluation; what it raises ends the evaluation there.
-            shards: into how many parts a generation is cut that run beside each other.
+            check: called between the steps of an evaluation; an exception it raises aborts the evaluation.
+            shards: number of parts of a generation that run in parallel.
 
         Raises:
-            ConfigError: the run asks for what does not go together. NotAvailableYetError: more than one shard.
+            ConfigError: incompatible options. NotAvailableYetError: more than one shard.
         """
 
     @abstractmethod
     def fit(self, population: Sequence[Any]) -> str | None:
-        """Choose again for these members: their number, or what fits their networks, may have changed.
+        """Adapt to a changed population: the number of members or their networks may have changed.
 
         Returns:
-            What is to be said about it.
+            A note for the log, or None.
         """
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """For the records: learner, env_backend, num_envs (of one member), lockstep.
+        """Facts for the records: learner, env_backend, num_envs (per member), lockstep.
 
-        What is added here stands in run.json too; the first three must be the same when a run goes on.
+        Additional keys are written to run.json too. The first three must not change on resume.
         """
 
     @abstractmethod
     def steps_of_generation(self, evo_steps: int) -> int:
-        """Environment steps of one member in a generation of about `evo_steps`."""
+        """Environment steps per member in a generation of about `evo_steps`."""
 
     @abstractmethod
     def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
-        """One generation: yields the environment steps (of all members) made since the last time.
+        """Run one generation; yields the environment steps (of all members) made since the last yield.
 
         Args:
-            number: counts generations from 0. begun: environment steps of one member before it.
+            number: generation, counted from 0. begun: environment steps per member before it.
 
         Returns:
-            One tally a member.
+            One tally per member.
         """
 
     @abstractmethod
     def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
-        """Mean return of every member over this generation's episodes, the same for all of them."""
+        """Mean return of every member over this generation's episodes, which are the same for all members."""
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
-        """The fitness of `evaluate` over `episodes` further ones; None where there are none, as by default."""
+        """Return the fitness of `evaluate` over `episodes` additional episodes; None if unsupported (default)."""
         return None
 
     def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
-        """Return over fresh episodes that chose nothing; None where none are asked for or possible, as by default.
+        """Return over held-out episodes; None if disabled or unsupported (default).
 
-        `episodes`: how many; None: as many as tell whether it reaches the target, `confirm_episodes` at first.
+        `episodes`: how many; None: `confirm_episodes` at first, then until it is clear whether the target is reached.
         """
         return None
 
     def faults(self) -> list[str]:
-        """One line for each environment that was replaced since the last call; none by default."""
+        """Return one line per environment replaced since the last call; none by default."""
         return []
 
     def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
-        """Whether its environments do the same for the same seed and actions, which is not known by default.
+        """Check whether the environments are deterministic given a seed and actions; unknown by default.
 
         `budget`: steps of the whole run.
         """
         return Probe(None)
 
     def memories(self) -> Mapping[str, Any]:
-        """Replay buffers by name, which checkpoints log row by row; none where nothing is kept between generations."""
+        """Replay buffers by name, logged row by row in checkpoints; empty if nothing is kept between generations."""
         return {}
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """What else the next generation depends on: plain numbers."""
+        """Additional state that the next generation depends on, as plain numbers."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave."""
+        """Restore the output of `state`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the source has made; what was handed over stays open."""
+        """Release resources created by the source; those passed by the user stay open."""

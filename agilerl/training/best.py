@@ -1,4 +1,4 @@
-"""The best agent of a run: who is kept while nothing but noisy fitness is known, and who a confirmation chooses."""
+"""Best agent of a run: incumbent by noisy fitness until held-out confirmations decide."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agilerl.sources.source import MeanReturn
 
 @dataclass(frozen=True)
 class Candidate:
-    """A copy of an agent: its fitness with the standard error of that, and the generation in which it was copied."""
+    """Copy of an agent, with its fitness, the standard error of the fitness, and the generation of the copy."""
 
     agent: Any
     fitness: float
@@ -26,7 +26,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What a confirmation has found: the mean of a candidate in episodes that chose nothing, and its standard error."""
+    """Held-out score of a candidate, and its standard error."""
 
     candidate: Candidate
     mean: float
@@ -34,24 +34,25 @@ class Confirmation:
 
 
 class BestAgent:
-    """Keeps a copy of the best agent of a run: a confirmation beats fitness, a better one beats a worse one.
+    """Keeps a copy of the best agent of a run; a confirmation overrides fitness, and a better one a worse one.
 
-    The highest fitness of many generations is a lucky one: of a few episodes, at times of an agent that is no good. So
-    where two agents are no further apart than two standard errors of their difference, and where they are equally fit,
-    as at CartPole's 500, the one with the higher training returns is kept. Nobody is kept who lies further than that
-    below the highest fitness so far, or small steps down would add up. Returns of a policy that explores may mislead
-    too, so the fittest is copied beside it, and a confirmation decides between them.
+    The highest fitness over many generations is biased upwards: it is a mean of few episodes, sometimes of a bad agent.
+        If two agents differ by less than two standard errors, or are equally fit (as at CartPole's 500), the one with
+        the higher training returns is kept. An agent further below the highest fitness so far is never kept, or small
+        steps down would add up. Training returns of an exploring policy can mislead too, so the fittest agent is also
+        copied, and a confirmation decides between the two.
 
-    A run that goes on after a confirmation has missed its target: who is later fitter than that agent was confirmed to
-    be, by two standard errors, is kept instead, until a confirmation decides; nobody who was confirmed is forgotten.
+    A run that continues after a confirmation has missed its target. A later agent whose fitness exceeds the confirmed
+    score by two standard errors becomes the incumbent until the next confirmation. Confirmed agents are never
+    forgotten.
 
     Args:
-        on_best: each is called with the copy whenever there is a better one.
+        on_best: callables, each called with the copy of a new best agent.
 
     Attributes:
-        kept: the best one, None before the first. fittest: the one with the highest fitness, above all confirmations,
-            that nothing has confirmed yet; of equals the one with the higher training returns. confirmed: mean of the
-            confirmation of `kept`, None without one. proven: the best confirmation so far.
+        kept: the incumbent, None before the first. fittest: the unconfirmed agent with the highest fitness, if that
+            exceeds all confirmations; ties are broken by training returns. confirmed: held-out mean of `kept`, None
+            without one. proven: the best confirmation so far.
     """
 
     def __init__(self, *on_best: Callable[[Any], None] | None) -> None:
@@ -63,12 +64,12 @@ class BestAgent:
 
     @property
     def has_rivals(self) -> bool:
-        """Whether there is somebody to confirm."""
+        """Whether there is an agent to confirm."""
         return self.confirmed is None or self.fittest is not None
 
     @property
     def agent(self) -> Any:
-        """The copy of the best one, None before the first."""
+        """Copy of the best agent, None before the first."""
         return None if self.kept is None else self.kept.agent
 
     def offer(
@@ -79,10 +80,10 @@ class BestAgent:
         generation: int,
         error: float = 0.0,
     ) -> None:
-        """Keep a copy of `agent` if it is better; agents without `clone` are never kept.
+        """Keep a copy of `agent` if it is better than the incumbent; agents without `clone` are ignored.
 
-        error: of its fitness. confirmed: what it has reached in fresh episodes; where that has no error, only another
-        confirmation beats it.
+        error: of its fitness. confirmed: its held-out mean; without a standard error, only another confirmation
+            overrides it.
         """
         if confirmed is not None:
             is_better, is_fittest = self.proven is None or confirmed.mean > self.proven.mean, False
@@ -105,7 +106,7 @@ class BestAgent:
             self.announce()
 
     def _prove(self, proof: Confirmation) -> None:
-        """From now on nobody is a rival who is no fitter than that."""
+        """Drop rivals whose fitness does not exceed this confirmation."""
         self.proven = proof
         if self.fittest is not None and not self.fittest.fitness > proof.mean:
             self.fittest = None
@@ -125,11 +126,10 @@ class BestAgent:
         return float(np.mean(own)) > float(np.mean(known))
 
     def confirm(self, play: Callable[[Any], MeanReturn | None], anew: bool = False) -> None:
-        """Let the best one and the fittest play episodes that chose nothing, and keep the best of them and of those who
-        have been confirmed.
+        """Play held-out episodes with the incumbent and the fittest; keep the best of them and earlier confirmations.
 
-        play: the return of an agent in such episodes, None where there are none. anew: earlier confirmations do
-        not count, they were against others.
+        play: returns the held-out score of an agent, None if unavailable. anew: ignore earlier confirmations, which
+            were measured against other opponents.
         """
         if anew:
             self.proven = self.confirmed = None
@@ -146,17 +146,17 @@ class BestAgent:
             self.announce()
 
     def forget(self) -> None:
-        """Let whoever is offered next be better: the fitness of those before was so against others."""
+        """Reset the incumbent: earlier fitness was measured against other opponents."""
         self.kept, self.fittest, self.confirmed, self.proven = None, None, None, None
 
     def announce(self) -> None:
-        """Tell `on_best` of the copy, if there is one."""
+        """Call `on_best` with the best agent, if there is one."""
         for hear in self.on_best if self.kept is not None else ():
             hear(self.agent)
 
 
 def _fitter(agent: Any, fitness: float, other: Candidate) -> bool:
-    """Whether `agent` has the higher fitness, or of equal ones the higher training returns."""
+    """Whether `agent` has a higher fitness; ties are broken by training returns."""
     if fitness != other.fitness:
         return fitness > other.fitness
     own, known = recent_returns(agent), recent_returns(other.agent)
@@ -165,4 +165,4 @@ def _fitter(agent: Any, fitness: float, other: Candidate) -> bool:
 
 def _is_above(value: float, error: float, other: float, other_error: float) -> bool:
     """Whether `value` is higher by more than two standard errors of the difference."""
-    return value != other and value - other > 2 * math.hypot(error, other_error)  # two of -inf differ by NaN
+    return value != other and value - other > 2 * math.hypot(error, other_error)  # -inf minus -inf is NaN

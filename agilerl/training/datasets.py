@@ -1,4 +1,4 @@
-"""`agilerl data make` as a function: whose steps a data set holds, how good they play, and what is written of that."""
+"""Implementation of `agilerl data make`: record data sets from random, medium, expert or replay policies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ POLICIES = {
     "mixed": "equal parts of random, medium and expert",
     "medium-replay": "the replay memory of the run up to medium",
 }
-MEDIUM = (1 / 3, 1 / 2)  # of the way from random play to the expert
+MEDIUM = (1 / 3, 1 / 2)  # range of the normalised score, from random play (0) to the expert (1)
 TEST_EPISODES, TEST_LANES = 100, 25
 
 Say = Callable[[str], None]
@@ -50,12 +50,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run by the preset has come to.
+    """Policies from a training run with the preset.
 
     Attributes:
-        random, expert, medium: mean returns of 100 fresh episodes, the same for all three.
-        expert_agent, medium_agent: whose they are.
-        generation: after which `medium_agent` was the best of the run, counted from 1.
+        random, expert, medium: mean returns over 100 held-out episodes, the same for all three.
+        expert_agent, medium_agent: the agents with these returns.
+        generation: generation after which `medium_agent` was the best of the run, counted from 1.
         manifest: of the run.
     """
 
@@ -69,11 +69,11 @@ class Trained:
 
     @property
     def share(self) -> float:
-        """How far medium is from random (0) to the expert (1)."""
+        """Normalised score of medium, from random (0) to the expert (1)."""
         return (self.medium - self.random) / (self.expert - self.random)
 
     def facts(self) -> dict[str, Any]:
-        """As attributes of a data set."""
+        """Attributes of a data set."""
         scores = {name: round(vars(self)[name], 3) for name in ("random", "medium", "expert")}
         return {
             "algo": self.manifest.algorithm.name,
@@ -84,7 +84,7 @@ class Trained:
         }
 
     def lines(self) -> list[str]:
-        """What is said of it."""
+        """Lines for the log."""
         low, high = (f"{share:.0%}" for share in MEDIUM)
         return [
             f"random {self.random:.1f}, expert {self.expert:.1f} (means of {TEST_EPISODES} fresh episodes)",
@@ -94,7 +94,7 @@ class Trained:
 
 
 class _Bests:
-    """Every best agent of a run, with the generation that it was found in: a callback."""
+    """Callback that collects every best agent of a run with its generation."""
 
     def __init__(self) -> None:
         self.found: list[tuple[int, Any]] = []
@@ -110,15 +110,15 @@ class _Bests:
 
 @dataclass
 class Maker:
-    """Makes data sets of one environment; what has to be trained for them is trained once.
+    """Makes data sets of one environment; policies that need training are trained once.
 
     Args:
-        env_id: a Gymnasium id. algo: of medium and expert; None: the preset's.
-        seed: of everything. settings: KEY=VALUE for the training of medium and expert, as of --set.
-        say: is told what is done, line by line.
+        env_id: a Gymnasium id. algo: for medium and expert; None: the preset's.
+        seed: of everything. settings: KEY=VALUE for the training of medium and expert, as in --set.
+        say: called with progress, line by line.
 
     Raises:
-        EnvError: an environment that cannot be made, or one of several agents (ConfigError).
+        EnvError: the environment cannot be made. ConfigError: it has several agents.
     """
 
     env_id: str
@@ -148,15 +148,15 @@ class Maker:
         name: str = "an agent",
         about: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Record `rows` steps and write them to `out`; returns where.
+        """Record `rows` steps and write them to `out`; return its path.
 
         Args:
             policy: one of `POLICIES`, or an agent, whose greedy policy is recorded.
-            noise: exploration, as of `data.recording.noisy_policy`; of agents, not of random play.
-            name: what an agent is called in the attributes. about: further attributes, as JSON values.
+            noise: exploration, see `data.recording.noisy_policy`; ignored for random play.
+            name: name of the agent in the attributes. about: further attributes, as JSON values.
 
         Raises:
-            ConfigError: an unknown policy, rows below 1, a file that is there, a policy that was not learned.
+            ConfigError: an unknown policy, rows below 1, an existing file, or a policy that was not learned.
         """
         path = Path(out)
         check_target(path)
@@ -213,21 +213,21 @@ class Maker:
 
     @property
     def trained(self) -> Trained:
-        """Expert and medium, trained at the first call.
+        """Expert and medium policies, trained at the first call.
 
-        The expert is the best agent of a run by the preset (the algorithm's defaults without one). Medium is the first
-        agent that was the run's best and whose mean return is a third to a half of the way from random play to the
-        expert; where the run has leapt over that, the one that comes next to the middle of it.
+        The expert is the best agent of a run with the preset (without one, the algorithm's defaults). Medium is the
+        first best agent of the run with a mean return a third to a half of the way from random play to the expert. If
+        none falls in this range, the one closest to its middle is used.
 
         Raises:
-            RunError: the run has not come to play better than at random. KeyboardInterrupt: it was stopped.
+            RunError: the run did not improve on random play. KeyboardInterrupt: it was stopped.
         """
         if self._trained is None:
             self._trained = self._train()
         return self._trained
 
     def manifest(self) -> Manifest:
-        """By which expert and medium are trained."""
+        """Manifest used to train expert and medium."""
         algo = self.algo
         if algo is None and not has_preset(self.env_id) and takes_box_actions(self.env_id):
             algo = DEFAULT_FOR_BOX
@@ -266,7 +266,7 @@ class Maker:
         return trained
 
     def _replay(self, rows: int) -> tuple[Recording, dict[str, Any]]:
-        """The last rows of the memory that the run had after the generation of medium: the same run, stopped there."""
+        """Return the last rows of the run's memory after the generation of medium, by repeating the run until then."""
         manifest = self.manifest()
         if not manifest.has_replay or manifest.replay_buffer.n_step > 1:
             reason = "keeps no replay" if not manifest.has_replay else "keeps sums over several steps"
@@ -302,7 +302,7 @@ class Maker:
 def _medium(
     found: Iterable[tuple[int, Any]], score: Callable[[Policy], float], random: float, expert: float
 ) -> tuple[float, Any, int]:
-    """(mean return, agent, generation) of the first best agent within `MEDIUM`, else of the nearest to its middle."""
+    """Return (mean return, agent, generation) of the first best agent within `MEDIUM`, else of the closest one."""
     low, high = (random + share * (expert - random) for share in MEDIUM)
     best: tuple[float, Any, int] | None = None
     for generation, agent in found:

@@ -1,6 +1,6 @@
-"""One population on several ranks: how a run begins alike everywhere, stays alike, and goes on alike.
+"""Distributed training: one population on several ranks, synchronised at start, during training and on resume.
 
-What ranks agree on while they train is said where it is decided (`engine`, `sources`); here is what the loop does.
+Synchronisation during updates is implemented in `engine` and `sources`; this module is for the loop.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from agilerl.training.state import filled
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
 
-SMALL = 1_000_000  # parameters; below, gradients take longer to exchange than to compute (docs/distributed.md)
+SMALL = 1_000_000  # parameters below which communication takes longer than computation (docs/distributed.md)
 EVERYTHING = 2**31
 NOISE = ("noise_in", "noise_out")  # buffers of noisy layers: each rank draws its own
 
 
 def broadcast_population(population: Sequence[Any], evolution: Evolution, ranks: Ranks) -> list[Any]:
-    """The population of rank 0, and the state of its evolution: everything that decides what comes after.
+    """Broadcast the population of rank 0 and the state of its evolution.
 
     Raises:
-        NotAvailableYetError: agents or an evolution whose state cannot be sent.
+        NotAvailableYetError: the state of an agent or of the evolution cannot be sent.
     """
     if ranks.size == 1:
         return list(population)
@@ -66,7 +66,7 @@ def _check_states(population: Sequence[Any], evolution: Evolution) -> None:
 
 
 def share_observations(population: Sequence[Any], ranks: Ranks) -> None:
-    """Members remember what rank 0's have seen last: mutations measure their effect on it, so that it is the same."""
+    """Broadcast rank 0's recent observations, on which mutations measure their effect, so that all ranks agree."""
     if ranks.size == 1:
         return
     seen = [agent.probe_observations(EVERYTHING) for agent in population] if ranks.is_main else []
@@ -83,7 +83,7 @@ def _on(tree: Any, device: Any) -> Any:
 
 
 def check_alike(loop: TrainingLoop) -> None:
-    """RankError where the ranks no longer hold one population, to the bit; once in a generation."""
+    """Raise RankError if the populations of the ranks are not bit-identical; called once per generation."""
     if loop.ranks.size > 1:
         fix = "report it with the script; ranks on unlike machines or versions round differently"
         what = f"after generation {loop.result.generations - 1} the weights"
@@ -91,12 +91,12 @@ def check_alike(loop: TrainingLoop) -> None:
 
 
 def digest(population: Sequence[Any]) -> str:
-    """sha256 of what must be equal on all ranks: weights, targets, moments, hyperparameters, steps and fitness."""
+    """Return a sha256 of rank-invariant state: weights, targets, moments, hyperparameters, steps and fitness."""
     return digest_tree({"members": [_alike(agent) for agent in population]})
 
 
 def _alike(agent: Any) -> dict[str, Any]:
-    """What of an agent's state no rank has to itself, as the noise of its layers and lanes."""
+    """Return the rank-invariant part of an agent's state, without the noise of its layers and lanes."""
     state = agent.state()
     weights = {
         name: {key: part for key, part in network["weights"].items() if not key.endswith(NOISE)}
@@ -112,17 +112,17 @@ def _alike(agent: Any) -> dict[str, Any]:
 
 
 def folder_of(resume: Any, ranks: Ranks) -> Path | None:
-    """Where a rank saves its part of a run: rank 0 in the folder itself, the others in folders of their own in it."""
+    """Return the folder of a rank's part of a run: the run folder for rank 0, sub-folders of it for the others."""
     if resume is None or ranks.is_main:
         return None if resume is None else Path(resume)
     return Path(resume) / f"rank-{ranks.rank}"
 
 
 def sync_resume(store: RunStore | None, ranks: Ranks) -> None:
-    """All ranks go on from one generation, the newest that all of them have.
+    """Resume all ranks from the newest generation saved on all of them.
 
     Raises:
-        RunError: the run was made with another number of processes, or a rank has lost its part.
+        RunError: the number of processes differs from the original run, or a rank's part is missing.
     """
     if store is None:
         return
@@ -150,7 +150,7 @@ def sync_resume(store: RunStore | None, ranks: Ranks) -> None:
 
 
 def hint(population: Sequence[Any], ranks: Ranks) -> list[str]:
-    """What to say of several ranks, once."""
+    """Return hints about distributed training, to show once."""
     if ranks.size == 1:
         return []
     said = [f"{ranks.size} processes train one population: each makes 1/{ranks.size} of the steps and of every batch"]
@@ -165,12 +165,12 @@ def hint(population: Sequence[Any], ranks: Ranks) -> list[str]:
 
 
 def check_same_request(asked: dict[str, Any], ranks: Ranks) -> None:
-    """RankError where ranks were asked for different things."""
+    """Raise RankError if the ranks were called with different arguments."""
     ranks.check_equal(repr(sorted(asked.items())).encode(), f"the arguments ({', '.join(asked)})", "the same script")
 
 
 def check_shares(population: Sequence[Any], ranks: Ranks) -> None:
-    """ConfigError for a batch that has no row for every rank."""
+    """Raise ConfigError if a batch has fewer rows than there are ranks."""
     small = [agent for agent in population if hasattr(agent, "batch_size") and agent.batch_size < ranks.size]
     if small:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The training loop: collect and learn, evaluate, report, select and mutate, checkpoint; generation by generation."""
+"""Training loop: collect and learn, evaluate, report, select and mutate, checkpoint; generation by generation."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
 from agilerl.training.state import SavableLoop, resumed_notes
 
-# The best agent of a run is confirmed, if no target has done so: the leaders of so many last generations, and the best
-# and the fittest before them, on at most this share of the training steps (docs/decisions.md).
+# Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
+# fittest agent before them, on at most this share of the training steps (docs/decisions.md).
 CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
 
 
 class TrainingLoop:
-    """Trains a population and evolves it.
+    """Trains and evolves a population.
 
     Args:
-        population: the agents; evolved in place of the list's elements, the list itself is not changed.
-        source: where experience comes from, and what members are evaluated with; closed with the end of the run.
-        options: what to do. seed: run seed of every random stream.
-        evolution: between generations; without it the population trains unevolved.
-        sinks: where records go.
+        population: the agents; the list itself is not modified.
+        source: of experience and evaluations; closed at the end of the run.
+        options: of the run. seed: run seed of every random stream.
+        evolution: applied between generations; without it the population is not evolved.
+        sinks: receive the records.
         env_id: name for the plan and the records.
-        on_best: called with the best agent whenever there is a better one.
-        store: saves the run after every generation, and restores it where it was saved before.
-        check: called between vector steps, those of evaluations too; what it raises ends the run there.
-        shards: into how many parts a generation is cut that run beside each other.
-        callbacks: the user's own hooks (`telemetry.callbacks.Callback`).
-        ranks: processes that train this population together; each is given a source of its own, and a store.
+        on_best: called with each new best agent.
+        store: saves the run after every generation, and restores an earlier save.
+        check: called between vector steps, including those of evaluations; an exception it raises ends the run.
+        shards: number of parts of a generation that run in parallel.
+        callbacks: user hooks (`telemetry.callbacks.Callback`).
+        ranks: processes that train this population together, each with its own source and store.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class TrainingLoop:
         self.population = broadcast_population(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
         self.best = BestAgent(on_best, self.callbacks.best)
-        self._evaluated: set[int] = set()  # ids of those that were evaluated in full in this generation
+        self._evaluated: set[int] = set()  # ids of members fully evaluated in this generation
         self.evaluation = PopulationEvaluation([])  # of this generation
         self.store, self.check = store, check
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
-        self.asked_steps = options.max_steps  # of one member, if none ends before the others
+        self.asked_steps = options.max_steps  # per member, if none is stopped early
         self.family = Family(self.population)
         self.sinks = Sinks(sinks)
         source.ranks = ranks
@@ -91,8 +91,8 @@ class TrainingLoop:
         self.probe = Probe(None)
         self.quarantine = Quarantine()
         self.result = EvolveResult(self.population, None)
-        self._episode_length = 0.0  # mean of this generation's evaluation, in environment steps
-        self.saved_steps = 0  # of the last time that `checkpoint` wrote the agents' files
+        self._episode_length = 0.0  # mean over this generation's evaluation, in environment steps
+        self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class TrainingLoop:
                 raise
             finally:
                 self._count_time()
-                self._report_faults()  # those since the last generation
+                self._report_faults()  # since the last generation
                 self.source.close()
                 self.sinks.close()
         windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
@@ -135,7 +135,7 @@ class TrainingLoop:
         return self.result
 
     def _say_spent(self) -> None:
-        """A warning where no step is left to be made, so that nothing will happen."""
+        """Warn if the budget is already spent and nothing will be trained."""
         made = max(agent.steps[-1] for agent in self.population)
         if made < self.options.max_steps or self.result.stopped in ("target", "plateau"):
             return
@@ -159,7 +159,7 @@ class TrainingLoop:
         )
 
     def _probe(self, is_resumed: bool) -> None:
-        """Look whether resume can be exact, where the run is saved; a resumed run knows it from its record."""
+        """Check whether an exact resume is possible, if the run is saved; a resumed run reads it from its record."""
         if self.store is not None and not is_resumed:
             budget = self.options.max_steps * len(self.population)
             self.probe = self.source.probe(self.population[0], budget, self.check)
@@ -198,7 +198,7 @@ class TrainingLoop:
         check_alike(self)
         self._save()
         return_freed_memory()
-        self.callbacks.generation(record)  # after the run is saved: whatever a hook does, the generation is not lost
+        self.callbacks.generation(record)  # after saving, so that a failing hook does not lose the generation
 
     def _collect(self, number: int) -> list[Tally]:
         begun, members = self.result.env_steps_member, len(self.population)
@@ -220,7 +220,7 @@ class TrainingLoop:
         return tallies
 
     def _say_masks(self) -> None:
-        """Once: what acts on the agents' outputs must know which actions are legal."""
+        """Note once that using the agents requires masks of legal actions."""
         if not self.result.action_masks and adapted(self.population[0]).action_masks:
             self.result.action_masks = True
             self.sinks.message(
@@ -243,18 +243,18 @@ class TrainingLoop:
         fitness = self.quarantine.fitness(self.population, found)
         self.result.quarantined += len(self.quarantine.reasons)
         for agent, value in zip(self.population, fitness, strict=True):
-            agent.fitness[before[agent.index] :] = [value]  # an agent's own test() has appended it already
+            agent.fitness[before[agent.index] :] = [value]  # replaces the value appended by a custom test()
         return fitness
 
     def _keep_rows(self) -> None:
-        """The returns of each agent, where a team's are not summed."""
+        """Record the returns of each agent if a team's returns are not summed."""
         rows = self.evaluation.by_agent
         if rows:
             nobody = [float("nan")] * len(next(iter(rows.values())))
             self.result.by_agent.append([list(rows.get(agent.index, nobody)) for agent in self.population])
 
     def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
-        """Members that have diverged become copies of the fittest one."""
+        """Replace diverged members by copies of the fittest one."""
         healed = self.quarantine.heal(self.population, fitness, number + 1, self.family.next_id)
         births = self.family.add(healed, self.population)
         for birth in births:
@@ -272,18 +272,18 @@ class TrainingLoop:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
 
     def _try_to_stop(self, number: int) -> tuple[MeanReturn | None, bool]:
-        """(the confirmation where there was one, stop?); keeps the best agent so far."""
+        """Return (the confirmation, if any; whether to stop), and update the best agent."""
         values, target = nan_as_worst([self._window(a) for a in self.population]), self._target
         value = max(values)
         fittest = [agent for agent, own in zip(self.population, values, strict=True) if own == value]
-        leader = max(fittest, key=lambda agent: agent.index in self._evaluated)  # not one that has played nothing
+        leader = max(fittest, key=lambda agent: agent.index in self._evaluated)  # prefer evaluated members
         is_reached = target is not None and value >= target
         is_over = target is None and not self.source.fitness_is_relative
         is_over = is_over and self._has_settled()
         confirmed = self.source.confirm(leader, number) if is_reached else self._confirm_late(leader, number, is_over)
         if self.source.fitness_is_relative and self.best.confirmed is None:
-            self.best.forget()  # what was best before was so against others
-        error = self.evaluation.errors.get(leader.index, 0.0)  # of one generation; a window has as many more episodes
+            self.best.forget()  # earlier fitness was measured against other opponents
+        error = self.evaluation.errors.get(leader.index, 0.0)  # of one generation; a window has more episodes
         error /= np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
         self.best.offer(leader, value, confirmed, number, float(error))
         self.result.note(self.best)
@@ -292,29 +292,29 @@ class TrainingLoop:
         return confirmed, is_over or (is_reached and self._is_confirmed(confirmed))
 
     def _is_confirmed(self, confirmed: MeanReturn | None) -> bool:
-        """Whether fresh episodes reach the target too, where there are any."""
+        """Whether held-out episodes reach the target too, if there are any."""
         if confirmed is None or self._target is None:
             return True
         margin = self.options.stop_margin + self.options.stop_errors * (confirmed.error or 0.0)
         return confirmed.mean >= self._target + margin
 
     def _has_settled(self) -> bool:
-        """Whether neither fitness nor training returns have got better for `patience` generations."""
+        """Whether neither fitness nor training returns have improved for `patience` generations."""
         drawn, patience = self.result.returns, self.options.patience
         return has_plateaued(self.result.history, patience) and not still_learns(drawn, patience or 0)
 
     @property
     def _target(self) -> float | None:
-        """The return to wait for; None where there is none, or where fitness is no return."""
+        """Target return; None without a target, or if fitness is not a return."""
         return self.options.target if self.source.fitness_is_return else None
 
     def _confirm_late(self, leader: Any, number: int, is_over: bool) -> MeanReturn | None:
-        """Return of `leader` over fresh episodes, in the last generations of a run without a target reached; else None.
+        """Held-out return of `leader` in the last generations of a run that has not reached a target; else None.
 
-        is_over: whether this is the last one, whatever is left of the budget.
+        is_over: whether this is the last generation, whatever the remaining budget.
 
-        The best fitness of a whole run is a maximum of noise: of a few episodes, over all members and generations. So
-        the best until then, and each leader after, plays episodes that chose nothing, and those decide.
+        The highest fitness of a whole run is a biased maximum over few episodes, all members and all generations. So
+        the best agent until then, and each later leader, is scored on held-out episodes, and those scores decide.
         """
         left = self.options.max_steps - max(agent.steps[-1] for agent in self.population)
         per_generation = self.source.steps_of_generation(self.options.evo_steps)
@@ -343,7 +343,7 @@ class TrainingLoop:
         return births
 
     def share_budget(self) -> None:
-        """Members that have ended leave their environment steps to the others, in equal parts."""
+        """Distribute the environment steps of stopped members equally among the others."""
         if not self.evolution.shrinks:
             return
         founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
@@ -353,18 +353,18 @@ class TrainingLoop:
         self.options = self.source.options = replace(self.options, max_steps=steps)
 
     def fit_to_population(self) -> None:
-        """Let the source choose for the present members."""
+        """Adapt the source to the current members."""
         changed = self.source.fit(self.population)
         if changed is not None:
             self.sinks.message(changed)
 
     def _rescore(self, number: int) -> None:
-        """Give the two fittest more episodes, so that the choice between them rests on more than a few."""
+        """Play more episodes with the two fittest members, to choose between them more reliably."""
         count = self.options.rescore_episodes
         if not count or len(self.population) < 2:
             return
         windows = [self._window(agent) for agent in self.population]
-        order = np.argsort([-value for value in windows], kind="stable")[:2]  # a tie goes to the lower slot
+        order = np.argsort([-value for value in windows], kind="stable")[:2]  # ties go to the lower slot
         top = [self.population[int(slot)] for slot in order]
         means = self.source.rescore(top, number, count)
         if means is None:
@@ -387,7 +387,7 @@ class TrainingLoop:
         self.result.evaluation_env_steps = self.source.evaluation_env_steps
 
     def _save(self) -> None:
-        """The agents' files that `checkpoint` asks for, and the run itself."""
+        """Save the agents' files requested by `checkpoint`, and the run itself."""
         every, steps = self.options.checkpoint, self.result.env_steps_member
         if every is not None:
             if steps // every > self.saved_steps // every and self.ranks.is_main:

@@ -1,4 +1,4 @@
-"""What the loop does with a whole population: modes, files, lanes."""
+"""Helpers for a whole population: training modes, files, lanes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agilerl import foreign
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
 
-RESOLVED = 1e-7  # of a number by float32
+RESOLVED = 1e-7  # relative resolution of float32
 
 
 @contextlib.contextmanager
 def evaluation_mode(population: Sequence[Any]) -> Iterator[None]:
-    """Agents that have modes do not train inside the block; afterwards they do, also after an interrupt."""
+    """Set agents to evaluation mode inside the block, and back to training mode after it, also after an interrupt."""
     with_modes = [agent for agent in population if foreign.has_methods(agent, "set_training_mode")]
     for agent in with_modes:
         agent.set_training_mode(False)
@@ -32,7 +32,7 @@ def evaluation_mode(population: Sequence[Any]) -> Iterator[None]:
 
 
 def save_population(population: Sequence[Any], base: str | Path, overwrite: bool) -> list[Path]:
-    """Write every agent to `<base>_<slot>_<steps>.pt`, or `<base>_<slot>.pt` where `overwrite`; atomic, no pickle."""
+    """Write every agent to `<base>_<slot>_<steps>.pt`, or `<base>_<slot>.pt` with `overwrite`; atomic, no pickle."""
     paths = []
     for slot, agent in enumerate(population):
         suffix = "" if overwrite else f"_{agent.steps[-1]}"
@@ -42,7 +42,7 @@ def save_population(population: Sequence[Any], base: str | Path, overwrite: bool
 
 
 def weights_of(population: Sequence[Any]) -> list[Tensor]:
-    """Copies of everything that the members' networks learn; [] where an agent shows none."""
+    """Copy all learned weights of the members' networks; [] if an agent does not expose any."""
     agents = [unwrapped(agent) for agent in population]
     if not all(isinstance(agent, EvolvableAlgorithm) for agent in agents):
         return []
@@ -52,14 +52,14 @@ def weights_of(population: Sequence[Any]) -> list[Tensor]:
 
 @torch.no_grad()
 def are_unchanged(before: Sequence[Tensor], after: Sequence[Tensor]) -> bool:
-    """Whether weights are the same but for less than float32 resolves of their size; False where there are none."""
+    """Whether weights are equal up to float32 resolution; False without weights."""
     change = sum(float((now - then).double().square().sum()) for then, now in zip(before, after, strict=True))
     size = sum(float(then.double().square().sum()) for then in before)
     return bool(before) and math.sqrt(change) <= RESOLVED * math.sqrt(size)
 
 
 def set_lanes(population: Sequence[Any], num_envs: int) -> None:
-    """Tell agents with rollouts in how many lanes they will act: it decides the length of a rollout."""
+    """Set the number of lanes of agents with rollouts, which determines the rollout length."""
     for agent in population:
         if hasattr(agent, "num_envs"):
             agent.num_envs = num_envs
