@@ -37,10 +37,10 @@ class BestAgent:
     """Keeps a copy of the best agent of a run; a confirmation overrides fitness, and a better one a worse one.
 
     The highest fitness over many generations is biased upwards: it is a mean of few episodes, sometimes of a bad agent.
-        If two agents differ by less than two standard errors, or are equally fit (as at CartPole's 500), the one with
-        the higher training returns is kept. An agent further below the highest fitness so far is never kept, or small
-        steps down would add up. Training returns of an exploring policy can mislead too, so the fittest agent is also
-        copied, and a confirmation decides between the two.
+    If two agents differ by less than two standard errors, or are equally fit (as at CartPole's 500), the one with
+    the higher training returns is kept. An agent further below the highest fitness so far is never kept, or small
+    steps down would add up. Training returns of an exploring policy can mislead too, so the fittest agent is also
+    copied, and a confirmation decides between the two.
 
     A run that continues after a confirmation has missed its target. A later agent whose fitness exceeds the confirmed
     score by two standard errors becomes the incumbent until the next confirmation. Confirmed agents are never
@@ -83,7 +83,7 @@ class BestAgent:
         """Keep a copy of `agent` if it is better than the incumbent; agents without `clone` are ignored.
 
         error: of its fitness. confirmed: its held-out mean; without a standard error, only another confirmation
-            overrides it.
+        overrides it.
         """
         if confirmed is not None:
             is_better, is_fittest = self.proven is None or confirmed.mean > self.proven.mean, False
@@ -129,7 +129,7 @@ class BestAgent:
         """Play held-out episodes with the incumbent and the fittest; keep the best of them and earlier confirmations.
 
         play: returns the held-out score of an agent, None if unavailable. anew: ignore earlier confirmations, which
-            were measured against other opponents.
+        were measured against other opponents.
         """
         if anew:
             self.proven = self.confirmed = None

@@ -152,7 +152,7 @@ class Maker:
 
         Args:
             policy: one of `POLICIES`, or an agent, whose greedy policy is recorded.
-            noise: exploration, see `data.recording.noisy_policy`; ignored for random play.
+            noise: exploration, see `data.recording.noisy_policy`; only for policies of agents.
             name: name of the agent in the attributes. about: further attributes, as JSON values.
 
         Raises:

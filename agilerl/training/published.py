@@ -1,4 +1,4 @@
-"""What the published training functions have in common: checks, receivers of records, the run and its elite."""
+"""Shared implementation of the published training functions: argument checks, sinks, the run and its elite."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Options = TypeVar("Options", bound=LoopOptions)
 
 
 class Request:
-    """What a published function was asked for.
+    """Arguments of a published training function.
 
     Attributes:
         function: its name, for messages. asked: its arguments by name. population: its agents.
@@ -49,7 +49,7 @@ class Request:
 
     def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
         self.function, self.asked = function, asked
-        given = list(asked["pop"] or [])  # a wrapper that changes nothing here is put around what it held in the end
+        given = list(asked["pop"] or [])  # wrappers that change nothing here are put back at the end
         self._wrapper = next((type(a) for a in given if adapted(a).trains_unwrapped), None)
         self.population = [a.agent if adapted(a).trains_unwrapped else a for a in given]
         self.num_envs = foreign.num_envs(asked["env"])
@@ -60,7 +60,7 @@ class Request:
         return self.asked["algo"] or str(self.population[0].algo)
 
     def check(self) -> None:
-        """Errors and warnings about arguments that do not go together.
+        """Check that the arguments are compatible; warns about ineffective ones.
 
         Raises:
             ShapeError: agents built for other spaces. ConfigError: a tournament for another population size.
@@ -80,7 +80,7 @@ class Request:
         _check_evolution(self.population, asked["tournament"], asked["mutation"])
 
     def options(self, kind: type[Options]) -> Options:
-        """The options among the arguments; evaluations are rounds here, of one episode per environment each."""
+        """Build the options from the arguments; an evaluation round here is one episode per environment."""
         base, rounds = self.asked["checkpoint_path"], self.asked["eval_loop"]
         if self.asked["checkpoint"] is not None and base is None:
             base = f"{self.asked['env_name']}-EvoHPO-{self.name}-{datetime.now():%m%d%Y%H%M%S}"
@@ -88,7 +88,7 @@ class Request:
         return kind.of(self.asked, **evaluation, evolve_last=True, checkpoint_path=base)
 
     def run(self, source: Source, options: LoopOptions) -> tuple[list[Any], list[list[Any]]]:
-        """Train, save the elite where that was asked for, and give back (population, fitnesses)."""
+        """Train, save the elite if requested, and return (population, fitnesses)."""
         asked = self.asked
         with joined(asked["accelerator"]) as ranks:
             if ranks.size > 1:
@@ -99,7 +99,7 @@ class Request:
             rare = bool(source.memories()) and result.updates <= len(self.population) * result.generations
             if result.generations and (not result.updates or result.unchanged or rare):
                 _warn_unchanged(self.function, result, rare)
-            if asked["save_elite"] and ranks.is_main:  # before any rank leaves, so that all of them can read it
+            if asked["save_elite"] and ranks.is_main:  # before any rank returns, so that all of them can read it
                 result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
         history: list[list[Any]] = result.by_agent or result.history or [list(map(_last_fitness, result.population))]
         trained = result.population
@@ -125,14 +125,14 @@ class Request:
         ).run()
 
     def _compared(self, options: LoopOptions) -> dict[str, Any]:
-        """What must be the same on all ranks."""
+        """Arguments that must be equal on all ranks."""
         same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
         same |= {"function": self.function, "env_name": self.asked["env_name"], "num_envs": self.num_envs}
         kinds = {name: type(self.asked[name]).__name__ for name in ("tournament", "mutation")}
         return {**same, **kinds, "resume": self.asked["resume"] is not None}
 
     def _sinks(self) -> list[Sink]:
-        """The caller's receivers of records, and those that `verbose` and `wb` ask for."""
+        """The caller's sinks, and those implied by `verbose` and `wb`."""
         asked = self.asked
         chosen: list[Sink] = list(asked["sinks"])
         if asked["verbose"]:
@@ -149,19 +149,19 @@ def _warn_unchanged(function: str, result: EvolveResult, rare: bool) -> None:
     if not result.updates or rare:
         fix = "more steps, or a smaller learn_step, learning_delay or batch_size"
         what = "no update was made"
-    if result.updates and rare:  # a generation begins with an update, whatever its learn_step
+    if result.updates and rare:  # a generation starts with an update, whatever its learn_step
         what, so = f"only {result.updates} updates of all members were made", "next to nothing"
     text = f"{function}: {what} in {result.generations} generations, so {so} was learned. fix: {fix}."
     warnings.warn(text, AgileRLWarning, stacklevel=4)
 
 
 def _last_fitness(agent: Any) -> float:
-    """That of its last evaluation, in an earlier training; NaN without any."""
+    """Fitness of the last evaluation, from earlier training; NaN if there is none."""
     return float(agent.fitness[-1]) if agent.fitness else math.nan
 
 
 def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) -> None:
-    """Agents that register anything are complete, and were built for what `env` gives and takes."""
+    """Check that agents with a registry are complete and match the spaces of `env`."""
     for agent in pop:
         if isinstance(agent, EvolvableAlgorithm):
             agent.check_registry()
@@ -195,10 +195,10 @@ def _check_evolution(pop: list[Any], tournament: Any, mutation: Any) -> None:
 def check_transitions(
     population: Sequence[Any], memory: Any, n_step_memory: Any, *, n_step: bool, per: bool | None, is_mutated: bool
 ) -> None:
-    """What is asked for, what the memories do and what the agents learn from must be the same thing.
+    """Check that the arguments, the memories and the agents agree on n-step returns and prioritized replay.
 
     Args:
-        n_step, per: whether n-step transitions, and sampling by priority, are asked for; None: as the memory does.
+        n_step, per: whether n-step transitions and prioritized sampling are requested; None: decided by the memory.
         is_mutated: whether hyperparameters of the population mutate.
     """
     _check_kinds(n_step, per, n_step_memory, memory)
@@ -230,19 +230,20 @@ def check_transitions(
 
 
 def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, Any], ranks: int = 1) -> None:
-    """Keep batches within what the memory of a training from replay can ever hold.
+    """Limit batch sizes to the capacity of the replay memory.
 
-    A member waits until the memory holds its batch. Ranges beyond that end at the memory's size, with a warning.
+    A member does not learn until the memory holds a full batch. Mutation ranges are cut at the memory's size, with a
+    warning.
 
     Args:
         asked: arguments of the function, by name. ranks: processes, each with a memory and its share of a batch.
 
     Raises:
-        ConfigError: a batch that can never be drawn.
+        ConfigError: a batch size above the capacity.
     """
     memories = [asked.get(name) for name in ("memory", "n_step_memory")]
     sizes = [memory.max_size for memory in memories if isinstance(memory, ReplayBuffer)]
-    if function == "train_offline" or not sizes:  # drawn with replacement, from data that are there
+    if function == "train_offline" or not sizes:  # sampled with replacement, from existing data
         return
     most, agents = min(sizes) * ranks, [unwrapped(agent) for agent in population]
     fix = f"a memory with a larger max_size, or batch_size={most}"
@@ -270,7 +271,7 @@ def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, 
 
 
 def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None:
-    """AlgorithmError where teams meet a function for single agents, or the other way round."""
+    """Raise AlgorithmError for teams in a single-agent function, or vice versa."""
     for agent in population:
         if is_team(agent) != are_teams:
             name = type(unwrapped(agent)).__name__
@@ -284,7 +285,7 @@ def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None
 
 
 def check_teams_of_replay(population: Sequence[Any]) -> None:
-    """AlgorithmError for teams that learn from their own rollouts alone."""
+    """Raise AlgorithmError for teams that only learn on-policy."""
     for agent in population:
         if declares_on_policy(agent):
             raise AlgorithmError(
@@ -294,7 +295,7 @@ def check_teams_of_replay(population: Sequence[Any]) -> None:
 
 
 def check_rollouts(population: Sequence[Any]) -> None:
-    """AlgorithmError for a population that cannot train from rollouts."""
+    """Raise AlgorithmError for a population that cannot train on-policy."""
     _check_methods(population, "on-policy", "pop=create_population(algo='PPO', ..., population_size=4)")
     for agent in population:
         if not hasattr(agent, "gae_lambda") and foreign.has_methods(agent, "make_batch"):
@@ -330,7 +331,7 @@ def _check_kinds(n_step: bool, per: bool | None, n_step_memory: Any, memory: Any
 
 
 def _check_memory(population: Sequence[Any], memory: Any) -> None:
-    """AlgorithmError for a memory of the user's own without what these agents' training calls."""
+    """Raise AlgorithmError for a custom memory without the methods required to train these agents."""
     if isinstance(memory, ReplayBuffer):
         return
     needed = ["__len__"]
@@ -349,7 +350,7 @@ def _check_memory(population: Sequence[Any], memory: Any) -> None:
 
 
 def _warn_of_discounts(population: Sequence[Any], memory: Any, is_mutated: bool) -> None:
-    """Warn where an agent's gamma has no effect, because n-step rewards were summed by the memory's.
+    """Warn if an agent's gamma has no effect because n-step rewards were summed with the memory's gamma.
 
     Args:
         memory: the n-step memory. is_mutated: whether hyperparameters of the population mutate.

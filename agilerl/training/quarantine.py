@@ -1,15 +1,16 @@
-"""Members whose numbers have left the real line: found, kept apart, and replaced at the end of the generation.
+"""Quarantine of diverged members: detected, isolated, and replaced at the end of the generation.
 
-What holds, per member and vector step:
+Guarantees per member and vector step:
 
-* before every vector step its weights are looked at; from the step on before which they are not finite it acts no
-  longer, its lanes rest, and nothing of it goes into the shared replay;
-* an action that is not finite is never taken, and its member is quarantined with that step;
-* after every vector step its loss is looked at; a loss or a priority that is not finite quarantines it as well, and
-  such priorities are never stored;
-* its row of a fused update cannot reach another's: every operation over rows keeps them apart.
+* weights are checked before every vector step; once they are not finite, the member stops acting, its lanes rest, and
+  none of its transitions enter the shared replay;
+* a non-finite action is never executed, and its member is quarantined at that step;
+* the loss is checked after every vector step; a non-finite loss or priority quarantines the member, and such
+  priorities are never stored;
+* its row of a fused update does not affect other rows, as no operation mixes rows.
 
-A quarantined member counts as −∞ in selection and is replaced by a copy of the fittest one, also without evolution.
+A quarantined member has fitness −∞ in selection and is replaced by a copy of the fittest member, also without
+evolution.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ WORST = float("-inf")
 
 
 class DivergedError(AlgorithmError):
-    """Every member of the population has diverged: there is nobody to go on with."""
+    """All members of the population have diverged, so training cannot continue."""
 
 
 def all_diverged(agents: Sequence[Any], reasons: Mapping[int, str]) -> DivergedError:
-    """The error where no member is left; `reasons` by member id."""
+    """Build the error raised when no member is left; `reasons` by member id."""
     each = "; ".join(f"member {agent.index}: {reasons[agent.index]}" for agent in agents)
     return DivergedError(
         f"every member that trains has diverged ({each}). fix: a smaller learning rate, scaled rewards "
@@ -42,11 +43,11 @@ def all_diverged(agents: Sequence[Any], reasons: Mapping[int, str]) -> DivergedE
 
 
 class Quarantine:
-    """What the loop does with members that have diverged.
+    """Handling of diverged members in the training loop.
 
     Attributes:
-        reasons: id of a quarantined member -> why; of the running generation.
-        healed: ids of the copies that `heal` has put in place of them.
+        reasons: id of a quarantined member -> reason; for the current generation.
+        healed: ids of the copies that `heal` put in their place.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class Quarantine:
         self.healed: set[int] = set()
 
     def inspect(self, population: Sequence[Any], tallies: Sequence[Tally]) -> list[Any]:
-        """The members that may be evaluated; the others are remembered, and their fitness is −∞ from here on.
+        """Return the members to evaluate; diverged ones are recorded and get fitness −∞.
 
         Raises:
             DivergedError: there are none.
@@ -70,7 +71,7 @@ class Quarantine:
         return finite
 
     def fitness(self, population: Sequence[Any], values: dict[int, float]) -> list[float]:
-        """Fitness of all, from those of the members that were evaluated (by id): NaN and the missing are −∞."""
+        """Extend the fitness of evaluated members (by id) to all; NaN and missing values become −∞."""
         for index, value in values.items():
             if value != value:
                 self.reasons[index] = "its fitness is not a number"
@@ -80,10 +81,10 @@ class Quarantine:
         return found
 
     def heal(self, population: list[Any], fitness: Sequence[float], generation: int, next_id: int) -> list[Birth]:
-        """Put copies of the fittest member in place of the quarantined ones, in `population` itself.
+        """Replace quarantined members by copies of the fittest one, in place.
 
-        A copy's last fitness stays −∞ until `forgive`, so that selection does not count the fittest twice. Agents
-        without `clone` stay what they are.
+        The last fitness of a copy stays −∞ until `forgive`, so that selection does not count the fittest twice. Agents
+        without `clone` are left unchanged.
 
         Args:
             next_id: id of the first copy; the others follow.
@@ -106,12 +107,12 @@ class Quarantine:
         return births
 
     def forgive(self, population: Sequence[Any], fitness: Sequence[float], births: Sequence[Birth]) -> None:
-        """After selection: copies that lived, and their children, have the fitness of the one they were made from.
+        """After selection, give surviving copies and their children the fitness of their source.
 
-        Other members whose fitness is −∞ keep it: nothing is known of them (`hpo.screening`).
+        Other members with fitness −∞ keep it, as nothing is known about them (`hpo.screening`).
 
         Args:
-            births: those that selection led to.
+            births: births by selection.
         """
         copies = self.healed | {birth.id for birth in births if birth.parent in self.healed}
         for agent in population:

@@ -1,4 +1,4 @@
-"""Score of uniformly random play in a run's environment: the baseline that every score of the run is compared with."""
+"""Baseline score of uniformly random play in a run's environment."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from agilerl.sources.evaluator import CheckedLanes
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 
 EPISODES, FIRST_EPISODES = 20, 5
-MAX_SHARE = 0.05  # of the run's training steps; where all episodes would take more, only the first ones are played
+MAX_SHARE = 0.05  # of the run's training steps; the number of episodes is reduced to fit
 
 
 def random_play(
     env: Any, agent: Any, options: LoopOptions, members: int, seed: int, check: Callable[[], None] | None = None
 ) -> Baseline:
-    """Play episodes with uniformly random legal actions, in a copy of `env` and from a random stream of its own, so
-    that nothing of the run that follows changes.
+    """Play episodes with uniformly random legal actions.
+
+    Uses a copy of `env` and a separate random stream, so that the run itself is unaffected.
 
     Args:
-        env: to evaluate in. agent: a member, for the action space of a team. options: of the run. members: of the
-            population. seed: of the run.
-        check: called between vector steps; what it raises ends the play there.
+        env: evaluation environment. agent: a member, for the action space of a team. options: of the run. members: of
+            the population. seed: of the run.
+        check: called between vector steps; an exception it raises aborts the play.
     """
     if not foreign.can_replicate(env):
         return Baseline(skipped="the environment was handed over as an object; a function that makes it can be copied")
@@ -63,13 +64,13 @@ def _play(
 
 
 def _is_zero_sum(returns: np.ndarray) -> bool:
-    """Whether two agents [episodes, 2] gain what the other one loses, and gain anything at all."""
+    """Whether returns [episodes, 2] of two agents are opposite, and not all zero."""
     scale = float(np.abs(returns).max())
     return returns.shape[1] == 2 and scale > 0 and bool((np.abs(returns.sum(1)) <= 1e-6 * scale).all())
 
 
 class _RandomActor:
-    """One member that chooses uniformly among the legal actions, as `rollouts.evaluate` expects a population."""
+    """A member that is uniform over the legal actions, with the population interface of `rollouts.evaluate`."""
 
     def __init__(self, agent: Any, space: gym.Space[Any], rng: np.random.Generator) -> None:
         self.agent, self.space, self.rng = agent, space, rng
@@ -77,7 +78,7 @@ class _RandomActor:
         self.policy: Policy | None = random_policy(space, rng) if isinstance(space, plain) else None
 
     def act_greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        """obs [1, E, ...] -> actions [1, E, ...] as the environment takes them."""
+        """obs [1, E, ...] -> actions [1, E, ...] in the environment's format."""
         if self.policy is not None:
             actions: np.ndarray = self.policy(trees.take(obs, 0), None if mask is None else mask[0])[None]
             return actions

@@ -1,4 +1,4 @@
-"""What a run returns, and the records that the sinks get."""
+"""Result of a run, and the records passed to sinks."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ Members = tuple[MemberRecord, ...]
 
 @dataclass
 class EvolveResult:
-    """What a run returns.
+    """Result of a run.
 
     Attributes:
-        population: the agents after the last generation (after evolution if one followed).
-        best: an independent copy of the best agent: the one with the best confirmation, else as `BestAgent` says.
-        best_member, best_generation, best_fitness: its id, when it was found, and the fitness it had then.
+        population: the agents after the last generation (after evolution, if applied).
+        best: an independent copy of the best agent: the one with the best held-out score, else see `BestAgent`.
+        best_member, best_generation, best_fitness: its id, generation, and fitness at that time.
         history: `history[generation][member]` fitness.
-        returns: of each generation, the highest median of a member's last training episodes (`screening.best_returns`).
+        returns: per generation, the highest median of a member's last training episodes (`screening.best_returns`).
         births: every birth, founders first.
         env_steps_member, env_steps_population: training steps of the furthest member, and of all members.
-        evaluation_env_steps: steps of all evaluations, confirmations included.
-        confirmed: mean of the confirmation that `best` has, None without one.
+        evaluation_env_steps: steps of all evaluations, including confirmations.
+        confirmed: held-out mean of `best`, None without a confirmation.
         stopped: "target", "budget", "interrupted", or "callback <name of the hook>".
-        restarts: workers of self-healing environments that were replaced, those of evaluations included.
-        action_masks: whether the environment gives masks of legal actions, which the agents need then to act.
-        by_agent: `by_agent[generation][member]` returns of a team's agents, where they are not summed; NaN of a member
-            that was not evaluated.
-        unchanged: whether no weight of any member has changed in any generation, so that nothing was learned.
-        quarantined: members that had diverged at the end of a generation and were kept out of selection.
-        test: of a language policy, the best agent's score on the report split, which chose nothing.
-        before: of a language policy, the score of the first founder on that split before training.
-        random_play: what uniformly random play scores; None where that was not asked for.
+        restarts: number of replaced workers of self-healing environments, including those of evaluations.
+        action_masks: whether the environment gives masks of legal actions, which the agents then require.
+        by_agent: `by_agent[generation][member]` returns of a team's agents, if they are not summed; NaN for members
+            that were not evaluated.
+        unchanged: whether no weight of any member has changed in any generation, i.e. nothing was learned.
+        quarantined: number of members that diverged and were excluded from selection.
+        test: for a language policy, the best agent's score on the held-out report split.
+        before: for a language policy, the score of the first founder on that split before training.
+        random_play: score of uniformly random play; None if not measured.
     """
 
     population: list[Any]
@@ -77,7 +77,7 @@ class EvolveResult:
     random_play: Baseline | None = None
 
     def counters(self) -> dict[str, Any]:
-        """All plain numbers and words, from `generations` on."""
+        """All plain numbers and strings, from `generations` on."""
         skip = (
             "population",
             "best",
@@ -93,7 +93,7 @@ class EvolveResult:
         return {f.name: vars(self)[f.name] for f in fields(self) if f.name not in skip}
 
     def note(self, best: BestAgent) -> None:
-        """Write down which agent is the best."""
+        """Record the best agent."""
         self.best, self.confirmed = best.agent, best.confirmed
         if best.kept is not None:
             self.best_member, self.best_generation = best.agent.index, best.kept.generation
@@ -101,12 +101,12 @@ class EvolveResult:
 
 
 def fittest(population: Sequence[Any], fitness: Sequence[float]) -> Any:
-    """The fittest member, of equals the first; None where there is none."""
+    """Return the fittest member, the first of ties; None if there is none."""
     return population[int(np.argmax(nan_as_worst(fitness)))] if population else None
 
 
 def run_plan(loop: TrainingLoop) -> RunPlan:
-    """What is about to run."""
+    """Build the plan of the run."""
     lead, options, facts = adapted(loop.population[0]), loop.options, dict(loop.source.facts())
     named = {name: facts.pop(name) for name in ("learner", "env_backend", "num_envs")}
     is_exact = not options.carry_envs and loop.probe.is_deterministic is not False
@@ -135,7 +135,7 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
 def generation_record(
     loop: TrainingLoop, number: int, members: Members, births: Births, confirmation: float | None, seconds: float
 ) -> GenerationRecord:
-    """One generation: its members before selection, the births after it, and how far the run is."""
+    """Build the record of one generation: members before selection, births after it, and progress."""
     return GenerationRecord(
         generation=number,
         generations=_generations(loop, number + 1),
@@ -155,14 +155,14 @@ def generation_record(
 
 
 def _generations(loop: TrainingLoop, done: int) -> int:
-    """How many generations the run has in all: a resumed run has a part of a generation of its earlier budget too."""
+    """Total number of generations; a resumed run may include a partial generation of its earlier budget."""
     rounded, options = loop.source.steps_of_generation, loop.options
     left = max(0, options.max_steps - loop.result.env_steps_member)
     return max(options.generations(rounded), done + -(-left // rounded(options.evo_steps)))
 
 
 def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequence[Tally]) -> Members:
-    """One record a member, before selection; the fittest is marked (a NaN never is)."""
+    """Build one record per member, before selection; the fittest is marked (never a NaN)."""
     leader = int(np.argmax(nan_as_worst(fitness)))
     return tuple(
         MemberRecord(
@@ -187,13 +187,13 @@ def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequen
 
 
 def _by_agent(loop: TrainingLoop, agent: Any) -> dict[str, float]:
-    """Returns of a team's agents by their ids, where they are not summed."""
+    """Returns of a team's agents by their ids, if they are not summed."""
     row = loop.evaluation.by_agent.get(agent.index)
     return {} if row is None else dict(zip(agent.agent_ids, row, strict=True))
 
 
 def _scores_by_agent(loop: TrainingLoop, agent: Any, tally: Tally) -> dict[str, float]:
-    """Mean training returns of a team's agents in this generation, where they are not summed."""
+    """Mean training returns of a team's agents in this generation, if they are not summed."""
     if loop.source.sum_scores or not tally.by_agent:
         return {}
     return dict(zip(agent.agent_ids, np.mean(tally.by_agent, axis=0).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""What comes back of a run: its agents, its records, and the ways to look at them."""
+"""Handle of a run: its agents, its records, and methods to inspect them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agilerl.telemetry import Birth
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval
 
-# Schemes whose members leave their steps to the others when they end.
+# Schemes in which stopped members release their steps to the others.
 SHARED_BUDGETS = ("race", "halving")
 
 
@@ -32,19 +32,19 @@ class Run:
     """A finished, interrupted or loaded run.
 
     Attributes:
-        best: the best agent (None where the run ended before it had one).
-        population: all agents of the last generation; of a loaded run those of its newest checkpoint, or only the best
-            where there is none.
+        best: the best agent (None if the run ended before it had one).
+        population: all agents of the last generation; for a loaded run, those of its newest checkpoint, or only the
+            best without one.
         history: fitness by generation, then member.
         lineage: every birth, founders first.
         path: the run directory, None if nothing was written.
         result: facts of the run: stopped, generations, env_steps_member, env_steps_population, seconds, ...
         manifest: the resolved configuration.
-        interrupted: whether it was stopped before its end; `agilerl resume` goes on. signal: by which signal.
-        random_play: what uniformly random play scores; None in runs of earlier versions.
-        before: of a language policy, what it scored on the report split before training; None where unknown.
-        imports: code of the user's that the command line imported for it. env_given: whether its environment was handed
-            over and has no id. failed_saves: generations whose checkpoint could not be written.
+        interrupted: whether it was stopped before its end; continue with `agilerl resume`. signal: the signal received.
+        random_play: score of uniformly random play; None in runs of earlier versions.
+        before: for a language policy, its score on the report split before training; None if unknown.
+        imports: user modules imported on the command line. env_given: whether the environment was passed as an object
+            without an id. failed_saves: generations whose checkpoint could not be written.
     """
 
     best: Any
@@ -63,7 +63,7 @@ class Run:
     before: Evaluation | None = None
 
     def __repr__(self) -> str:
-        """Four lines: what it is, what it scored, what it cost, where it lies."""
+        """Four lines: name, scores, cost, and path."""
         name, env = self.manifest.algorithm.name, self.manifest.environment.name
         state = "interrupted" if self.interrupted else f"ended by {self.result.get('stopped', '?')}"
         steps, evaluated = self.result.get("env_steps_population"), self.result.get("evaluation_env_steps")
@@ -80,7 +80,7 @@ class Run:
         ])  # fmt: skip
 
     def in_words(self) -> str:
-        """What was found, which hyperparameters won, and what to try next, as one paragraph."""
+        """One-paragraph summary: the outcome, the best hyperparameters, and what to try next."""
         test, training = closing_test(self._facts()), self.manifest.training
         known = (self.result.get(name) for name in ("confirmed", "best_fitness"))
         score = test["mean"] if test is not None else next((value for value in known if value is not None), None)
@@ -122,20 +122,20 @@ class Run:
         )
 
     def command(self, verb: str, *more: str) -> str:
-        """`agilerl VERB RUN ...` as a shell takes it, with the imports of the run.
+        """Return `agilerl VERB RUN ...`, quoted for a shell, with the imports of the run.
 
         Raises:
-            RunError: nothing was written of the run.
+            RunError: the run has no directory.
         """
         return command(verb, self._folder("command"), *more, imports=self.imports)
 
     @property
     def is_saved(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return self.path is not None and any((self.path / "checkpoints").glob("gen-*"))
 
     def _go_on(self) -> str:
-        """What trains the run for twice its budget, or for twice its steps where whole rollouts made more."""
+        """Command that trains for twice the budget, or for twice the actual steps if whole rollouts exceeded it."""
         if self.path is None or not self.is_saved:
             return "more steps"
         training = self.manifest.training
@@ -161,7 +161,7 @@ class Run:
         return f"mean {mean}, 95% CI {low}..{high} over {many}   ({best} in the run)"
 
     def _facts(self) -> dict[str, Any]:
-        """The result, as run.json has it: a closing test that was made after the run stands there alone."""
+        """Result as in run.json; a final test made after the run is only there."""
         if self.path is None:
             return self.result
         try:
@@ -170,11 +170,11 @@ class Run:
             return self.result
 
     def _repr_html_(self) -> str:
-        """In a notebook: the same facts, and fitness by generation."""
+        """Notebook representation: the same facts, and fitness by generation."""
         return fitness_svg(self._records(), str(self))
 
     def _records(self) -> RunRecords:
-        """What a chart of fitness needs, from memory."""
+        """In-memory records for a chart of fitness."""
         generations = [
             tuple(
                 Member(number, slot, slot, None, fitness, 0, "", "", fitness == max(row))
@@ -186,15 +186,15 @@ class Run:
         return RunRecords(Path(), {}, settings, "", tuple(generations), tuple(self.lineage), 0, 0, 0.0)
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
-        """Write the run as one HTML page, by default to `report.html` in its directory; returns where.
+        """Write the run as one HTML page, by default to `report.html` in its directory; return its path.
 
         Raises:
-            RunError: nothing was written of the run, or its files are damaged.
+            RunError: the run has no directory, or its files are damaged.
         """
         return write_report(self._folder("report"), out)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Fitness by generation as a matplotlib figure; written to `path`, whose ending says the format.
+        """Plot fitness by generation as a matplotlib figure; saved to `path`, in the format of its suffix.
 
         Raises:
             ConfigError: matplotlib is not installed.
@@ -221,10 +221,10 @@ class Run:
         return figure
 
     def frame(self) -> Any:
-        """metrics.csv as a pandas frame: one row a member and generation, hyperparameters as columns `hp.<name>`.
+        """Return metrics.csv as a pandas frame: one row per member and generation, hyperparameters in `hp.<name>`.
 
         Raises:
-            ConfigError: pandas is not installed. RunError: nothing was written of the run.
+            ConfigError: pandas is not installed. RunError: the run has no directory.
         """
         try:
             import pandas
@@ -244,9 +244,9 @@ class Run:
         """Film the best agent, by default into `best/rollout.webp` of the run; see `agilerl.report.film.record`.
 
         Args:
-            env: for a run in an environment that was handed over: one like it, made with render_mode="rgb_array".
+            env: required if the run's environment was passed as an object: a similar one with render_mode="rgb_array".
         """
-        from agilerl.report.film import record  # it may set variables of the process, for drawing without a display
+        from agilerl.report.film import record  # may set process variables for headless drawing
 
         if self.best is None:
             raise RunError("the run has no best agent to film. fix: train on.")

@@ -1,4 +1,4 @@
-"""A training loop between two generations as plain data, and back."""
+"""Convert a training loop between two generations to plain data, and back."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
 
 
-WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps"}  # what ended a run, as arguments name it
+WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps"}  # reason for stopping -> argument
 
 
 class SavableLoop:
-    """A `TrainingLoop` as `runs.store.Savable`."""
+    """Adapter of a `TrainingLoop` to `runs.store.Savable`."""
 
     def __init__(self, loop: TrainingLoop) -> None:
         self.loop = loop
@@ -43,7 +43,7 @@ class SavableLoop:
         return self.loop.result.births
 
     def facts(self) -> dict[str, Any]:
-        """What the run was made with; what decides its result must be the same when it goes on."""
+        """Settings of the run; those that affect its result must not change on resume."""
         loop, facts = self.loop, self.loop.source.facts()
         return {
             "seed": loop.seed,
@@ -103,7 +103,7 @@ class SavableLoop:
         loop, (members, best, rest) = self.loop, trees
         templates = {type(agent).__name__: agent for agent in loop.population}
         saved, given = members["members"], loop.population
-        if loop.evolution.shrinks:  # some of the founders have ended
+        if loop.evolution.shrinks:  # some founders have been stopped
             given = given[: len(saved)]
         if len(saved) != len(given):
             raise RunError(
@@ -121,12 +121,12 @@ class SavableLoop:
         then = facts.get("options") or {}
         stopped_by = {"target": "target", "plateau": "patience"}.get(loop.result.stopped)
         if stopped_by is None or then.get(stopped_by) != vars(loop.options)[stopped_by]:
-            loop.result.stopped = "budget"  # what stopped it no longer does
+            loop.result.stopped = "budget"  # the earlier reason no longer applies
         loop.result.best, loop.result.population = loop.best.agent, loop.population
         loop.result.history = [list(row) for row in rest["history"]]
         loop.result.returns = list(
             rest.get("returns", [-math.inf] * len(loop.result.history))
-        )  # earlier runs saved none
+        )  # missing in earlier runs
         loop.result.by_agent = [[list(row) for row in rows] for rows in rest.get("by_agent", [])]
         loop.result.births = [Birth(**birth) for birth in rest["births"]]
         loop.family.load_state(rest["evolution"])
@@ -140,7 +140,7 @@ class SavableLoop:
 
 
 def resumed_notes(loop: TrainingLoop) -> list[str]:
-    """How far a run is that goes on; of one that has ended, why, and what makes it go on."""
+    """Describe the progress of a resumed run; for an ended one, why it ended and how to continue."""
     anew = ", with new episodes" if loop.options.carry_envs else ""
     count = loop.result.generations
     notes = [f"continues after {count} {'generation' if count == 1 else 'generations'}{anew}"]
@@ -160,7 +160,7 @@ def resumed_notes(loop: TrainingLoop) -> list[str]:
 
 
 def check_savable(population: Sequence[Any]) -> list[str]:
-    """What of the agents will not be saved; AlgorithmError for an agent that cannot be saved at all."""
+    """Return the parts of the agents that will not be saved; AlgorithmError for an agent that cannot be saved."""
     lost: dict[str, None] = {}
     for agent in population:
         if not foreign.has_methods(agent, "run_state", "load_run_state", "clone"):
@@ -176,7 +176,7 @@ def check_savable(population: Sequence[Any]) -> list[str]:
 
 
 def filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
-    """An agent with that state: `agent` itself if it is of the same class, else a copy of one that is."""
+    """Return an agent with this state: `agent` itself if the class matches, else a copy of a matching template."""
     kind = str(state["class"])
     if type(agent).__name__ != kind:
         if kind not in templates:
@@ -205,10 +205,10 @@ def _candidate(tree: Mapping[str, Any], templates: Mapping[str, Any]) -> Candida
 
 
 def _proof(tree: Mapping[str, Any], best: BestAgent, templates: Mapping[str, Any]) -> Confirmation | None:
-    """The best confirmation; earlier versions saved none beside that of the best agent."""
+    """Load the best confirmation; earlier versions only saved that of the best agent."""
     known = tree.get("proven")
     if known is not None:
-        own = {**known, "error": known.get("fitness_error", known["error"])}  # earlier versions saved it as `error`
+        own = {**known, "error": known.get("fitness_error", known["error"])}  # saved as `error` by earlier versions
         candidate = _candidate(own, templates) if "agent" in known else best.kept
         return None if candidate is None else Confirmation(candidate, known["mean"], known["error"])
     if best.confirmed is None or best.kept is None:
@@ -217,6 +217,6 @@ def _proof(tree: Mapping[str, Any], best: BestAgent, templates: Mapping[str, Any
 
 
 def _deciding(options: Any) -> dict[str, Any]:
-    """The options that decide the result."""
+    """Select the options that affect the result."""
     skip = ("checkpoint", "checkpoint_path", "overwrite_checkpoints", "learner", "threads")
     return {name: value for name, value in jsonable(options.as_dict()).items() if name not in skip}

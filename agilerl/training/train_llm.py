@@ -1,4 +1,4 @@
-"""The published training functions of language models: their signatures, and the source that they hand to the loop."""
+"""Published training functions for language models."""
 
 from __future__ import annotations
 
@@ -39,39 +39,39 @@ def finetune_llm_reasoning(
     log_csv: bool = False, *, seed: int | None = None, learner: str = "auto", threads: int = 1,
     sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Train a population of GRPO, LLMPPO or LLMREINFORCE agents on questions with verifiable rewards.
+    """Train a population of GRPO, LLMPPO or LLMREINFORCE agents on prompts with verifiable rewards.
 
-    A step is a prompt; an iteration gives every member one batch of the environment, `data_batch_size_per_gpu` prompts.
-    With `env` members take batches in turn, with `env_fn` each has an environment of its own.
+    A step is a prompt. An iteration gives every member one batch of the environment, `data_batch_size_per_gpu` prompts.
+    With `env`, members take batches in turn; with `env_fn`, each member has a separate environment.
 
     Args:
-        pop: agents on one base. env, env_fn: exactly one of both, a `ReasoningGym` or what makes one.
+        pop: agents with one shared base. env, env_fn: exactly one of them, a `ReasoningGym` or a factory of one.
         init_hp: stored with the records.
-        save_elite, elite_path: save the best agent at the end, a folder of PEFT's format with everything else of it.
-        wb, wandb_*: Weights & Biases; without the package or the network it warns once and trains on.
+        save_elite, elite_path: save the best agent at the end, as a folder in PEFT format plus the rest of its state.
+        wb, wandb_*: Weights & Biases; without the package or the network, warns once and continues.
         evo_steps: iterations between two evolutions; None: at every evaluation.
-        checkpoint_steps: iterations between two times that all agents are saved.
+        checkpoint_steps: iterations between two saves of all agents.
         tournament, mutation: objects with `select` and `mutation`; without either, the population is not evolved.
-            Hyperparameters alone mutate.
-        evaluation_interval: iterations between two evaluations, on all prompts of the test split, greedily.
-        max_reward: stop when the best agent's mean reward there reaches it.
+            Only hyperparameters mutate.
+        evaluation_interval: iterations between two evaluations, on all prompts of the test split with greedy decoding.
+        max_reward: stop when the best agent's mean reward on the test split reaches it.
         verbose: progress bar and a line per generation.
-        accelerator: of several processes: each answers prompts of its own, and gradients are averaged; a batch of the
-            environment is then that of each process, the algorithm's `batch_size` that of all of them.
+        accelerator: for several processes: each answers different prompts, and gradients are averaged. The batch of the
+            environment is per process, the algorithm's `batch_size` is over all of them.
         max_steps: prompts of the whole population; None: one epoch of the training split.
-        num_epochs: passes over the training split; it takes the place of `max_steps`.
-        log_csv: write metrics.csv, beside the elite where `elite_path` says where.
+        num_epochs: passes over the training split; overrides `max_steps`.
+        log_csv: write metrics.csv, next to the elite if `elite_path` is set.
         seed: run seed; None follows `torch.initial_seed()`.
         learner: "auto", "fused" (one pass of the base for all members) or "sequential".
-        threads: of torch on a CPU. sinks, callbacks: of your own.
-        resume: a folder that makes the run resumable: saved after every generation; a second call with the same
-            arguments goes on from there, bit for bit.
+        threads: of torch on a CPU. sinks, callbacks: user-defined.
+        resume: folder that makes the run resumable. It is saved after every generation; a second call with the same
+            arguments continues from there, bit for bit.
 
     Returns:
         The population.
 
     Raises:
-        ConfigError, AlgorithmError: what is given does not go together. MutationError: mutations of architectures.
+        ConfigError, AlgorithmError: incompatible arguments. MutationError: mutations of architectures.
     """
     return _finetune("finetune_llm_reasoning", "completions", dict(locals())).population
 
@@ -86,10 +86,10 @@ def finetune_llm_preference(
     learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Train a population of DPO agents on pairs of completions, one of which is preferred.
+    """Train a population of DPO agents on preference pairs.
 
-    `env` is a `PreferenceGym`; a step is a pair; fitness is the mean of β times the margin over the test split. The
-    other arguments are those of `finetune_llm_reasoning`.
+    `env` is a `PreferenceGym`; a step is a pair. Fitness is the mean of β times the margin over the test split. For the
+    other arguments see `finetune_llm_reasoning`.
     """
     return _finetune("finetune_llm_preference", "preferences", dict(locals())).population
 
@@ -106,8 +106,8 @@ def finetune_llm_sft(
 ) -> list[Any]:  # fmt: skip
     """Train a population of SFT agents on examples.
 
-    `env` is an `SFTGym`; a step is an example; fitness is the mean log-probability of a token of the test split's
-    completions. The other arguments are those of `finetune_llm_reasoning`.
+    `env` is an `SFTGym`; a step is an example. Fitness is the mean log-probability per token of the test split's
+    completions. For the other arguments see `finetune_llm_reasoning`.
     """
     return _finetune("finetune_llm_sft", "examples", dict(locals())).population
 
@@ -122,18 +122,19 @@ def finetune_llm_multiturn(
     test_games: int = 64, report_games: int = 0, seed: int | None = None, learner: str = "auto", threads: int = 1,
     sinks: Sequence[Sink] = (), callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Train a population of LLMPPO, LLMREINFORCE or GRPO agents on games of several turns.
+    """Train a population of LLMPPO, LLMREINFORCE or GRPO agents on multi-turn games.
 
-    A step is a beginning of a game, which is played `group_size` times by its member. LLMPPO (`granularity="turn"` or
-    "token") and LLMREINFORCE learn from the rewards of single turns, GRPO from the returns of games that began alike.
+    A step is a starting state of a game, which is played `group_size` times by its member. LLMPPO (`granularity="turn"`
+    or "token") and LLMREINFORCE learn from the rewards of single turns, GRPO from the returns of games with the same
+    start.
 
     Args:
-        env, env_fn: exactly one of both, a `SyncMultiTurnVecEnv` or what makes one: with env_fn one for each member.
-        max_steps: beginnings of the whole population; None: 1,000.
-        test_games: beginnings that fitness, the mean greedy return, is measured on; none of them is trained on.
-        report_games: as many others for what is reported.
+        env, env_fn: exactly one of them, a `SyncMultiTurnVecEnv` or a factory, which is called once per member.
+        max_steps: starting states of the whole population; None: 1,000.
+        test_games: held-out starting states for fitness, the mean greedy return.
+        report_games: number of further held-out starting states for the report.
 
-    The other arguments are those of `finetune_llm_reasoning`.
+    For the other arguments see `finetune_llm_reasoning`.
     """
     asked = dict(locals())
     asked["num_epochs"], asked["max_steps"] = None, 1_000 if max_steps is None else max_steps
@@ -152,8 +153,7 @@ def finetune_llm_multiturn(
 def _finetune(
     function: str, kind: str, asked: dict[str, Any], as_played: Callable[[Any, int], Any] | None = None
 ) -> EvolveResult:
-    """Train as a published function was asked to; `as_played` makes of an environment, and of the run's seed, what
-    members learn from."""
+    """Run a published function; `as_played` converts an environment and the run's seed to the source's environment."""
     population, env, env_fn = list(asked["pop"] or []), asked["env"], asked["env_fn"]
     _check(function, kind, population, asked)
     lead, run_seed = population[0], resolve_seed(asked["seed"])
@@ -216,13 +216,13 @@ _FITTING = {
 
 
 def _options(source: LanguageSource, population: list[Any], asked: dict[str, Any]) -> LanguageOptions:
-    """Counts of iterations as counts of prompts of one member."""
+    """Convert numbers of iterations to numbers of prompts per member."""
     batch, sharing = source.batch_size, len(population) if source.is_shared else 1
     interval, evo = int(asked["evaluation_interval"]), asked["evo_steps"]
     if interval < 1 or (evo is not None and evo < 1):
         raise ConfigError(f"evaluation_interval and evo_steps are at least 1; got {interval} and {evo}.")
     if evo is not None and evo < interval:
-        interval = int(evo)  # what is selected has just been evaluated
+        interval = int(evo)  # selection follows an evaluation
     every = 1 if evo is None else max(1, round(evo / interval))
     if evo is not None and evo % interval:
         warn_once(

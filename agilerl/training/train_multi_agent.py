@@ -1,4 +1,4 @@
-"""Path of earlier published versions; `agilerl.moved` says what is where now."""
+"""Old import path; see `agilerl.moved` for the new location."""
 
 from agilerl.moved import forward
 

@@ -1,4 +1,4 @@
-"""The published multi-agent off-policy training function: its signature, and the source that it gives to the loop."""
+"""Published multi-agent off-policy training function."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ def train_multi_agent_off_policy(
     callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[Any]]]:
-    """Train a population of teams off-policy and evolve it; returns the trained population and its fitnesses.
+    """Train a population of teams off-policy and evolve it; return the trained population and its fitnesses.
 
-    Steps are environment steps of one member, in which all agents act once; a population of N makes N times as many.
+    Steps are environment steps of one member, in which all agents act once. A population of N makes N times as many.
 
     Args:
-        env: of `make_multi_agent_vect_envs` or `agilerl.vector`, or one parallel environment of PettingZoo, in which
-            members train one after another; it is never closed.
+        env: result of `make_multi_agent_vect_envs` or `agilerl.vector`, or one parallel PettingZoo environment, in
+            which members train one after another; never closed.
         env_name: name for records and files.
-        algo: algorithm name for records and files; the population's own by default.
-        pop: the teams. memory: replay buffer that they share: `MultiAgentReplayBuffer`, or any other of the package,
-            with n-step returns (`MultiStepReplayBuffer`), by priority (`PrioritizedReplayBuffer`) or both.
-        sum_scores: a team's return is the sum over its agents. False: a row of each agent's, of which the mean is the
-            fitness that members are selected by.
+        algo: algorithm name for records and files; by default that of the population.
+        pop: the teams. memory: shared replay buffer: `MultiAgentReplayBuffer`, or any other of the package, with n-step
+            returns (`MultiStepReplayBuffer`), prioritized (`PrioritizedReplayBuffer`) or both.
+        sum_scores: a team's return is the sum over its agents. False: a row with the return of each agent; members are
+            selected by its mean.
         learning_delay: steps of the whole population stored before learning starts.
         target: stop after the first generation whose best fitness (mean of its last `eval_loop`) reaches it.
-        others: as of `agilerl.training.train_off_policy.train_off_policy`.
+        others: see `agilerl.training.train_off_policy.train_off_policy`.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`: a number, or with `sum_scores=False` a list [M], in
         the order of `agent_ids`.
 
     Raises:
-        NotAvailableYetError: an argument that this version does not know what to do with yet.
-        AlgorithmError, ConfigError, EnvError: what is given does not fit together.
+        NotAvailableYetError: an argument that is not supported yet.
+        AlgorithmError, ConfigError, EnvError: incompatible arguments.
     """
     request = Request("train_multi_agent_off_policy", dict(locals()))
     is_mutated = tournament is not None and mutation is not None

@@ -1,4 +1,4 @@
-"""The published multi-agent on-policy training function: its signature, and the source that it gives to the loop."""
+"""Published multi-agent on-policy training function."""
 
 from __future__ import annotations
 
@@ -55,25 +55,26 @@ def train_multi_agent_on_policy(
     callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[Any]]]:
-    """Train a population of teams on-policy and evolve it; returns the trained population and its fitnesses.
+    """Train a population of teams on-policy and evolve it; return the trained population and its fitnesses.
 
     Args:
-        env: of `agilerl.vector` or `make_multi_agent_vect_envs`; a parallel environment of PettingZoo.
-        pop: the teams: IPPO, MAPPO, or your own with `agent_ids`, `get_action(observations, infos)` (four dictionaries
-            by agent), `learn(experiences)`, `test` and `clone`; see `agilerl.sources.custom.team_rollouts`.
-        sum_scores: a team's return is the sum over its agents. False: a row of each agent's, of which the mean is the
-            fitness that members are selected by.
-        opponents: of a game of two agents of one group, "self": in half of the lanes one seat is played by a frozen
-            policy of the population's past, and fitness is what a member's seat gets against a fixed set of them; see
-            `agilerl.sources.teams.self_play`. None: both seats are the member's own, and learn.
-        others: as of `agilerl.training.train_off_policy.train_off_policy`.
+        env: result of `agilerl.vector` or `make_multi_agent_vect_envs`, or a parallel PettingZoo environment.
+        pop: the teams: IPPO, MAPPO, or custom ones with `agent_ids`, `get_action(observations, infos)` (four
+            dictionaries by agent), `learn(experiences)`, `test` and `clone`; see
+            `agilerl.sources.custom.team_rollouts`.
+        sum_scores: a team's return is the sum over its agents. False: a row with the return of each agent; members are
+            selected by its mean.
+        opponents: "self", for games of two agents of one group: in half of the lanes one seat is played by a frozen
+            past policy of the population, and fitness is the return of a member's seat against a fixed set of them; see
+            `agilerl.sources.teams.self_play`. None: the member plays both seats and learns from both.
+        others: see `agilerl.training.train_off_policy.train_off_policy`.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`: a number, or with `sum_scores=False` a list [M], in
         the order of `agent_ids`.
 
     Raises:
-        AlgorithmError, ConfigError, EnvError: what is given does not fit together.
+        AlgorithmError, ConfigError, EnvError: incompatible arguments.
     """
     request = Request("train_multi_agent_on_policy", dict(locals()))
     check_teams(request.population, env, are_teams=True)
@@ -88,7 +89,7 @@ def train_multi_agent_on_policy(
 
 
 def _check_experience(team: Any) -> None:
-    """AlgorithmError for a team that does not learn from rollouts, unless it brings its own `learn`."""
+    """Raise AlgorithmError for a team that does not learn from rollouts, unless it has a custom `learn`."""
     declared = adapted(unwrapped(team)).experience
     if declared is not None and declared.name != TEAM_ROLLOUTS.name and not brings_own_learn(team):
         raise AlgorithmError(

@@ -1,4 +1,4 @@
-"""The published off-policy training function: its signature, and the source that it hands to the one loop."""
+"""Published off-policy training function."""
 
 from __future__ import annotations
 
@@ -55,56 +55,56 @@ def train_off_policy(
     callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:
-    """Train a population off-policy and evolve it; returns the trained population and its fitnesses.
+    """Train a population off-policy and evolve it; return the trained population and its fitnesses.
 
     Steps are environment steps of one member; a population of N makes N times as many.
 
     Args:
-        env: environment or vector environment; it is never closed.
+        env: environment or vector environment; never closed.
         env_name: name for records and files.
-        algo: algorithm name for records and files; the population's own by default.
-        pop: the agents. memory: replay buffer that they share.
+        algo: algorithm name for records and files; by default that of the population.
+        pop: the agents. memory: shared replay buffer.
         INIT_HP, MUT_P: recorded with the run (they were used to make `pop` and `mutation`).
         swap_channels: images are [H, W, C].
         max_steps: environment steps per member. evo_steps: steps per member between evaluations.
-        eval_steps: cut evaluation episodes there; None runs to their end.
-        eval_loop: evaluation rounds; each gives one episode per environment of `env`.
+        eval_steps: truncate evaluation episodes at this step; None plays them to the end.
+        eval_loop: evaluation rounds, of one episode per environment of `env` each.
         learning_delay: steps of the whole population stored before learning starts.
         eps_start, eps_end, eps_decay: exploration rate, multiplied by `eps_decay` every vector step.
         target: stop after the first generation whose best fitness (mean of its last `eval_loop`) reaches it.
         n_step: learn from n-step transitions: those of `n_step_memory`, or of `memory` if it is a
-            MultiStepReplayBuffer itself. per: sample by priority; `memory` is then a PrioritizedReplayBuffer.
-        n_step_memory: n-step transitions beside `memory`, row by row; fill both through this function only. Rewards
-            are summed as they are stored, by the memory's own `gamma`, not by that of an agent.
+            MultiStepReplayBuffer. per: prioritized sampling; `memory` must be a PrioritizedReplayBuffer.
+        n_step_memory: n-step transitions aligned with the rows of `memory`; fill both through this function only.
+            Rewards are summed when stored, with the memory's `gamma` and not an agent's.
         tournament, mutation: objects with `select` and `mutation`; without either, the population is not evolved.
-        checkpoint: save all agents each time a member has made so many more steps.
-        checkpoint_path: where; `<path>_<slot>_<steps>.pt`. overwrite_checkpoints: leave the steps out.
+        checkpoint: save all agents every `checkpoint` steps per member.
+        checkpoint_path: file prefix; `<path>_<slot>_<steps>.pt`. overwrite_checkpoints: omit the steps from file names.
         save_elite: save the best agent at the end, at `elite_path`.
-        wb: Weights & Biases tracking; without the package or the network it warns once and trains on.
+        wb: Weights & Biases tracking; without the package or the network, warns once and continues.
         verbose: progress bar and a line per generation; False prints nothing.
-        accelerator: of Hugging Face's `accelerate`. With several processes they train one population together: each has
-            environments and a memory of its own and its share of every batch, and gradients are averaged; steps, and
-            `batch_size`, are those of all processes (docs/distributed.md). None, and one process, are the same.
+        accelerator: from Hugging Face's `accelerate`. Several processes train one population together: each has
+            separate environments, a separate memory and its share of every batch, and gradients are averaged. Steps and
+            `batch_size` are over all processes (docs/distributed.md). None is equivalent to one process.
         wandb_api_key, wandb_kwargs: for Weights & Biases.
-        seed: run seed; None follows `torch.initial_seed()`, is recorded and (verbose) printed.
+        seed: run seed; None follows `torch.initial_seed()`. It is recorded and (verbose) printed.
         lockstep: members act at the same time on replicas of `env` (needs an environment of `make_vect_envs`).
-        carry_envs: episodes go on over the end of a generation instead of being cut off there, as truncated; a resumed
-            run begins them anew, and then equals one that never stopped only statistically. Needs lockstep.
+        carry_envs: episodes continue across generations instead of being truncated. On resume they start anew, so a
+            resumed run equals an uninterrupted one only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
         threads: intra-op threads of torch during the run, on CPU; one is fastest for small networks. Rounding depends
-            on their number, so a resumed run must have the same.
-        sinks: further receivers of the records. callbacks: hooks of your own, as of `agilerl.train`.
-        resume: a folder that makes the run resumable. After every generation the whole run is saved there; where it
-            has been saved before, it goes on from there, with `pop`, `memory`, `tournament` and `mutation` made as by
-            the first call, and ends as if it had never stopped. Two runs in one folder are refused.
+            on it, so it must not change on resume.
+        sinks: further receivers of the records. callbacks: user hooks, see `agilerl.train`.
+        resume: folder that makes the run resumable. The whole run is saved there after every generation. If the folder
+            holds a saved run, training continues from it as if never interrupted; `pop`, `memory`, `tournament` and
+            `mutation` must be created as in the first call. A folder cannot hold two runs.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`.
 
     Raises:
-        NotAvailableYetError: an argument that this version does not know what to do with yet.
-        AlgorithmError, ConfigError: what is given does not fit together.
-        RankError: another process has ended or does not answer.
+        NotAvailableYetError: an argument that is not supported yet.
+        AlgorithmError, ConfigError: incompatible arguments.
+        RankError: another process has ended or does not respond.
     """
     request = Request("train_off_policy", dict(locals()))
     is_mutated = tournament is not None and mutation is not None

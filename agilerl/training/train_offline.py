@@ -1,4 +1,4 @@
-"""The published offline training function: its signature, and the source that it hands to the one loop."""
+"""Published offline training function."""
 
 from __future__ import annotations
 
@@ -57,26 +57,27 @@ def train_offline(
     fqe_gamma: float = 0.99,
     fqe_updates: int = 3_000,
 ) -> tuple[list[Any], list[list[float]]]:
-    """Train a population from data and evolve it; returns the population and its fitnesses.
+    """Train a population from a data set and evolve it; return the population and its fitnesses.
 
-    A step is one update of one member.
+    A step is one gradient update of one member.
 
     Args:
-        env: to evaluate in; it is never closed. None: `fitness` is "fqe", and spaces are those of the agents.
-        dataset: what `agilerl.data.dataset.read_dataset` takes; None: `memory` holds the data already.
-        minari_dataset_id: a data set of Minari in its place. remote: download it where it is not on this machine.
-        memory: what the data are put into, in place of what it holds; it grows where it is too small.
+        env: evaluation environment; never closed. None: `fitness` is "fqe", and spaces are those of the agents.
+        dataset: see `agilerl.data.dataset.read_dataset`; None if `memory` already holds the data.
+        minari_dataset_id: a Minari data set, instead of `dataset`. remote: download it if it is not available locally.
+        memory: buffer for the data, replacing its contents; it grows if it is too small.
         max_steps: updates per member. evo_steps: updates per member between evaluations.
-        fitness: "returns" of episodes in `env`, or "fqe": values by fitted Q evaluation on episodes of the data that
-            the members do not learn from; `env` is not stepped then. None: "returns" where there is an `env`.
-        held_out: of "fqe", the share of episodes. fqe_gamma: discount of the values. fqe_updates: of an evaluation.
-        others: as of `agilerl.training.train_off_policy.train_off_policy`.
+        fitness: "returns" of episodes in `env`, or "fqe": values by fitted Q evaluation on held-out episodes of the
+            data; `env` is then not stepped. None: "returns" if there is an `env`.
+        held_out: for "fqe", the fraction of held-out episodes. fqe_gamma: discount of the values. fqe_updates: per
+            evaluation.
+        others: see `agilerl.training.train_off_policy.train_off_policy`.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`.
 
     Raises:
-        AlgorithmError, ConfigError, ShapeError: what is given does not fit together.
+        AlgorithmError, ConfigError, ShapeError: incompatible arguments.
     """
     if fitness is None:
         fitness = "fqe" if env is None else "returns"

@@ -1,4 +1,4 @@
-"""The published on-policy training function: its signature, and the source that it hands to the one loop."""
+"""Published on-policy training function."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ def train_on_policy(
     callbacks: Sequence[Any] = (),
     resume: str | os.PathLike[str] | None = None,
 ) -> tuple[list[Any], list[list[float]]]:
-    """Train a population on-policy and evolve it; returns the trained population and its fitnesses.
+    """Train a population on-policy and evolve it; return the trained population and its fitnesses.
 
     Steps are environment steps of one member; a population of N makes N times as many. A generation consists of whole
-    rollouts: `ceil(evo_steps / rollout)` of them, and `agent.steps` says what was really run.
+    rollouts, `ceil(evo_steps / rollout)` of them; `agent.steps` holds the actual number of steps.
 
     Args:
         env, env_name, algo, pop: the environment (never closed), its name, the algorithm's name, the agents.
-        max_steps, evo_steps: environment steps per member, in all and between evaluations.
-        eval_loop: evaluation rounds. target: the mean fitness at which the run ends.
+        max_steps, evo_steps: environment steps per member, in total and between evaluations.
+        eval_loop: evaluation rounds. target: mean fitness at which the run ends.
         tournament, mutation: without either, the population is not evolved.
-        collect_rollouts_fn: collects in place of the lockstep rollouts: `fn(agent, env, n_steps)` fills
-            `agent.rollout_buffer`, as `rollouts.on_policy.collect_rollouts` does; what it returns is handed to its next
-            call as last_obs, last_done, last_scores, last_info where it is such a tuple. One member trains at a time.
-        resume: a folder that makes the run resumable: the next call with it goes on from what was saved there.
-        others: as of `agilerl.training.train_off_policy.train_off_policy`, which says more of these too.
+        collect_rollouts_fn: custom collection instead of lockstep rollouts: `fn(agent, env, n_steps)` fills
+            `agent.rollout_buffer`, like `rollouts.on_policy.collect_rollouts`. If it returns a tuple, that is passed to
+            its next call as last_obs, last_done, last_scores, last_info. One member trains at a time.
+        resume: folder that makes the run resumable: the next call with it continues from the last save.
+        others: see `agilerl.training.train_off_policy.train_off_policy`, which also has more detail on these.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`.
 
     Raises:
-        NotAvailableYetError: an argument that this version does not know what to do with yet.
-        AlgorithmError, ConfigError: what is given does not fit together.
+        NotAvailableYetError: an argument that is not supported yet.
+        AlgorithmError, ConfigError: incompatible arguments.
     """
     request = Request("train_on_policy", dict(locals()))
     check_teams(request.population, env, are_teams=False)
