@@ -1,7 +1,7 @@
-"""What objects that are not ours say of themselves: environments with their specs and spaces, streams, callbacks.
+"""Optional attributes of third-party objects: environments with their specs and spaces, streams, callbacks.
 
-Whoever wrote them may have left any of it out, so this is the one place that asks by name, and that says what holds
-where there is no answer. Agents are read by `algorithms.base.adapted`.
+Any attribute may be missing from objects written by others. This module is the only one that looks them up by name, and
+it defines the defaults. For agents see `algorithms.base.adapted`.
 """
 
 from __future__ import annotations
@@ -11,80 +11,80 @@ from typing import Any
 
 
 def has_methods(thing: Any, *names: str) -> bool:
-    """Whether all of these are methods of it."""
+    """Whether `thing` has all of these methods."""
     return all(callable(getattr(thing, name, None)) for name in names)
 
 
 def method(thing: Any, name: str) -> Callable[..., Any] | None:
-    """The method of this name, None where there is none."""
+    """Return the method of this name, or None."""
     found = getattr(thing, name, None)
     return found if callable(found) else None
 
 
 def name_of_function(function: Any, default: str) -> str:
-    """The name of a function or class; `default` for what has none, such as a partial function."""
+    """Return the name of a function or class; `default` for objects without one, such as partial functions."""
     return str(getattr(function, "__name__", default))
 
 
 def close(thing: Any) -> None:
-    """Close what can be closed."""
+    """Close `thing` if it has a `close` method."""
     if (end := method(thing, "close")) is not None:
         end()
 
 
 def module_of(function: Any) -> str:
-    """The module that a function or class stands in; empty where it does not say."""
+    """Return the module of a function or class; empty if unknown."""
     return str(getattr(function, "__module__", ""))
 
 
 def search_path(package: Any) -> Sequence[str]:
-    """The folders that a package is in; [] of a plain module."""
+    """Return the folders of a package; [] for a plain module."""
     return getattr(package, "__path__", ())
 
 
 def marks(item: Any) -> Sequence[Any]:
-    """What stands in an annotation: the marks inside a field of pydantic, else the item itself."""
+    """Return the metadata of a pydantic field, else the item itself."""
     return getattr(item, "metadata", (item,))
 
 
 def num_processes(accelerator: Any) -> int:
-    """Processes that train together, as Accelerate says it; 1 where nothing does."""
+    """Return the number of processes of an accelerator; 1 without one."""
     return int(getattr(accelerator, "num_processes", 1))
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream is shown to somebody as it is written."""
+    """Whether a stream is an interactive terminal."""
     asked = method(stream, "isatty")
     return asked is not None and bool(asked())
 
 
 def notes(error: BaseException) -> list[str]:
-    """What was added to an error by `add_note`."""
+    """Return the notes added to an error by `add_note`."""
     return list(getattr(error, "__notes__", ()))
 
 
 def parents(tournament: Any) -> Sequence[int]:
-    """The index of the parent of each member that a tournament has chosen; [] where it does not say."""
+    """Return the parent index of each member selected by a tournament; [] if unknown."""
     return getattr(tournament, "parents", ())
 
 
 def policies(registry: Any) -> Sequence[str]:
-    """The names of the policies that an agent has registered; [] where it registers in its own way."""
+    """Return the names of an agent's registered policies; [] for other registries."""
     return getattr(registry, "policies", ())
 
 
 def mutation_record(agent: Any) -> Any:
-    """What the last mutation did to an agent (`hpo.effects.MutationRecord`); None before the first."""
+    """Return the record of an agent's last mutation (`hpo.effects.MutationRecord`); None before the first."""
     return getattr(agent, "mutation_record", None)
 
 
 def is_missing(update: Any) -> bool:
-    """Whether a method says that its class leaves it to subclasses."""
+    """Whether a method is marked as left to subclasses."""
     return bool(getattr(update, "is_missing", False))
 
 
 def published_learn(kind: type) -> Any:
-    """The `learn` of this package that a class of agents has; None of a class that subclasses nothing of ours."""
+    """Return the `learn` that an agent class inherits from this package; None for other classes."""
     return getattr(kind, "published_learn", None)
 
 
@@ -92,54 +92,54 @@ def published_learn(kind: type) -> Any:
 
 
 def num_envs(env: Any) -> int:
-    """How many environments a vector holds; 1 for a single environment."""
+    """Return the number of environments of a vector; 1 for a single environment."""
     return max(1, int(getattr(env, "num_envs", 1)))
 
 
 def can_replicate(env: Any) -> bool:
-    """Whether it makes lanes of its own copies (`replicate`), as the vectors of this package do."""
+    """Whether it can create lanes of copies (`replicate`), like the vectors of this package."""
     return has_methods(env, "replicate")
 
 
 def copies(env: Any) -> list[Any]:
-    """The environments in a vector that holds them in this process; [] for any other."""
+    """Return the environments of an in-process vector; [] for any other."""
     return list(getattr(env, "envs", None) or ())
 
 
 def single(env: Any) -> Any:
-    """The first environment of a vector that holds them in this process, else what was given."""
+    """Return the first environment of an in-process vector, else `env` itself."""
     return next(iter(copies(env)), env)
 
 
 def bare(env: Any) -> Any:
-    """The environment inside all wrappers."""
+    """Return the environment inside all wrappers."""
     found = getattr(env, "unwrapped", None)
     return env if found is None else found
 
 
 def unlimited(env: Any) -> Any:
-    """The environment under a limit of steps of this package."""
+    """Return the environment inside an episode limit of this package."""
     return getattr(env, "unlimited", env)
 
 
 def metadata(env: Any) -> Mapping[str, Any]:
-    """Its metadata; {} without any."""
+    """Return its metadata; {} by default."""
     return getattr(env, "metadata", None) or {}
 
 
 def render_mode(env: Any) -> str | None:
-    """How it was made to render."""
+    """Return its render mode."""
     found: str | None = getattr(env, "render_mode", None)
     return found
 
 
 def observation_space(env: Any, prefix: str = "") -> Any:
-    """The observation space of an environment or agent, None where it has none; `prefix`: "single_" of a vector."""
+    """Return the observation space of an environment or agent, or None; `prefix`: "single_" for a vector."""
     return getattr(env, f"{prefix}observation_space", None)
 
 
 def action_space(env: Any, prefix: str = "") -> Any:
-    """The action space of an environment or agent, None where it has none; `prefix`: "single_" of a vector."""
+    """Return the action space of an environment or agent, or None; `prefix`: "single_" for a vector."""
     return getattr(env, f"{prefix}action_space", None)
 
 
@@ -148,72 +148,72 @@ SPACES = (("observation_space", observation_space), ("action_space", action_spac
 
 
 def single_spaces(env: Any) -> tuple[Any, Any]:
-    """(observation space, action space) of one environment, given that or a vector; None where it has none."""
+    """Return (observation space, action space) of a single environment or of one in a vector; None if missing."""
     return tuple(
         own if (own := ask(env, "single_")) is not None else ask(env) for ask in (observation_space, action_space)
     )  # type: ignore[return-value]
 
 
 def env_id(env: Any) -> str | None:
-    """The id under which Gymnasium knows it, None where it was not made by one."""
+    """Return its Gymnasium id, None if it was not created from one."""
     found: str | None = getattr(spec(env), "id", None)
     return found
 
 
 def own_id(env: Any) -> str | None:
-    """The id that a vector of environments was made by, None where it does not say."""
+    """Return the id that a vector of environments was created from, None if unknown."""
     found: str | None = getattr(env, "env_id", None)
     return found
 
 
 def takes_seed_per_lane(env: Any) -> bool:
-    """Whether the `reset` of a vector takes one seed for each of its environments, and says so."""
+    """Whether the `reset` of a vector declares that it takes one seed per environment."""
     return bool(getattr(env, "takes_seed_per_lane", False))
 
 
 def registered_limit(env: Any) -> Any:
-    """What it gives as the steps of an episode, or its registration; None where nothing says."""
+    """Return its episode limit, or that of its registration; None if neither is set."""
     return getattr(env, "max_episode_steps", None) or getattr(spec(env), "max_episode_steps", None)
 
 
 def registered_maker(env: Any) -> Any:
-    """What Gymnasium makes it from, None where it was not made by an id."""
+    """Return the entry point of its Gymnasium registration, None if it was not created from an id."""
     return getattr(spec(env), "entry_point", None)
 
 
 def reward_threshold(registered: Any) -> float | None:
-    """The return at which an environment counts as solved by its registration, None where that names none."""
+    """Return the return at which a registered environment counts as solved, or None."""
     found = getattr(registered, "reward_threshold", None)
     return None if found is None else float(found)
 
 
 def spec(env: Any) -> Any:
-    """How Gymnasium registers it, None where it was not made by an id."""
+    """Return its Gymnasium spec, None if it was not created from an id."""
     return getattr(env, "spec", None)
 
 
 def own_state_space(env: Any) -> Any:
-    """The space of `env.state()` of PettingZoo, None where it does not say."""
+    """Return the space of PettingZoo's `env.state()`, None if undeclared."""
     return getattr(env, "state_space", None)
 
 
 def turn_based(conversions: Any) -> Any:
-    """PettingZoo's class of games of turns that step in parallel; none where its conversions are not loaded."""
+    """Return PettingZoo's class of turn-based games stepped in parallel; empty if its conversions are not loaded."""
     return getattr(conversions, "turn_based_aec_to_parallel_wrapper", ())
 
 
 def state_space(env: Any) -> Any:
-    """The space of the state that an environment of several agents shows; None where it shows none."""
+    """Return the space of a multi-agent environment's global state; None if there is none."""
     return getattr(team(env), "state_space", None)
 
 
 def team(env: Any) -> Any:
-    """What the environments of a vector have in common, as this package describes a team; None of any other."""
+    """Return the team description of a vector of this package; None for any other."""
     return getattr(env, "team", None)
 
 
 def own_name(env: Any) -> str:
-    """What a gym of texts is called; empty where it does not say."""
+    """Return the name of a text gym; empty if unknown."""
     return str(getattr(env, "name", "") or "")
 
 
@@ -221,65 +221,65 @@ def own_name(env: Any) -> str:
 
 
 def file_of(data: Any) -> str | None:
-    """The file that an open HDF5 file or group is in; None of anything else."""
+    """Return the path of an open HDF5 file or group; None for anything else."""
     found: str | None = getattr(data, "filename", None)
     return found
 
 
 def hdf5_attributes(data: Any) -> dict[str, Any]:
-    """The attributes of an HDF5 file; {} of anything else."""
+    """Return the attributes of an HDF5 file; {} for anything else."""
     return dict(getattr(data, "attrs", {}))
 
 
 def recorded_id(data: Any) -> str | None:
-    """The id of the environment that a data set of Minari was recorded in, None where it does not say."""
+    """Return the environment id of a Minari data set, None if unknown."""
     found: str | None = getattr(getattr(spec(data), "env_spec", None), "id", None)
     return found
 
 
 def name_or_path(tokenizer: Any) -> str:
-    """The folder or the id of a hub that a tokenizer came from; empty where it does not say."""
+    """Return the folder or hub id of a tokenizer; empty if unknown."""
     return str(getattr(tokenizer, "name_or_path", "") or "")
 
 
 def chat_template(tokenizer: Any) -> Any:
-    """How a tokenizer writes turns of a conversation, None where it does not say."""
+    """Return a tokenizer's chat template, or None."""
     return getattr(tokenizer, "chat_template", None)
 
 
 def hidden_size(module: Any) -> list[int]:
-    """The widths of the hidden layers of a network that says them, else []."""
+    """Return the hidden layer widths of a network, else []."""
     return list(getattr(module, "hidden_size", ()))
 
 
 def weight(module: Any) -> Any:
-    """The weights of a layer, None of a module without any of its own."""
+    """Return the weights of a layer, None for modules without."""
     return getattr(module, "weight", None)
 
 
 def bias(module: Any) -> Any:
-    """The bias of a layer, None of one without."""
+    """Return the bias of a layer, None if it has none."""
     return getattr(module, "bias", None)
 
 
 def context_of(config: Any) -> int | None:
-    """Tokens that a language model reads at most; None where its configuration does not say."""
+    """Return the context length of a language model in tokens; None if not configured."""
     return int(getattr(config, "max_position_embeddings", 0)) or None
 
 
 def has_generation_config(model: Any) -> bool:
-    """Whether a language model has settings of its own for writing."""
+    """Whether a language model has a generation config."""
     return getattr(model, "generation_config", None) is not None
 
 
 def activation(module: Any) -> str | None:
-    """The name of the activation of a network that has one."""
+    """Return the name of a network's activation, or None."""
     found: str | None = getattr(module, "activation", None)
     return found
 
 
 def value(member: Any) -> Any:
-    """The value of an enumeration's member; anything else as it is."""
+    """Return the value of an enum member; anything else unchanged."""
     return getattr(member, "value", member)
 
 
@@ -287,33 +287,33 @@ def value(member: Any) -> Any:
 
 
 def shape(thing: Any) -> tuple[int, ...] | None:
-    """The shape of an array, a tensor or a space; None where there is none."""
+    """Return the shape of an array, tensor or space; None without one."""
     found = getattr(thing, "shape", None)
     return None if found is None else tuple(found)
 
 
 def start(space: Any) -> Any:
-    """The lowest choice of a Discrete or MultiDiscrete space; 0 of any other."""
+    """Return the lowest action of a Discrete or MultiDiscrete space; 0 for any other."""
     return getattr(space, "start", 0)
 
 
 def parts(space: Any) -> Any:
-    """The spaces inside a Dict, a Tuple or the like; None for a plain one."""
+    """Return the spaces inside a Dict, Tuple or similar; None for a plain space."""
     return getattr(space, "spaces", None)
 
 
 def dtype_name(thing: Any) -> str:
-    """The dtype of an array, else the name of its class: for messages."""
+    """Return the dtype of an array, else the class name; for messages."""
     return str(getattr(thing, "dtype", type(thing).__name__))
 
 
 def ndim(thing: Any) -> int:
-    """Axes of an array; 1 for anything else."""
+    """Return the number of axes of an array; 1 for anything else."""
     return int(getattr(thing, "ndim", 1))
 
 
 def attributes(thing: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """(name, value) of those of `names` that it has."""
+    """Yield (name, value) for those of `names` that it has."""
     for name in names:
         if hasattr(thing, name):
             yield name, getattr(thing, name)

@@ -1,1 +1,1 @@
-"""Data sets: reading, describing and recording them, and the replay of a run as one."""
+"""Offline data sets: read, describe and record them, or use the replay of a run."""

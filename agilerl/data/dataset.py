@@ -1,14 +1,14 @@
-"""Data sets of transitions: from files of several kinds, from mappings, or from episodes, as arrays.
+"""Data sets of transitions from files, mappings or episodes, as arrays.
 
-Arrays of one length stand for steps that follow on one another: `observations`, `actions`, `rewards`, `terminals`, and
-where the set has them `timeouts` (or `truncations`, `truncated`) and `next_observations`. What follows on a step is
-`next_observations`, or the next observation; a step that was cut off, or the last one, has none then and is left out,
-because nothing can be bootstrapped from it. A terminal step needs none. Environments of which not every action is legal
-have `action_masks` and `next_action_masks` [N, A] beside them.
+Arrays of equal length hold consecutive steps: `observations`, `actions`, `rewards`, `terminals`, and optionally
+`timeouts` (or `truncations`, `truncated`) and `next_observations`. The successor of a step is taken from
+`next_observations`, or else is the next observation. Without `next_observations`, truncated steps and the last step
+have no successor and are dropped, because nothing can be bootstrapped from it. Terminal steps need none. Environments
+with illegal actions add `action_masks` and `next_action_masks` [N, A].
 
-What is known of a set beside its rows (its environment, its policy, its seed) stands in the attributes of an HDF5 file,
-or as JSON in the array `about` of an npz file; `data.recording` writes both. Arrays that a run was handed are written
-by `data.handed`, with what was noted when they were read (`READ`): a file of them is read as they were.
+Metadata (environment, policy, seed) is stored in the attributes of an HDF5 file, or as JSON in the array `about` of an
+npz file; `data.recording` writes both. Arrays passed to a run are written by `data.handed`, together with the notes
+of the first read (`READ`), so that the file is read identically.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ NAMES = {
     "action_masks": ("action_masks",),
     "next_action_masks": ("next_action_masks",),
 }
-IN_MINARI = "minari:"  # before the id of a data set of Minari
+IN_MINARI = "minari:"  # prefix of Minari data set ids
 MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
 NEEDED = ("observations", "actions", "rewards", "terminals")
-WANTED = ("timeouts", "next_observations")  # without which steps are lost, or an end is not known
+WANTED = ("timeouts", "next_observations")  # without these, steps are dropped or ends are unknown
 TABLES = {".csv": "read_csv", ".parquet": "read_parquet"}
-SIMILAR = 0.6  # of 1: from which the name of an array may stand for a missing one
-ABOUT = "about"  # the array of an npz file with its attributes
-READ = "as_read"  # the attribute with {"left_out", "missing", "is_stored"} of the data set that was written
+SIMILAR = 0.6  # of 1: minimum similarity for suggesting an array in place of a missing one
+ABOUT = "about"  # array of an npz file with its attributes
+READ = "as_read"  # attribute with {"left_out", "missing", "is_stored"} of the data set when first read
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Transitions [N, ...] of whole episodes, in their order.
+    """Transitions [N, ...] of whole episodes, in order.
 
     Attributes:
-        obs, next_obs: [N, ...] arrays, or dicts of them. action: [N, ...] as the environment takes them.
-        reward: [N] float64. terminated: [N] bool, where the future is worth nothing. ended: [N] bool, where the next
-            row does not follow on this one.
-        left_out: steps without a successor, that are not in it.
-        source: {"path", "bytes", "sha256"} of a file; of arrays and memories the last one; of a run path and sha256.
-        about: what is recorded of it, as JSON values: "env_id", "policy", "seed", ...; empty of arrays.
-        missing: names of arrays that it came without, of those that say where episodes end and what follows.
-        is_stored: whether actions are as agents store them in a memory (raw ones in [-1, 1] of a Box, the number of a
-            choice), and not as the environment takes them.
-        obs_mask, next_mask: [N, A] bool, which actions were legal in obs and next_obs; None: all.
+        obs, next_obs: [N, ...] arrays, or dicts of them. action: [N, ...] in the environment's format.
+        reward: [N] float64. terminated: [N] bool, terminal steps without a future value. ended: [N] bool, rows not
+            followed by the next row.
+        left_out: number of dropped steps without a successor.
+        source: {"path", "bytes", "sha256"} of a file; only sha256 for arrays and memories; path and sha256 for a run.
+        about: metadata, as JSON values: "env_id", "policy", "seed", ...; empty for arrays.
+        missing: names of missing arrays among those for episode ends and successors.
+        is_stored: whether actions are in an agent's storage format (raw in [-1, 1] for a Box, the index of a discrete
+            action) instead of the environment's.
+        obs_mask, next_mask: [N, A] bool, legal actions in obs and next_obs; None: all.
     """
 
     obs: Any
@@ -84,7 +84,7 @@ class Dataset:
 
     @property
     def env_id(self) -> str | None:
-        """The environment that it was recorded in, where that is known."""
+        """Id of the environment that it was recorded in, if known."""
         found = self.about.get("env_id")
         return None if found is None else str(found)
 
@@ -92,7 +92,7 @@ class Dataset:
         return len(self.reward)
 
     def arrays(self) -> dict[str, Any]:
-        """The rows under the names of files, from which `read_dataset` makes the same rows."""
+        """Rows under the array names of files, from which `read_dataset` creates the same rows."""
         found = {
             "observations": self.obs,
             "actions": self.action,
@@ -105,7 +105,7 @@ class Dataset:
         return found | {name: mask for name, mask in masks.items() if mask is not None}
 
     def returns(self) -> np.ndarray:
-        """Undiscounted returns of the episodes [E]; of the last one also where the data stop before its end."""
+        """Undiscounted returns of the episodes [E], including a last episode that is incomplete."""
         if not len(self):
             return np.zeros(0)
         starts = np.concatenate(([0], np.flatnonzero(self.ended[:-1]) + 1))
@@ -113,16 +113,16 @@ class Dataset:
 
 
 def read_dataset(data: Any) -> Dataset:
-    """A data set as transitions.
+    """Read a data set as transitions.
 
     Args:
-        data: a file (.h5, .hdf5, .npz); "minari:ID", a data set of Minari on this machine; the directory of a run that
-            keeps its replay; an open HDF5 file or any mapping of arrays, also nested in one group or in a group for
-            each episode; a sequence of episodes, each a mapping; a `ReplayBuffer`; a `Dataset`.
+        data: a file (.h5, .hdf5, .npz); "minari:ID", a local Minari data set; the directory of a run that keeps its
+            replay; an open HDF5 file or any mapping of arrays, also nested in one group or in one group per episode; a
+            sequence of episodes, each a mapping; a `ReplayBuffer`; a `Dataset`.
 
     Raises:
-        ConfigError: no such file, another kind of file, or arrays that are missing. ShapeError: of unequal length.
-        RunError: the run has no replay that can be read.
+        ConfigError: no such file, an unsupported format, or missing arrays. ShapeError: arrays of unequal length.
+        RunError: the run has no readable replay.
     """
     if isinstance(data, Dataset):
         return data
@@ -133,7 +133,7 @@ def read_dataset(data: Any) -> Dataset:
     if isinstance(data, ReplayBuffer):
         return _of_memory(data, {}, {})
     if isinstance(data, Mapping):
-        where = foreign.file_of(data)  # an open HDF5 file
+        where = foreign.file_of(data)  # for an open HDF5 file
         return _of_mapping(data, _facts(Path(where)) if where and Path(where).is_file() else None)
     if isinstance(data, Iterable):
         episodes = list(data)
@@ -147,14 +147,14 @@ def read_dataset(data: Any) -> Dataset:
 
 
 def open_minari(name: str, *, remote: bool = False) -> Any:
-    """The `minari.MinariDataset` of this name; arguments and errors are those of `read_minari`."""
+    """Open the `minari.MinariDataset` of this name; for arguments and errors see `read_minari`."""
     try:
         import minari
     except ImportError:
         raise ConfigError('a data set of Minari needs Minari. fix: pip install "agilerl[offline]"') from None
     try:
         return minari.load_dataset(name, download=remote)
-    except Exception as error:  # of the network, of the store, of the file: all of them say that there is none
+    except Exception as error:  # network, storage or file errors: in each case there is no data set
         ways = "a network that reaches Minari's server" if remote else f"`minari download {name}`"
         raise ConfigError(
             f"the Minari data set {name!r} cannot be loaded: {str(error).rstrip('.')}. fix: {ways}."
@@ -162,13 +162,13 @@ def open_minari(name: str, *, remote: bool = False) -> Any:
 
 
 def read_minari(name: str, *, remote: bool = False) -> Dataset:
-    """A data set of Minari, of those that are on this machine.
+    """Read a local Minari data set.
 
     Args:
-        name: as "D4RL/door/human-v2". remote: download it where it is not here.
+        name: such as "D4RL/door/human-v2". remote: download it if it is not available locally.
 
     Raises:
-        ConfigError: Minari is not installed, or the set is not here and cannot be fetched.
+        ConfigError: Minari is not installed, or the data set is neither available locally nor downloadable.
     """
     found = open_minari(name, remote=remote)
     episodes = [{key: getattr(episode, key) for key in MINARI} for episode in found.iterate_episodes()]
@@ -179,7 +179,7 @@ def read_minari(name: str, *, remote: bool = False) -> Dataset:
 
 
 def _read_run(path: Path) -> Dataset:
-    """The replay of a run, as its newest checkpoint has it, with the rewards of its environment."""
+    """Read the replay of a run from its newest checkpoint, with the environment's original rewards."""
     memory, facts = replay_of_run(path)
     scale = facts.pop("reward_scale", 1.0)
     about = {"policy": "replay of a run", "run": "/".join(path.resolve().parts[-2:]), **facts}
@@ -233,7 +233,7 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Dataset:
-    """The arrays themselves, a group that holds them, or a group for each episode; groups without steps are ignored."""
+    """Read arrays, a group that holds them, or one group per episode; groups without steps are ignored."""
     about = _about(data)
     if _has(data, "actions"):
         read = about.pop(READ, None)
@@ -251,7 +251,7 @@ def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Da
 
 
 def _as_read(data: Dataset, read: Mapping[str, Any]) -> Dataset:
-    """A data set with what was noted when its rows were read the first time."""
+    """Restore the notes of the first read of a data set's rows."""
     missing = read.get("missing")
     return replace(
         data,
@@ -262,17 +262,17 @@ def _as_read(data: Dataset, read: Mapping[str, Any]) -> Dataset:
 
 
 def _holds_steps(group: Mapping[str, Any]) -> bool:
-    """Whether there are actions in a group, or in one inside it (robomimic: data/demo_0, beside a group `mask`)."""
+    """Whether a group, or a group inside it, has actions (robomimic: data/demo_0, beside a group `mask`)."""
     return _has(group, "actions") or any(_holds_steps(part) for part in group.values() if isinstance(part, Mapping))
 
 
 def _is_list_of_episodes(groups: Mapping[str, Any]) -> bool:
-    """Whether a lone group is an episode by its name, as "episode_0" or "demo_3"."""
+    """Whether a single group is named like an episode, such as "episode_0" or "demo_3"."""
     return all(_has(group, "actions") and re.search(r"\d$", name) for name, group in groups.items())
 
 
 def _about(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of an HDF5 file, or those that an npz file holds as JSON."""
+    """Return the attributes of an HDF5 file, or the JSON attributes of an npz file."""
     if ABOUT in data:
         try:
             found = json.loads(str(np.asarray(data[ABOUT])))
@@ -283,7 +283,7 @@ def _about(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attribute(value: Any) -> Any:
-    """An attribute of HDF5 as a JSON value: `data.recording` writes mappings and lists as JSON texts."""
+    """Convert an HDF5 attribute to a JSON value; `data.recording` writes mappings and lists as JSON strings."""
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
@@ -309,7 +309,7 @@ def _missing(where: str, data: Mapping[str, Any], names: Sequence[str]) -> Confi
 
 
 def _meant(missing: Sequence[str], held: Sequence[str]) -> dict[str, str]:
-    """Missing name -> the array of another name that is likely to be it; no array is taken twice."""
+    """Map missing names to arrays with a similar name; no array is used twice."""
     known = {alias for aliases in NAMES.values() for alias in aliases}
     pairs = [
         (max(SequenceMatcher(None, alias, other.lower()).ratio() for alias in NAMES[name]), name, other)
@@ -329,9 +329,9 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[str, Any]:
-    """{"obs", "action", "reward", "next_obs", "terminated", "ended", "left_out"} of steps that follow on one another.
+    """Return {"obs", "action", "reward", "next_obs", "terminated", "ended", "left_out"} of consecutive steps.
 
-    is_episode: they are one whole episode, which may have one observation more than steps.
+    is_episode: the steps are one whole episode, which may have one more observation than steps.
     """
     if not all(_has(data, name) for name in NEEDED):
         raise _missing(where, data, NEEDED)
@@ -361,7 +361,7 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
         follows = ~ended
         follows[-1:] = False
         keep = follows | terminated
-        index = np.where(follows, np.arange(steps) + 1, np.arange(steps))  # of a terminal step it is not read
+        index = np.where(follows, np.arange(steps) + 1, np.arange(steps))  # unused for terminal steps
         later = trees.map_leaves(lambda x: x[index], obs)
     obs = trees.map_leaves(lambda x: x[:steps][keep], obs)
     later = trees.map_leaves(lambda x: x[keep], later)
@@ -374,7 +374,7 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
 
 
 def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
-    """`ended` of the rows that are kept: a row whose successor is left out is the last one of its episode."""
+    """`ended` of the rows that are kept: a row whose successor is dropped is the last one of its episode."""
     found = ended.copy()
     found[:-1] |= ~keep[1:]
     kept: np.ndarray = found[keep]
@@ -382,17 +382,17 @@ def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
 
 
 def _array(value: Any, where: str) -> Any:
-    """A whole array of numbers, or a dict or tuple of them, in memory.
+    """Load a whole numeric array, or a dict or tuple of them.
 
     Raises:
-        ShapeError: texts, complex numbers, objects, or rows of unequal length; `where` names them.
+        ShapeError: strings, complex numbers, objects, or rows of unequal length; `where` is named in the message.
     """
     if isinstance(value, Mapping):
         return {str(name): _array(part, f"{where}, {name}") for name, part in value.items()}
     if isinstance(value, tuple):
         return tuple(_array(part, f"{where}, {number}") for number, part in enumerate(value))
     try:
-        array = np.asarray(value[()] if hasattr(value, "id") else value)  # of HDF5: one read
+        array = np.asarray(value[()] if hasattr(value, "id") else value)  # HDF5: a single read
         array = np.array(array.tolist()) if array.dtype == object else array
     except (TypeError, ValueError):
         raise ShapeError(f"{where} have rows of unequal length. fix: rows of one shape, one for each step.") from None
@@ -407,7 +407,7 @@ def _array(value: Any, where: str) -> Any:
 
 
 def _column(value: Any, where: str) -> np.ndarray:
-    """One number for each step [N], from [N] or [N, 1]."""
+    """Return one number per step [N], from [N] or [N, 1]."""
     if not isinstance(value, np.ndarray) or not value.ndim or any(length != 1 for length in value.shape[1:]):
         got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         raise ShapeError(f"{where} must be one number for each step, [N] or [N, 1]; got {got}. fix: one for each step.")
@@ -415,7 +415,7 @@ def _column(value: Any, where: str) -> np.ndarray:
 
 
 def _flags(value: Any, where: str) -> np.ndarray:
-    """One truth value for each step [N]."""
+    """Return one boolean per step [N]."""
     column = _column(value, where)
     wrong = (column != 0) & (column != 1)
     if wrong.any():

@@ -1,4 +1,4 @@
-"""What a data set holds, in numbers: rows, episodes, returns, what actions and observations cover, what is missing."""
+"""Statistics of a data set: rows, episodes, returns, coverage of actions and observations, missing arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agilerl.data.dataset import Dataset
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 NAMES = ("least", "25%", "median", "75%", "most")
-FIRST = ("env_id", "policy", "algo", "seed", "noise", "scores")  # of what is recorded, in this order
+FIRST = ("env_id", "policy", "algo", "seed", "noise", "scores")  # metadata shown first, in this order
 ELSEWHERE = (
     "versions",
     "command",
@@ -21,18 +21,18 @@ ELSEWHERE = (
     "rewards",
     "observation_space",
     "action_space",
-)  # shown by themselves, or in JSON
-SHOWN = 32  # choices, or components, that are written out
-EDGE = 1e-3  # of the range of a component: what lies that near to its end counts as at the end
+)  # shown separately, or in JSON
+SHOWN = 32  # maximum number of choices or components to print
+EDGE = 1e-3  # distance from the ends of a component's range that counts as at the end, relative to the range
 
 
 def describe(data: Dataset) -> dict[str, Any]:
-    """A data set as JSON values.
+    """Describe a data set as JSON values.
 
     Returns:
-        rows, left_out; episodes: count, terminated, cut, open (the data stop before their end); returns, lengths: mean
-        and quantiles of whole episodes, without an open one; rewards; actions: the share of each choice, or the range
-        of each component; observations: the range of each component, by part; missing; about; source.
+        rows, left_out; episodes: count, terminated, cut, open (incomplete at the end of the data); returns, lengths:
+        mean and quantiles of whole episodes, without an open one; rewards; actions: the share of each choice, or the
+        range of each component; observations: the range of each component, by part; missing; about; source.
     """
     lengths, returns, ends = episodes(data)
     is_whole = ends != "open"
@@ -55,7 +55,7 @@ def describe(data: Dataset) -> dict[str, Any]:
 
 
 def episodes(data: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(lengths [E], returns [E], how they end [E]: "terminated", "cut" or "open") of the episodes, in their order."""
+    """Return (lengths [E], returns [E], ends [E]: "terminated", "cut" or "open") of the episodes, in order."""
     if not len(data):
         return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, "<U10")
     last = np.flatnonzero(data.ended)
@@ -65,7 +65,7 @@ def episodes(data: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def spread(values: np.ndarray) -> dict[str, float] | None:
-    """Mean and quantiles; None of nothing."""
+    """Mean and quantiles; None for an empty array."""
     values = np.asarray(values, np.float64)
     if not len(values):
         return None
@@ -74,7 +74,7 @@ def spread(values: np.ndarray) -> dict[str, float] | None:
 
 
 def _actions(action: np.ndarray, data: Dataset) -> dict[str, Any]:
-    """Of choices their shares, component by component; of numbers their ranges."""
+    """Shares of discrete actions, per component; ranges of continuous ones."""
     columns = action.reshape(len(action), -1) if len(action) else action.reshape(0, 1)
     if action.dtype.kind not in "iub":
         return {"kind": "numbers", "components": _components(columns), "raw": data.is_stored}
@@ -103,7 +103,7 @@ def _observations(name: str, obs: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _components(columns: np.ndarray) -> list[dict[str, float]]:
-    """Range, mean and deviation of every column [N, C], and the shares that lie at the ends of its range."""
+    """Range, mean and standard deviation of every column [N, C], and the shares of values at the ends of its range."""
     found = []
     for column in np.asarray(columns, np.float64).T[:SHOWN]:
         if not len(column):
@@ -119,13 +119,13 @@ def _components(columns: np.ndarray) -> list[dict[str, float]]:
 
 
 def lines(facts: Mapping[str, Any], name: str) -> Iterator[str]:
-    """`describe` for people."""
+    """Format `describe` as text."""
     ends, about = facts["episodes"], facts["about"]
     yield f"{name}   {facts['rows']:,} rows, {ends['count']:,} episodes"
     keys = [key for key in FIRST if key in about] + [key for key in about if key not in (*FIRST, *ELSEWHERE)]
     yield f"from      {'; '.join(f'{key} {_short(about[key])}' for key in keys) if keys else 'not recorded'}"
     if "command" in about:
-        again = Path(name).with_stem(f"{Path(name).stem}-again")  # the file itself is there and is not overwritten
+        again = Path(name).with_stem(f"{Path(name).stem}-again")  # the existing file is not overwritten
         yield f"command   {about['command']} --out {shlex.quote(str(again))}"
     yield (
         f"ends      {ends['terminated']:,} terminated, {ends['cut']:,} cut off"

@@ -1,4 +1,4 @@
-"""Data sets that are handed over as arrays, as files that a run can find again."""
+"""Write data sets that were passed as arrays to files that a run can reload."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from agilerl.errors import ConfigError
 
 
 class HandedData:
-    """Writes a handed-over data set to a temporary file, which a run takes into its directory.
+    """Write an in-memory data set to a temporary file, which a run moves to its directory.
 
-    A context manager: what no run has taken is deleted at its end.
+    A context manager: files not used by a run are deleted on exit.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class HandedData:
             self._folder.cleanup()
 
     def file_of(self, dataset: Any) -> str | None:
-        """The path of a data set; one that is no path is written first.
+        """Return the path of a data set, writing it first if it is not a path.
 
-        The file holds the rows as `read_dataset` has read them, so that training from it equals training from them.
+        The file holds the rows as read by `read_dataset`, so that training from it is identical to training from them.
 
         Raises:
-            ConfigError, ShapeError: as of `read_dataset`, or no steps. RunError: no room for the file.
+            ConfigError, ShapeError: see `read_dataset`; also without steps. RunError: no space for the file.
         """
         if dataset is None or isinstance(dataset, str):
             return dataset
@@ -69,11 +69,11 @@ class HandedData:
         return self._path
 
     def holds(self, path: str | None) -> bool:
-        """Whether the path is of the file that was written here."""
+        """Whether the path is that of the file written here."""
         return path is not None and path == self._path
 
     def in_config(self, config: Any) -> Any:
-        """A configuration in whose `training.dataset` a path stands, where something else did."""
+        """Replace an object in `training.dataset` of a configuration by the path of its file."""
         training = config.get("training") if isinstance(config, Mapping) else None
         if not isinstance(training, Mapping) or "dataset" not in training:
             return config

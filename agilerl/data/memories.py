@@ -1,4 +1,4 @@
-"""Replay as data: the rows of a memory in the order of episodes, and the memory that a run has left on disk."""
+"""Use replay as offline data: a memory's rows in episode order, and the replay saved by a run."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
 from agilerl.runs.replay_log import Chunk, ReplayLog
 from agilerl.runs.store import REST
 
-MAX_KEY_BYTES = 256  # bytes of an observation by which rows are matched; of longer ones a digest
+MAX_KEY_BYTES = 256  # bytes of an observation for matching rows; longer ones are hashed
 
 
 # -- a memory as arrays -----------------------------------------------------------------------------------------------
 
 
 def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
-    """{"obs", "action", "reward", "next_obs", "terminated", "ended", "obs_mask", "next_mask"} of a memory's rows.
+    """Return {"obs", "action", "reward", "next_obs", "terminated", "ended", "obs_mask", "next_mask"} of a memory.
 
-    A memory holds the steps of several lanes in turn, and no word of time limits. A step follows on another one where
-    its observation is, bit for bit, what came after that one: rows are put together by that, episode after episode,
-    and an episode ends where nothing follows. Observations that are alike in several places (those of a table, say)
-    may join what did not belong together; each row by itself is what was stored.
+    A memory interleaves the steps of several lanes and does not store time limits. Rows are joined into episodes by
+    matching the next observation of one with the observation of another, bit for bit; an episode ends at a row without
+    a successor. Identical observations in several places (as in tabular environments) may join unrelated steps; each
+    individual row is always as stored.
 
     Raises:
-        ConfigError: rows of n steps, or of several agents; they are no transitions of one.
+        ConfigError: rows of n-step or multi-agent transitions.
     """
     if isinstance(memory, MultiStepReplayBuffer):
         raise ConfigError(
@@ -63,10 +63,10 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
 
 
 def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(order, ended) [N]: rows put behind those that they follow on, and where nothing follows any more.
+    """Return (order, ended) [N]: rows sorted behind their predecessors, and flags of rows without a successor.
 
     Args:
-        obs, next_obs: [N, ...] of rows, older ones first. terminated: [N] bool; nothing follows there.
+        obs, next_obs: [N, ...] of rows, oldest first. terminated: [N] bool; terminal rows have no successor.
     """
     begins, ends = _keys(obs), _keys(next_obs)
     waiting: dict[bytes, deque[int]] = {}
@@ -74,7 +74,7 @@ def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.nda
     for row, (begin, end, is_over) in enumerate(zip(begins, ends, terminated.tolist(), strict=True)):
         found = waiting.get(begin)
         if found:
-            number = found.popleft()  # the one that has waited longest
+            number = found.popleft()  # first in, first out
         else:
             number = len(episodes)
             episodes.append([])
@@ -88,7 +88,7 @@ def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.nda
 
 
 def _keys(obs: Any) -> list[bytes]:
-    """The bytes of every observation, by which two are compared."""
+    """Bytes of every observation, for comparison."""
     count = trees.count_rows(obs)
     parts = [np.ascontiguousarray(leaf).reshape(count, -1).view(np.uint8) for leaf in trees.leaves(obs)]
     whole = np.ascontiguousarray(np.concatenate(parts, axis=1))
@@ -105,17 +105,17 @@ def _host(part: Any) -> Any:
 
 
 def replay_of_run(path: Path) -> tuple[ReplayBuffer, dict[str, Any]]:
-    """The replay in a run directory, as its newest checkpoint that is whole has it, and what is known of it.
+    """Load the replay of a run directory from its newest complete checkpoint, with its metadata.
 
-    Nothing is renamed or written: the run may still train.
+    No file is renamed or written, as the run may still be training.
 
     Returns:
-        (memory, {"env_id", "algo", "seed", "generations"}); of a run that changed rewards before it stored them also
-        "reward_scale", by which the stored ones are to be divided, and "rewards", where that does not undo all of it.
+        (memory, {"env_id", "algo", "seed", "generations"}). If the run changed rewards before storing them, also
+        "reward_scale", by which to divide the stored ones, and "rewards", if that does not undo all changes.
 
     Raises:
-        RunError: no run, no checkpoint that can be read, or damaged replay. ConfigError: the run keeps no replay, or
-            one of n steps or several agents.
+        RunError: no run, no readable checkpoint, or damaged replay. ConfigError: the run keeps no replay, or has n-step
+            or multi-agent replay.
     """
     saved = _newest(path)
     body = saved.body
@@ -132,7 +132,7 @@ def replay_of_run(path: Path) -> tuple[ReplayBuffer, dict[str, Any]]:
 
 
 def _changed_rewards(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `options.LoopOptions.learned_reward` has done to the rewards that are stored."""
+    """Describe how `options.LoopOptions.learned_reward` changed the stored rewards."""
     scale, floor = float(options.get("reward_scale", 1.0)), options.get("reward_floor")
     lost = [f"not below {floor:g}"] if floor is not None else []
     lost += ["their sign alone"] if options.get("clip_rewards") else []
@@ -140,7 +140,7 @@ def _changed_rewards(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _newest(path: Path) -> Saved:
-    """The newest checkpoint of a run that is whole."""
+    """Load the newest complete checkpoint of a run."""
     found, damaged = generations(path / "checkpoints"), []
     for folder in reversed(found):
         try:
@@ -154,7 +154,7 @@ def _newest(path: Path) -> Saved:
 
 
 def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """{"algo"}, and {"dataset"} where it learned from one, of either way in which runs are started."""
+    """Return {"algo"}, and {"dataset"} for offline runs, for both ways of starting a run."""
     config = body.get("config", {})
     content = json.loads(config) if isinstance(config, str) else dict(config)
     algorithm = content.get("algorithm", {})

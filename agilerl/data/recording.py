@@ -1,4 +1,4 @@
-"""Data sets made here: episodes of a policy in lanes, as arrays in D4RL's layout, and the file that holds them."""
+"""Record data sets: episodes of a policy as arrays in D4RL's layout, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from agilerl.rollouts.off_policy import uniform_actions
 Policy = Callable[[Any, np.ndarray | None], np.ndarray]
 """Observations [L, ...] and legal actions [L, A] or None -> actions [L, ...], as the environment takes them."""
 
-LANES = 8  # episodes that are played at once
+LANES = 8  # parallel episodes
 KINDS = (".h5", ".hdf5", ".npz")
 
 
@@ -37,7 +37,7 @@ KINDS = (".h5", ".hdf5", ".npz")
 
 
 def random_policy(space: gym.Space[Any], rng: np.random.Generator) -> Policy:
-    """Uniformly random legal actions; of a Box uniform within its bounds, and where it has none as its own `sample`."""
+    """Uniformly random legal actions; for a Box uniform within its bounds, or from `sample` if unbounded."""
     if isinstance(space, gym.spaces.Box) and not is_bounded(space):
         space.seed(int(rng.integers(2**31)))
 
@@ -48,7 +48,7 @@ def random_policy(space: gym.Space[Any], rng: np.random.Generator) -> Policy:
 
 
 def is_bounded(space: gym.spaces.Box) -> bool:
-    """Whether every bound is a finite number."""
+    """Whether all bounds are finite."""
     return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
@@ -78,14 +78,14 @@ def _random(space: gym.Space[Any], rng: np.random.Generator, count: int, mask: n
 
 
 def noisy_policy(act: Policy, space: gym.Space[Any], noise: float, rng: np.random.Generator) -> Policy:
-    """`act` with exploration; 0 is `act` itself.
+    """Add exploration to `act`; with 0, `act` is returned unchanged.
 
     Args:
-        noise: of choices the share of uniformly random legal ones (ε), of a Box the deviation of Gaussian noise in
-            halves of the distance of its bounds, at which actions are clipped.
+        noise: for discrete actions, the probability of a uniformly random legal one (ε). For a Box, the standard
+            deviation of Gaussian noise, in units of half the range; actions are clipped to the bounds.
 
     Raises:
-        ConfigError: a share that is none, or a Box without bounds.
+        ConfigError: not a probability, or a Box without bounds.
     """
     if noise == 0:
         return act
@@ -109,10 +109,10 @@ def noisy_policy(act: Policy, space: gym.Space[Any], noise: float, rng: np.rando
 
 
 def greedy_policy(agent: Any) -> Policy:
-    """What an agent does without exploration.
+    """Return an agent's greedy policy.
 
     Raises:
-        NotAvailableYetError: it has a memory, that no lane of its own could be given when its episode ends.
+        NotAvailableYetError: a recurrent agent, whose hidden state cannot be reset per lane.
     """
     if adapted(agent).is_recurrent:
         raise NotAvailableYetError(
@@ -131,7 +131,7 @@ def greedy_policy(agent: Any) -> Policy:
 
 @dataclass(frozen=True)
 class Recording:
-    """Steps [N, ...] of episodes in their order, as the arrays of a data set are named."""
+    """Steps [N, ...] of consecutive episodes, with the array names of a data set."""
 
     arrays: dict[str, Any]
     cut: int
@@ -144,14 +144,14 @@ class Recording:
 def record(
     act: Policy, lanes: Lanes, rows: int, run_seed: int, part: int = 0, longest: int = DEFAULT_EPISODE_LIMIT
 ) -> Recording:
-    """Play `rows` steps, lane after lane in the result; the last episode alone may stop short, unmarked.
+    """Play `rows` steps, concatenated lane by lane; only the last episode may be incomplete, without an end flag.
 
-    A lane plays until it has its share of rows and its episode has ended, so that episodes are whole; where nothing
-    ends them, after `longest` steps more.
+    A lane plays until it has its share of rows and its episode has ended, so that episodes are complete. Episodes
+    without an end are cut after `longest` steps.
 
     Args:
-        lanes: reset here from streams of (run_seed, part). part: which one of several that go into one set.
-        longest: steps of an episode.
+        lanes: reset here from streams of (run_seed, part). part: index of the part of a data set.
+        longest: maximum steps of an episode.
     """
     lanes = follow_masks(lanes)
     count, masks = lanes.num_lanes, ActionMasks(lanes.single_action_space, lanes.backend)
@@ -179,21 +179,21 @@ def record(
 
 
 def _in_lanes(columns: Sequence[Mapping[str, Any]], kept: np.ndarray, rows: int) -> Recording:
-    """Steps [T] of lanes [T, L] that were made, one lane after another; the first `rows` of them."""
+    """Concatenate the kept steps of lanes [T, L] lane by lane, and return the first `rows` of them."""
     steps, lanes = np.nonzero(kept.T)[::-1]  # lane by lane
     arrays = {
         name: trees.map_leaves(lambda *x: np.stack(x)[steps, lanes][:rows], *(row[name] for row in columns))
         for name in columns[0]
     }
     terminated, cut = arrays["terminals"], np.array(arrays["timeouts"])
-    last = np.flatnonzero(np.diff(lanes[:rows]))  # of each lane but the last one
+    last = np.flatnonzero(np.diff(lanes[:rows]))  # of each lane but the last
     open_ = last[~(terminated[last] | cut[last])]
     cut[open_] = True
     return Recording({**arrays, "timeouts": cut}, len(open_))
 
 
 def joined(recordings: Sequence[Recording]) -> Recording:
-    """One after another; an episode that one of them stops in is cut there."""
+    """Concatenate recordings; incomplete episodes are marked as cut."""
     cut = sum(one.cut for one in recordings)
     for one in recordings[:-1]:
         is_over = one.arrays["terminals"][-1] | one.arrays["timeouts"][-1]
@@ -204,10 +204,10 @@ def joined(recordings: Sequence[Recording]) -> Recording:
 
 
 def whole_returns(act: Policy, lanes: Lanes, episodes: int, run_seed: int, limit: int | None) -> np.ndarray:
-    """Returns [episodes] of whole episodes, from the stream of final tests: the same ones for every policy.
+    """Returns [episodes] of whole episodes, with the seeds of final tests, which are the same for every policy.
 
     Args:
-        lanes: that do not reset themselves. limit: steps of an episode that nothing else ends.
+        lanes: without automatic reset. limit: maximum steps of an episode.
     """
     start = seeds(run_seed, Purpose.FINAL_TEST, episodes)
     returns: np.ndarray = evaluate(_Alone(act), lanes, 1, episodes, start, limit).returns[0]
@@ -215,7 +215,7 @@ def whole_returns(act: Policy, lanes: Lanes, episodes: int, run_seed: int, limit
 
 
 class _Alone:
-    """One policy as the population that evaluations expect."""
+    """A single policy with the population interface of evaluations."""
 
     def __init__(self, act: Policy) -> None:
         self.act = act
@@ -226,7 +226,7 @@ class _Alone:
 
 
 def exploration(run_seed: int, part: int = 0) -> np.random.Generator:
-    """The stream of random actions of one part of a set."""
+    """Stream of random actions for one part of a data set."""
     return stream(run_seed, Purpose.EXPLORATION, part)
 
 
@@ -234,7 +234,7 @@ def exploration(run_seed: int, part: int = 0) -> np.random.Generator:
 
 
 def check_target(path: Path) -> None:
-    """ConfigError where no data set can be written: a file that is there, another kind, dependencies."""
+    """Raise ConfigError if no data set can be written: existing file, unsupported format, missing dependency."""
     if path.suffix not in KINDS:
         raise ConfigError(
             f"{path} is no kind of data set that is written. fix: a name that ends in {', '.join(KINDS)}."
@@ -249,12 +249,12 @@ def check_target(path: Path) -> None:
 
 
 def write_dataset(path: Path, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Write arrays (observations may be dicts of them) and what is known of them, whole or not at all.
+    """Write arrays (observations may be dicts of them) and their metadata atomically.
 
-    Equal contents give equal files.
+    Equal contents give identical files.
 
     Raises:
-        ConfigError: as of `check_target`, or observations that the kind of file cannot hold.
+        ConfigError: see `check_target`; also for observations that the format cannot hold.
     """
     check_target(path)
     arrays = trees.untuple(dict(arrays))
@@ -274,7 +274,7 @@ def write_dataset(path: Path, arrays: Mapping[str, Any], about: Mapping[str, Any
 
 
 def _npz(arrays: Mapping[str, Any]) -> bytes:
-    """As `numpy.savez_compressed`, without the time of writing."""
+    """Like `numpy.savez_compressed`, without timestamps."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         for name, value in arrays.items():

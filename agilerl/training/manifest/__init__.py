@@ -1,1 +1,1 @@
-"""From a manifest to a run: check and complete it, build what it names, and start it."""
+"""Run a manifest: validate and complete it, build its components, and start training."""

@@ -1,4 +1,4 @@
-"""A new run from an old one's agents: where they come from, whether they fit, and what of them is kept."""
+"""Start a new run from the agents of an old one: their origin, compatibility, and the state that is kept."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from agilerl.training.run import Run
 
 @dataclass(frozen=True)
 class Ancestors:
-    """The agents that a new run starts from.
+    """Agents that a new run starts from.
 
     Attributes:
-        agents: their owner keeps them: the run trains copies.
-        run: the path of the run that they come from, None where it is not known.
-        manifest: its settings, which those of the new run are based on; None where there are none.
-        changed: hyperparameters that the new run was asked to set to its own values; others stay as they have evolved.
+        agents: not modified; the run trains copies.
+        run: path of the run that they come from, None if unknown.
+        manifest: settings of that run, the basis of the new run's settings; None if unavailable.
+        changed: hyperparameters explicitly set for the new run; the others keep their evolved values.
     """
 
     agents: Sequence[Any]
@@ -44,18 +44,18 @@ class Ancestors:
     changed: tuple[str, ...] = ()
 
     def parent(self) -> dict[str, Any]:
-        """As run.json names them."""
+        """Entry for run.json."""
         return {"run": self.run, "members": [int(agent.index) for agent in self.agents]}
 
     def adopt(self, population: Sequence[Any]) -> list[Any]:
-        """Copies of the agents in place of a new run's founders.
+        """Return copies of the agents, in place of a new run's founders.
 
-        A copy keeps networks, optimisers' moments and hyperparameters; index, seed, ranges of mutation and the counters
-        are those of the founder that it replaces. With more agents than founders the fittest are taken, with fewer they
-        go round.
+        A copy keeps networks, optimiser moments and hyperparameters. Its index, seed, mutation ranges and counters are
+        those of the founder that it replaces. If there are more agents than founders, the fittest are used; if fewer,
+        they are repeated.
 
         Raises:
-            AlgorithmError: of another algorithm, or for other spaces.
+            AlgorithmError: the agents have another algorithm or other spaces.
         """
         chosen = self._chosen(len(population))
         return [self._copy(chosen[slot % len(chosen)], founder) for slot, founder in enumerate(population)]
@@ -75,18 +75,18 @@ class Ancestors:
         founder.registry.hp_config = ranges
         for name, value in {**kept, "steps": [0], "scores": [], "fitness": [], "mut": None}.items():
             setattr(founder, name, value)
-        for name, stream in generators.items():  # the run's own, or it would explore as the agent has already
+        for name, stream in generators.items():  # streams of the new run, so that exploration does not repeat
             object.__setattr__(founder, name, restored_generator(stream))
-        founder.__dict__.pop("mutation_record", None)  # it tells of a birth in the other run
+        founder.__dict__.pop("mutation_record", None)  # belongs to a birth in the other run
         founder.origin = f"{'agents that were handed over' if self.run is None else self.run}, member {agent.index}"
         return founder
 
 
 def ancestors_of(given: Any) -> Ancestors:
-    """The agents of a run, or in a list.
+    """Return the agents of a run or of a list.
 
     Raises:
-        RunError: there are none. ConfigError: something else.
+        RunError: there are none. ConfigError: an unsupported type.
     """
     if isinstance(given, Run):
         return Ancestors(_some(given.population), None if given.path is None else str(given.path), given.manifest)
@@ -99,13 +99,13 @@ def ancestors_of(given: Any) -> Ancestors:
 
 
 def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str]) -> Ancestors:
-    """What of `manifest` the agents take over: hyperparameters that were named, or differ from those they began with.
+    """Determine which hyperparameters of `manifest` override those of the agents: named ones, and changed values.
 
     Args:
-        named: dotted keys that were asked for in so many words.
+        named: dotted keys that were set explicitly.
 
     Raises:
-        ConfigError: another architecture: that is the agents' own.
+        ConfigError: another architecture, which is fixed by the agents.
     """
     base = (
         ancestors.manifest
@@ -123,9 +123,9 @@ def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str])
 
 
 def saved_population(folder: Path, device: str) -> list[Any]:
-    """The members of the newest checkpoint that can be read, [] without one; a damaged one is said.
+    """Load the members of the newest readable checkpoint, [] without one; warns about damaged ones.
 
-    Nothing is renamed: the run may still train.
+    No file is renamed, as the run may still be training.
     """
     root, damaged = folder / "checkpoints", []
     for path in reversed(generations(root)):
@@ -156,7 +156,7 @@ def _agent(state: Mapping[str, Any], device: str, path: Path) -> Any:
 
 
 def check_algorithm(ancestors: Ancestors, name: str) -> None:
-    """AlgorithmError where the agents are of another algorithm than the one that is asked for."""
+    """Raise AlgorithmError if the agents' algorithm differs from the requested one."""
     cls, agent = find_algorithm(name), ancestors.agents[0]
     mine = type(unwrapped(agent))
     if mine is not cls:
@@ -168,7 +168,7 @@ def _other_algorithm(mine: str, theirs: str) -> str:
 
 
 def _check_fit(agent: Any, founder: Any) -> None:
-    """AlgorithmError where the agent is no member of the founder's kind."""
+    """Raise AlgorithmError if the agent is incompatible with the founder."""
     if type(agent) is not type(founder):
         raise AlgorithmError(_other_algorithm(type(agent).__name__, type(founder).__name__))
     for name, ask in () if founder.learns_language else SPACES:

@@ -1,4 +1,4 @@
-"""From a manifest to a run: environments, population, replay, selection, mutation, and the loop over them."""
+"""Build a run from a manifest: environments, population, replay, selection, mutation and the training loop."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def run_manifest(
     ancestors: Ancestors | None = None,
     with_random_play: bool = False,
 ) -> EvolveResult:
-    """Train as `manifest` says.
+    """Train according to `manifest`.
 
     Args:
-        env: an environment or a function that makes one; None makes `manifest.environment.name`.
-        seed: of every random stream. device: where networks live.
-        sinks: where records go.
-        run_directory: the best policy is saved there as soon as there is a better one.
+        env: an environment or a factory; None creates `manifest.environment.name`.
+        seed: of every random stream. device: of the networks.
+        sinks: receive the records.
+        run_directory: receives each new best policy.
         evolution: False trains the same population without selection and mutation.
-        store: saves the run after every generation, and restores it where it was saved before.
-        check: called between vector steps; a KeyboardInterrupt that it raises ends the run there.
-        callbacks: the user's own hooks (`telemetry.callbacks.Callback`).
-        ancestors: agents of another run, whose copies the founders are.
-        with_random_play: measure first what uniformly random play scores, unless run.json says it already.
+        store: saves the run after every generation, and restores an earlier save.
+        check: called between vector steps; raising KeyboardInterrupt ends the run.
+        callbacks: user hooks (`telemetry.callbacks.Callback`).
+        ancestors: agents of another run, copied as founders.
+        with_random_play: measure the score of uniformly random play first, unless run.json has it.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
@@ -113,7 +113,7 @@ def run_manifest(
 
 
 def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any) -> Baseline:
-    """What random play scores, or why that is not measured; a run that goes on has it in its run.json."""
+    """Score of random play, or the reason why it is not measured; a resumed run reads it from run.json."""
     known = None if run_directory is None else Baseline.from_dict(run_directory.facts().get("random_play"))
     if known is not None:
         return known
@@ -122,12 +122,12 @@ def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop
     members = len(loop.population)
     try:
         return random_play(env, loop.population[0], loop.options, members, task.manifest.training.seed, check)
-    except AgileRLError as error:  # training, which steps it too, says it and keeps what it has written
+    except AgileRLError as error:  # training will raise it too, and keeps what has been written
         return Baseline(skipped=f"the environment failed: {str(error).partition(' fix:')[0].rstrip('.')}")
 
 
 def _before(task: Task, run_directory: RunDirectory | None, founder: Any, env: Any) -> Evaluation | None:
-    """The score of a founder before training; a run that goes on has it in its run.json."""
+    """Score of a founder before training; a resumed run reads it from run.json."""
     known = None if run_directory is None else Evaluation.from_dict(run_directory.facts().get("before"))
     return task.score_before(founder, env) if known is None else known
 
@@ -135,10 +135,10 @@ def _before(task: Task, run_directory: RunDirectory | None, founder: Any, env: A
 def make_founders(
     manifest: Manifest, env: Any, train_env: Any, device: str, seed: int, ancestors: Ancestors | None = None
 ) -> list[Any]:
-    """The members that a run, or a restart, begins with: copies of the ancestors where there are any.
+    """Create the initial members of a run or a restart; copies of the ancestors, if any.
 
     Args:
-        env: as it was handed over, None where it was made by its id. train_env: what they train in.
+        env: passed by the user, None if created from its id. train_env: training environment.
     """
     population = Task.of(manifest).population(train_env, seed, device)
     if ancestors is None and manifest.evolution.widths is not None:
@@ -150,7 +150,7 @@ def make_founders(
     elif manifest.evolution.founders == "spread":
         spread_founders(population, seed)
     set_lanes(population, foreign.num_envs(train_env))
-    for agent in population:  # what its evaluate() needs to make the environment again; None for one handed over
+    for agent in population:  # lets evaluate() recreate the environment; None for one passed by the user
         name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
         agent.environment = {"id": name, "kwargs": kwargs} if env is None else None
         agent.evaluated_in = EvaluatedIn.of(manifest, env)
@@ -158,16 +158,14 @@ def make_founders(
 
 
 def of_restarts(manifest: Manifest) -> Manifest:
-    """The manifest by which the founders of a restart are made: their ranges are those of mutation and
-    `evolution.restart_ranges`."""
+    """Manifest for the founders of a restart: ranges are those of mutation, updated by `evolution.restart_ranges`."""
     ranges = {**manifest.mutation.rl_hp_selection, **manifest.evolution.restart_ranges}
     mutation = manifest.mutation.model_copy(update={"rl_hp_selection": ranges})
     return manifest.model_copy(update={"mutation": mutation})
 
 
 def within_widths(manifest: Manifest, low: int, high: int) -> Manifest:
-    """The manifest with `low` to `high` units in each dense layer and in the latent vector; where that changes one, the
-    bounds of its mutation give way."""
+    """Clip dense layers and the latent vector to `low` to `high` units; mutation bounds are widened to fit."""
     network = manifest.network
 
     def dense(part: Any) -> Any:
@@ -189,12 +187,12 @@ def within_widths(manifest: Manifest, low: int, high: int) -> Manifest:
 def _save_best(run_directory: RunDirectory, agent: Any) -> None:
     try:
         run_directory.keep_best(agent)
-    except OSError as error:  # a full disk must not end the training: the best agent is in the checkpoints too
+    except OSError as error:  # a full disk must not end training: the best agent is also in the checkpoints
         warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
 
 
 def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
-    """The population's memory."""
+    """Create the population's replay memory."""
     asked = manifest.replay_buffer
     size, n_step = asked.max_size, asked.n_step
     gamma = float(manifest.algorithm.hyperparameters.get("gamma", 0.99))
@@ -216,9 +214,9 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
 def make_evolution(
     manifest: Manifest, seed: int, device: str, found: Callable[[int], list[Any]] | None = None
 ) -> Evolution:
-    """Selection and mutation as the manifest says.
+    """Create selection and mutation from the manifest.
 
-    found: makes founders by a seed, for restarts; without it, without a target or without patience there are none.
+    found: creates founders from a seed, for restarts. Restarts also need a target and patience.
     """
     asked, training, scheme = manifest.evolution, manifest.training, _scheme(manifest, seed, device)
     if not asked.restarts or found is None or training.target_score is None or training.patience is None:
@@ -260,12 +258,12 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     return TournamentEvolution(tournament, mutation, keeps_elite_id=False)
 
 
-# Options whose names in a manifest's training section are others.
+# Options with different names in a manifest's training section.
 OTHER_NAMES = {"target": "target_score", "rescore_episodes": "elite_rescore_episodes"}
 
 
 def make_options(manifest: Manifest) -> OffPolicyOptions:
-    """The loop's options: the training section by name."""
+    """Build the loop's options from the training section."""
     training = manifest.training
     renamed = {name: vars(training)[other] for name, other in OTHER_NAMES.items()}
     return OffPolicyOptions.of(training.__dict__, fitness_window=manifest.tournament_selection.eval_loop, **renamed)

@@ -1,4 +1,4 @@
-"""Tasks that step environments, or learn from data: single agents, teams and data sets."""
+"""Tasks with environments or offline data: single agents, teams and data sets."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from agilerl.training.manifest.task import Task
 
 @dataclass(frozen=True)
 class Spaces:
-    """What one environment observes and does, named as environments name it; `name`: its id, else its class.
+    """Spaces of one environment, with the environment's attribute names; `name`: its id, else its class.
 
-    Of an environment of several agents the two are mappings by agent; `state_space` is of its own state, where shown.
+    For multi-agent environments both are mappings by agent; `state_space` is that of the global state, if available.
     """
 
     observation_space: Any
@@ -47,25 +47,25 @@ class Spaces:
 
     @property
     def joint(self) -> tuple[gym.Space[Any], gym.Space[Any]]:
-        """Both, as one space each."""
+        """Combine the agents' spaces into one observation and one action space."""
         both = (self.observation_space, self.action_space)
         return tuple(gym.spaces.Dict(space) if isinstance(space, dict) else space for space in both)  # type: ignore[return-value]
 
 
 class EnvironmentTask(Task):
-    """Members act in environments, and are evaluated in them."""
+    """Members act in environments and are evaluated in them."""
 
     def resolve(self, env: Any) -> Manifest:
-        """The manifest with the encoder that the observations get, and the name of the environment that a lambda makes.
+        """Fill in the encoder for the observations, and the name of an environment created by a lambda.
 
-        One environment is made and closed for that, and one agent; an environment that was handed over is only asked
-        for its spaces.
+        Creates and closes one environment and one agent; an environment passed by the user is only queried for its
+        spaces.
         """
         manifest = self.manifest
         check_kind(manifest.algorithm.name, manifest.environment.name, foreign.has_methods(env, "split", "batch"))
         spaces = self.spaces(env)
         resolved = without_noise(with_encoder(manifest, spaces.observation_space), spaces.action_space)
-        with contextlib.suppress(NotAvailableYetError):  # the agent names observations that no encoder reads
+        with contextlib.suppress(NotAvailableYetError):  # the agent reports observations without an encoder
             check_sizes(resolved, *spaces.joint, available_bytes())
         check_replay(resolved)
         resolved = within_replay(resolved)
@@ -77,7 +77,7 @@ class EnvironmentTask(Task):
         return resolved
 
     def spaces(self, env: Any = None) -> Spaces:
-        """The spaces of the environment that the manifest names, or of the one that was handed over."""
+        """Return the spaces of the manifest's environment, or of the one passed by the user."""
         manifest, made = self.manifest, None
         if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
             self._check_state()
@@ -95,7 +95,7 @@ class EnvironmentTask(Task):
         return Spaces(space, actions, inner_name(env), foreign.state_space(env))
 
     def _check_state(self) -> None:
-        """ConfigError where the environment is to show its state to an algorithm that does not read it."""
+        """Raise ConfigError if the environment is asked for its state and the algorithm does not read it."""
         name = self.manifest.algorithm.name
         if self.manifest.environment.with_state and "state_space" not in constructor_arguments(find_algorithm(name)):
             raise ConfigError(
@@ -136,19 +136,19 @@ class EnvironmentTask(Task):
 
 
 class SelfPlayTask(EnvironmentTask):
-    """A game of two, played against the population's past."""
+    """A two-player game, played against past members of the population."""
 
     no_random_play = "fitness is the return against the population's past"
 
 
 class FittedTask(EnvironmentTask):
-    """A data set alone, on which members are judged too."""
+    """A data set without an environment, also used for evaluation."""
 
     no_random_play = "there is no environment to play in"
 
 
 def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any] = make_vect_envs) -> tuple[Any, Any]:
-    """(environment to train in, environment to evaluate in); they differ where training episodes are cut shorter.
+    """Return (training environment, evaluation environment); they differ if training episodes are truncated earlier.
 
     make_envs: of the source that trains in them.
     """
@@ -173,7 +173,7 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
 
 
 def _limited(env: Any, limit: int) -> Any:
-    """`env` with training episodes cut at `limit` steps: its own limit, if any, is put aside first."""
+    """Truncate training episodes of `env` at `limit` steps, replacing any existing limit."""
     if is_parallel(env):
         return TimeLimitOfTeam(env, limit)
     inner = env

@@ -1,4 +1,4 @@
-"""Runs of language policies from a manifest: what they stand on, what they are asked, what their best agent scores."""
+"""Runs of language policies from a manifest: base model, prompts, and the score of the best agent."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ GYMS = {"completions": "ReasoningGym", "preferences": "PreferenceGym", "examples
 
 
 class LanguageTask(Task):
-    """Questions for language policies: prompts, pairs or examples."""
+    """Prompts, preference pairs or examples for language policies."""
 
     no_random_play = "a language policy has no random play"
 
     def resolve(self, env: Any) -> Manifest:
-        """The manifest with the whole path of its base, where that is a folder.
+        """Resolve the path of the base model, if it is a local folder.
 
-        The tokenizer is loaded and the environment made, as the run will; the base itself is loaded by the run alone.
+        Loads the tokenizer and creates the environment, as the run will; the base itself is only loaded by the run.
 
         Raises:
-            ConfigError: no base is named, no tokenizer is there, the environment has other questions than the algorithm
-                learns from, or architectures would mutate. EnvError: no such environment.
+            ConfigError: no base, no tokenizer, an environment that does not match the algorithm, or mutations of
+                architectures. EnvError: unknown environment.
         """
         manifest = self.manifest
         name, model = manifest.algorithm.name, manifest.algorithm.hyperparameters["model_name"]
@@ -50,7 +50,7 @@ class LanguageTask(Task):
         folder = Path(model).expanduser()
         if not folder.exists():
             _check_hub(str(model))
-        else:  # a run goes on from wherever it is asked to
+        else:  # independent of the working directory on resume
             values = {**manifest.algorithm.model_dump(), "model_name": str(folder.resolve())}
             manifest = manifest.model_copy(update={"algorithm": type(manifest.algorithm)(**values)})
         check_mutations(manifest)
@@ -58,7 +58,7 @@ class LanguageTask(Task):
         return manifest
 
     def environments(self, env: Any, device: str) -> tuple[Any, Any]:
-        """The same questions for both. The base is held, so that all members share it."""
+        """Return the same prompts for training and evaluation. The base is cached, so that all members share it."""
         self._base = load_base(self.manifest.algorithm.hyperparameters["model_name"], device=device)
         made = questions(self.manifest, env, self._base.tokenizer)
         return made, made
@@ -81,18 +81,18 @@ class LanguageTask(Task):
         return [] if before is None else [f"before training: {before}"]
 
     def closing_score(self, agent: Any, env: Any) -> Evaluation | None:
-        """The score on the report split, which chose nothing; None where there is none."""
+        """Score on the held-out report split; None without that split."""
         found: Evaluation | None = agent.evaluate("report", env) if "report" in env.splits else None
         return found
 
 
 def is_gym(env: Any) -> bool:
-    """Whether an environment that was handed over asks questions of language models."""
+    """Whether an environment passed by the user is for language models."""
     return foreign.has_methods(env, "split", "batch")
 
 
 def _check_hub(model: str) -> None:
-    """ConfigError for a path where nothing is, or a hub's name where no hub can be reached: asking takes minutes."""
+    """Raise ConfigError for a missing path, or a hub name without access to a hub, where a request takes minutes."""
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise ConfigError(f"there is no folder {model}. fix: --model with a folder that has config.json, or a hub id.")
     if os.environ.get("HF_HUB_OFFLINE") or getproxies():
@@ -110,7 +110,7 @@ def _check_hub(model: str) -> None:
 
 
 def check_mutations(manifest: Manifest) -> None:
-    """ConfigError where anything but hyperparameters would mutate."""
+    """Raise ConfigError for any mutation other than of hyperparameters."""
     chances = manifest.mutation.probabilities
     wrong = [f"mutation.probabilities.{n}" for n in ("arch_mut", "params_mut", "act_mut") if vars(chances)[n] > 0]
     if wrong:
@@ -121,7 +121,7 @@ def check_mutations(manifest: Manifest) -> None:
 
 
 def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
-    """The environment that was handed over, as it is or from the function that makes it, else that of the id.
+    """Return the environment passed by the user (object or factory), else create that of the id.
 
     tokenizer: of the base; None loads it.
     """

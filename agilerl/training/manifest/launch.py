@@ -1,4 +1,4 @@
-"""A run from its manifest to its directory: started, trained, ended, and continued from what was saved."""
+"""Start a run from a manifest in a run directory, finish it, and resume it from a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "what was written is kept."
-FLOOR = 1.2  # times the minutes that were asked for: where a run will take longer, it says why
+FLOOR = 1.2  # ratio of expected to requested minutes above which the run explains why it takes longer
 
 
 def with_known_env(manifest: Manifest) -> Manifest:
-    """The manifest with an id that can be made; EnvError says what to install or to type."""
+    """Return the manifest with a valid environment id; EnvError says what to install or to type."""
     name = resolve_env_id(manifest.environment.name)
     return manifest if name == manifest.environment.name else apply_overrides(manifest, {"environment.name": name})
 
 
 def resolve_device(device: str) -> str:
-    """A device that is there: "auto" is CUDA if it can be used, else the CPU."""
+    """Return an available device: "auto" is CUDA if usable, else the CPU."""
     import torch
 
     if device == "auto":
@@ -62,7 +62,7 @@ def resolve_device(device: str) -> str:
 def with_minutes(
     manifest: Manifest, env: Any, device: str, minutes: float, verbose: bool, check: Callable[[], None]
 ) -> Manifest:
-    """The manifest with a budget of steps in place of one of minutes; says which."""
+    """Replace a budget in minutes by one in steps, and print it."""
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
     measured = import_module("agilerl.training.manifest.time_budget")
@@ -89,7 +89,7 @@ def _in_minutes(value: str) -> str:
 
 @dataclass(frozen=True)
 class Setup:
-    """With what a run is started."""
+    """Settings a run is started with."""
 
     manifest: Manifest
     env: Any
@@ -108,7 +108,7 @@ class Setup:
     data: str | None = None
 
     def start(self) -> dict[str, Any]:
-        """How it is started, as run.json and every checkpoint say it."""
+        """Start settings, as stored in run.json and every checkpoint."""
         given = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
         more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
         more |= {"imports": list(self.imports)} if self.imports else {}
@@ -118,7 +118,7 @@ class Setup:
         return {**given, "argv": list(sys.argv if self.argv is None else self.argv), **more}
 
     def sinks_of(self, directory: RunDirectory | None) -> list[Sink]:
-        """Where records go: the console, the user's own places, the directory, the trackers."""
+        """Build the sinks: the console, the user's sinks, the directory, the trackers."""
         path = None if directory is None else str(directory.path)
         every: list[Sink] = [console_sink(self.verbose, path=path), *self.sinks]
         every += [] if directory is None else directory.sinks()
@@ -129,7 +129,7 @@ class Setup:
         return every
 
     def facts(self) -> dict[str, Any]:
-        """What every checkpoint says about it; the configuration is text, because the order of its keys counts."""
+        """Facts for every checkpoint; the configuration is stored as text to preserve the order of its keys."""
         config = {"config": json.dumps(self.manifest.as_dict()), "config_hash": self.manifest.hash()}
         return {**config, "start": self.start()}
 
@@ -152,21 +152,20 @@ def run_training(
     imports: Sequence[str] = (),
     has_own_data: bool = False,
 ) -> Run:
-    """Train as `manifest` says, into a new run directory under `out`, which is saved after every generation.
+    """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
-    minutes: the budget is what fits into so many at the speed of this machine; the run records it as steps.
-    imports: code of the user's that was imported for it; the commands that it prints name them.
-    has_own_data: the file of `training.dataset` was written for this run, whose directory takes it.
+    minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps.
+    imports: user modules imported for the run, repeated in the commands that it prints.
+    has_own_data: the file of `training.dataset` was written for this run, and is moved to its directory.
 
-    Ctrl-C or SIGTERM ends training, or an evaluation, after the vector step: what was written stays, and run.json says
-    "interrupted".
-    Where there is a best agent already a Run comes back; else KeyboardInterrupt is raised. A second signal ends the
-    process at once.
+    Ctrl-C or SIGTERM ends training, or an evaluation, after the current vector step. Files are kept, and run.json says
+    "interrupted". A Run is returned if there is a best agent already; else KeyboardInterrupt is raised. A second signal
+    ends the process at once.
     """
     asked = manifest.environment.name
     if env is None:
         manifest = with_known_env(manifest)
-    with StopSignals() as signals:  # one ends it at once
+    with StopSignals() as signals:  # a first signal here ends the process at once
         manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
         if minutes is not None:
             manifest = with_minutes(manifest, env, resolve_device(device), minutes, verbose, signals.check)
@@ -177,7 +176,7 @@ def run_training(
     )  # fmt: skip
     if out is None:
         return run_setup(setup, None, None)
-    name = manifest.environment.name  # another one than asked for: a version that is retired, or a function's
+    name = manifest.environment.name  # may differ from the requested one: a retired version, or a factory's name
     also = {} if name == asked or env is not None else {"asked_env": asked}
     directory = RunDirectory.create(out, f"{name}_for_{asked}" if also else name, manifest.algorithm.name)
     if has_own_data:
@@ -188,12 +187,12 @@ def run_training(
         try:
             return run_setup(setup, directory, store)
         except AgileRLError:
-            directory.discard()  # only where nothing had begun
+            directory.discard()  # only if training had not started
             raise
 
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
-    """Train with records on the console and in the directory, and note there how the run ended."""
+    """Train with records on the console and in the directory, and record how the run ended."""
     run_manifest = import_module("agilerl.training.manifest.build").run_manifest
     try:
         fan_out = Sinks(setup.sinks_of(directory))
@@ -216,7 +215,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
             except Exception as error:
                 if signals.received is None:
                     raise
-                # Ctrl-C reaches the workers of an environment too, and they may be the first to go.
+                # Ctrl-C also reaches an environment's workers, which may exit first.
                 raise Stopped(signals.received) from error
             finally:
                 fan_out.close()
@@ -232,27 +231,27 @@ def _finish(
     setup: Setup, directory: RunDirectory | None, result: Any, signum: int | None, lost: Mapping[str, Any]
 ) -> Run:
     facts = result.counters()
-    if result.best_fitness is None:  # nobody could be copied
+    if result.best_fitness is None:  # no agent could be copied
         finite = [f for generation in result.history for f in generation if math.isfinite(f)]
         facts["best_fitness"] = max(finite, default=None)
     if result.stopped != "target" and result.confirmed is not None:
-        facts["best_fitness"] = result.confirmed  # what the best agent is worth; the other is a maximum of noise
+        facts["best_fitness"] = result.confirmed  # held-out score; the fitness is a biased maximum
     if result.test is not None:
         facts["test"] = result.test.as_dict()
     interrupted = result.stopped == "interrupted"
     if result.best is not None:
-        result.best.set_training_mode(False)  # as `agilerl.load` gives it back: it acts, greedily
+        result.best.set_training_mode(False)  # evaluation mode, like agents returned by `agilerl.load`
     births = list(result.births)
     if directory is not None:
         path = directory.path
         try:
             if result.best is not None:
                 directory.keep_best(result.best)
-            if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink was dropped
+            if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink has failed
                 write_atomic(path / LINEAGE, "".join(map(birth_line, births)))
             directory.finish("interrupted" if interrupted else "done", result=facts, **lost)
             report_on(path)
-        except OSError as error:  # it must not cost the training
+        except OSError as error:  # must not lose the training result
             text = f"{path} could not be written ({error}); the training is not lost."
             warnings.warn(text, AgileRLWarning, stacklevel=3)
     return Run(
@@ -274,7 +273,7 @@ def _finish(
 
 
 def report_on(path: Path) -> None:
-    """Write the run's report; whatever keeps it from being written is a warning, and costs the run nothing."""
+    """Write the run's report; a failure is only a warning."""
     try:
         write_report(path)
     except Exception as error:
@@ -298,16 +297,16 @@ def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, i
         error.add_note(f"once that is mended  {_again(directory.path, setup, is_saved)}")
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
-        if (directory.path / METRICS).is_file():  # it has begun: what there is can be looked at
+        if (directory.path / METRICS).is_file():  # training has started: partial results can be inspected
             report_on(directory.path)
-    except (OSError, MemoryError, RunError) as second:  # the first error is the one to show
+    except (OSError, MemoryError, RunError) as second:  # the first error is raised
         error.add_note(f"run.json could not be written either: {second}")
 
 
 def _again(path: Path, setup: Setup, is_saved: bool) -> str:
-    """The command or the call that goes on with a run, or begins it again; "" where only its script can."""
+    """Return the command or call to resume or restart a run; "" if only its script can."""
     parent = None if setup.parent is None else setup.parent.get("run")
-    if not is_saved and setup.parent is not None:  # its founders are the other run's: a resume would not find them
+    if not is_saved and setup.parent is not None:  # a resume would not find the founders, which are the other run's
         return "" if parent is None or setup.env is not None else command("continue", parent, imports=setup.imports)
     if setup.env is not None:
         return f"agilerl.resume({str(path)!r}, env=env)"
@@ -331,10 +330,10 @@ def resume_training(
     restart: bool = False,
     imports: Sequence[str] = (),
 ) -> Run:
-    """As `agilerl.resume`, which says what its arguments mean; argv, imports: as of `run_training`.
+    """Implement `agilerl.resume`, which documents the arguments; for argv and imports see `run_training`.
 
-    tensorboard, track: None goes on as the run was begun. settings: as of --set, for sections that decide how it goes
-    on. restart: as of `RunStore`.
+    tensorboard, track: None keeps the setting of the original run. settings: as in --set, for sections that may change
+    on resume. restart: see `RunStore`.
     """
     folder = Path(path)
     if not (folder / "checkpoints").is_dir():
@@ -367,7 +366,7 @@ def resume_training(
 
 
 def _has_tensorboard(start: Mapping[str, Any], asked: bool | None) -> bool:
-    """Whether the run goes on with TensorBoard files: as asked, else as it was begun, if TensorBoard is there."""
+    """Whether to write TensorBoard files: as requested, else as in the original run if TensorBoard is installed."""
     if asked is not None or not start.get("tensorboard"):
         return bool(asked)
     if importlib.util.find_spec("tensorboard") is None:
@@ -378,12 +377,12 @@ def _has_tensorboard(start: Mapping[str, Any], asked: bool | None) -> bool:
 
 
 def _check_steps(folder: Path, store: RunStore, manifest: Manifest, steps: int, evolution: bool) -> None:
-    """ConfigError for a new budget below what the run has trained already."""
+    """Raise ConfigError if a new budget is below the steps already trained."""
     counters = {} if store.saved is None else dict(store.saved.body.get("counters") or {})
     members, unit = manifest.training.pop_size, manifest.steps
     is_shared = (
         evolution and manifest.evolution.scheme in SHARED_BUDGETS
-    )  # members that end leave their steps to the others
+    )  # stopped members release their steps to the others
     done = int(counters.get("env_steps_population" if is_shared else "env_steps_member") or 0)
     if steps * (members if is_shared else 1) < done:
         least = -(-done // members) if is_shared else done
@@ -395,7 +394,7 @@ def _check_steps(folder: Path, store: RunStore, manifest: Manifest, steps: int, 
 
 
 def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]:
-    """(configuration, how it was started) of a run, from its checkpoint; without one from its files."""
+    """Return (configuration, start settings) of a run, from its checkpoint or else from its files."""
     if store.saved is not None:
         body = store.saved.body
         if "start" not in body:
@@ -419,14 +418,14 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
 
 
 def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str]:
-    """config.yaml and run.json as the checkpoint has them; what was damaged."""
+    """Restore config.yaml and run.json from the checkpoint; return notes about damaged files."""
     notes, manifest = [], setup.manifest
     try:
         found = directory.manifest().hash()
     except (ConfigError, OSError, ValueError):
         found = ""
     if found != manifest.hash():
-        try:  # an earlier resume may have changed both, and saved no checkpoint after it
+        try:  # an earlier resume may have changed both without saving a checkpoint
             known = directory.facts().get("manifest_hash")
         except RunError:
             known = None

@@ -1,6 +1,7 @@
-"""A manifest as it will be trained: what depends on the environment is filled in, and what cannot be is refused.
+"""Resolve a manifest: fill in settings that depend on the environment, and reject invalid ones.
 
-That happens before anything is written, so that a refused run leaves nothing behind, and `--dry-run` says the same.
+This happens before any file is written, so that a rejected run leaves no files, and `--dry-run` reports the same
+errors.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from agilerl.training.manifest.task import Task
 
 
 def resolve(manifest: Manifest, env: Any = None) -> Manifest:
-    """The manifest as it will be trained: see `task.Task.resolve`."""
+    """Resolve a manifest for training; see `task.Task.resolve`."""
     return Task.of(manifest).resolve(env)
 
 
 def with_encoder(manifest: Manifest, space: Any) -> Manifest:
-    """The manifest with the encoder of `space` written out where nobody has chosen one.
+    """Write out the default encoder for `space`, unless the user has chosen one.
 
-    Dense layers stay in `network.encoder_config`; they read small Dicts, Tuples and images too, laid side by side
-    (`spaces.is_small`). Where the observations, `simba` or `recurrent` ask for another
-    encoder, its keys stand in `network.encoder`, and `encoder_config` is null: that of a preset describes vectors, and
-    is no choice of the user's.
+    Dense layers stay in `network.encoder_config`; they also read small Dicts, Tuples and images, concatenated
+    (`spaces.is_small`). If the observations, `simba` or `recurrent` need another encoder, its keys are written to
+    `network.encoder` and `encoder_config` is null: a preset's `encoder_config` is for vectors, and not chosen by the
+    user.
 
     Raises:
-        ConfigError: the user has described dense layers, which do not read `space`.
+        ConfigError: the user has configured dense layers, which do not read `space`.
     """
     manifest = _without_statistics(manifest, space)
     network = manifest.network
     if isinstance(space, dict) or network.encoder is not None or not _is_other(manifest, space):
-        return manifest  # of several agents each network gets its own encoder
+        return manifest  # multi-agent: each network gets its own encoder
     if network.encoder_config not in (None, Encoder(), _preset_encoder(manifest)):
         raise ConfigError(
             f"network.encoder_config describes dense layers, but {_why(manifest, space)}. "
@@ -52,10 +53,10 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
 
 
 def without_noise(manifest: Manifest, actions: Any) -> Manifest:
-    """The manifest without the general preset's range for noise that persists, where actions are not Box.
+    """Drop the general preset's range of noise persistence unless actions are Box.
 
     Raises:
-        ConfigError: a range of the user's own for actions that have no such noise.
+        ConfigError: a range set by the user for actions without such noise.
     """
     ranges, algo, name = manifest.evolution.restart_ranges, manifest.algorithm.name, "noise_persistence"
     if name not in ranges or isinstance(actions, gym.spaces.Box):
@@ -70,26 +71,26 @@ def without_noise(manifest: Manifest, actions: Any) -> Manifest:
 
 
 def _without_statistics(manifest: Manifest, space: Any) -> Manifest:
-    """The manifest without a preset's running statistics of observations where these are not read as vectors."""
+    """Drop a preset's running observation statistics if the observations are not read as vectors."""
     asked = manifest.algorithm.hyperparameters.get("normalize_observations")
     if not asked or isinstance(space, dict) or (_is_dense(space) and manifest.network.encoder is None):
         return manifest
     is_vector = not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and not is_image(space)
     usual = preset_for(manifest.environment.name, manifest.algorithm.name).algorithm.hyperparameters
     if is_vector or not usual.get("normalize_observations"):
-        return manifest  # of vectors another encoder reads them too; what the user asks for is refused by name
+        return manifest  # other encoders of vectors read them too; explicit requests are rejected by name
     return apply_overrides(manifest, {"algorithm.normalize_observations": False}, "observations")
 
 
 def _is_other(manifest: Manifest, space: gym.Space[Any]) -> bool:
-    """Whether the observations are read by another encoder than dense layers."""
+    """Whether the observations need an encoder other than dense layers."""
     network, recurrent = manifest.network, bool(manifest.algorithm.hyperparameters.get("recurrent"))
     return network.simba or recurrent or _reads_texts(manifest) or not _is_dense(space)
 
 
 def _is_dense(space: gym.Space[Any]) -> bool:
-    """Whether dense layers read the observations by default; of a Dict or Tuple also where an agent will name a part
-    that none reads."""
+    """Whether dense layers read the observations by default; for a Dict or Tuple also if the agent will reject a part
+    that no encoder reads."""
     if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and not is_image(space):
         return True
     try:
@@ -99,12 +100,12 @@ def _is_dense(space: gym.Space[Any]) -> bool:
 
 
 def _reads_texts(manifest: Manifest) -> bool:
-    """Whether the network is a transformer, whose keys alone stand in `network.encoder`."""
+    """Whether the network is a transformer, which is only configured by `network.encoder`."""
     return bool(find_algorithm(manifest.algorithm.name).reads_texts)
 
 
 def _of_texts(manifest: Manifest) -> dict[str, Any]:
-    """The keys of a transformer; ConfigError where the section describes an encoder and a head."""
+    """Return the keys of a transformer; ConfigError if the section describes an encoder and a head."""
     usual, rest = Network(), {"encoder", "encoder_config"}
     changed = [k for k in Network.model_fields if k not in rest and vars(manifest.network)[k] != vars(usual)[k]]
     if changed:
@@ -129,7 +130,7 @@ def _preset_encoder(manifest: Manifest) -> Encoder | None:
 
 
 def _usual_encoder(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any] | None:
-    """The keys that say what is built; None where the encoder's own defaults say it better."""
+    """Return the default encoder's keys; None to use the encoder's own defaults."""
     if manifest.network.simba:
         return None
     if _reads_texts(manifest):
@@ -152,7 +153,7 @@ def check_replay(manifest: Manifest) -> None:
 
 
 def within_replay(manifest: Manifest) -> Manifest:
-    """The manifest with ranges of batches that end at the size of the memory, with a warning where that changes one."""
+    """Limit batch-size ranges to the size of the replay memory, with a warning if one changes."""
     size = manifest.replay_buffer.max_size
     if not manifest.has_replay:
         return manifest
@@ -174,11 +175,10 @@ def within_replay(manifest: Manifest) -> Manifest:
 
 
 def net_config(manifest: Manifest, space: Any) -> dict[str, Any]:
-    """The network section as the networks take it: the encoder's keys are those of the encoder that `space` gets; of
-    several agents, by agent.
+    """Return the network section as network arguments, with the keys of the encoder for `space`; by agent for teams.
 
     Raises:
-        ConfigError: keys of dense layers for an encoder that has none.
+        ConfigError: keys of dense layers for an encoder without dense layers.
     """
     if isinstance(space, dict):
         return {agent: net_config(manifest, own) for agent, own in space.items()}
@@ -192,7 +192,7 @@ def net_config(manifest: Manifest, space: Any) -> dict[str, Any]:
 
 
 def hyperparameter_config(manifest: Manifest) -> HyperparameterConfig:
-    """What evolution may change, with the type of the manifest's own value."""
+    """Build the mutable hyperparameters, with the types of the manifest's values."""
     values = manifest.algorithm.hyperparameters
     bounds = manifest.mutation.rl_hp_selection
     types = {name: int if isinstance(values[name], int) else float for name in bounds}

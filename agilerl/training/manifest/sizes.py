@@ -1,4 +1,4 @@
-"""Whether what a manifest asks for can be in this machine's memory, estimated before any of it is taken."""
+"""Estimate whether a manifest fits into this machine's memory, before any of it is allocated."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from agilerl.errors import ConfigError
 from agilerl.spaces import flat_size, nested
 from agilerl.tree import leaves
 
-# Lower bounds, so that nothing is refused that fits: Python objects of one environment, and of one agent.
+# Lower bounds, so that no feasible run is rejected: Python objects of one environment, and of one agent.
 LANE_BYTES, AGENT_BYTES = 2_000, 20_000
-WEIGHT_BYTES = 4 * 4 * 2  # float32; weight, gradient and two moments; a policy and a second network at least
+WEIGHT_BYTES = 4 * 4 * 2  # float32; weight, gradient and two moments; for at least a policy and a second network
 GIB = 2**30
 
 
 def check_sizes(
     manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any], available: int | None
 ) -> dict[str, int]:
-    """Bytes at least of lanes, networks and memory, by the keys that decide them.
+    """Return lower bounds of the bytes of lanes, networks and memory, by the keys that determine them.
 
     Raises:
-        ConfigError: one of them exceeds the `available` bytes (None: unknown, nothing is refused).
+        ConfigError: one of them exceeds the `available` bytes (None: unknown, no check).
     """
     found = estimate(manifest, space, actions)
     for keys, size in found.items():
@@ -41,7 +41,7 @@ def check_sizes(
 
 
 def estimate(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any]) -> dict[str, int]:
-    """Lower bounds in bytes, by what a user would change."""
+    """Lower bounds in bytes, by manifest key."""
     training, lanes = manifest.training, manifest.environment.num_envs
     members, row = training.pop_size, observation_bytes(space)
     copies = members if training.lockstep else 1
@@ -61,14 +61,14 @@ def estimate(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any])
 
 
 def observation_bytes(space: gym.Space[Any]) -> int:
-    """Of one observation as it is stored."""
+    """Bytes of one stored observation."""
     return sum(
         math.prod(leaf.shape or ()) * np.dtype(leaf.dtype or np.int64).itemsize for leaf in leaves(nested(space))
     )
 
 
 def _weights(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any]) -> Iterator[int]:
-    """Weights of the dense and convolutional layers that the manifest spells out."""
+    """Yield the weights of the dense and convolutional layers in the manifest."""
     network = manifest.network
     is_image = isinstance(space, gym.spaces.Box) and len(space.shape) == 3
     inputs = 1 if is_image else flat_size(space)
@@ -84,11 +84,11 @@ def _weights(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any])
 
 
 def _lists(config: Any) -> Iterator[list[int]]:
-    """Every list of layer sizes in an encoder's keys; what is no number is named when it is built."""
+    """Yield every list of layer sizes in an encoder's keys; non-numeric values are rejected when it is built."""
     for key, value in config.items() if isinstance(config, Mapping) else ():
         sizes = value if isinstance(value, list | tuple) else [value]
         if key in ("hidden_size", "channel_size", "hidden_state_size"):
             whole = [n for n in sizes if isinstance(n, int) and n > 0]
-            yield [*whole, *whole] if len(whole) == 1 else whole  # one width is that of a square layer: LSTM, SimBa
+            yield [*whole, *whole] if len(whole) == 1 else whole  # a single width is a square layer: LSTM, SimBa
         else:
             yield from _lists(value)

@@ -1,4 +1,4 @@
-"""What a manifest trains on, decided once: environments, data or questions for language models."""
+"""Base class of what a manifest trains on: environments, data, or prompts for language models."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Task(ABC):
     """What a manifest trains on.
 
     Attributes:
-        manifest: of the run. source: the class of sources that collects what the algorithm learns from.
-        no_random_play: why uniformly random play is not scored; empty where it is.
+        manifest: of the run. source: source class for the algorithm's experience.
+        no_random_play: reason why uniformly random play is not scored; empty if it is.
     """
 
     no_random_play = ""
@@ -28,7 +28,7 @@ class Task(ABC):
 
     @staticmethod
     def of(manifest: Manifest) -> Task:
-        """The task that a manifest names."""
+        """Return the task of a manifest."""
         kind = "environment_task", "EnvironmentTask"
         if find_algorithm(manifest.algorithm.name).learns_language:
             kind = "language_task", "LanguageTask"
@@ -42,36 +42,36 @@ class Task(ABC):
 
     @abstractmethod
     def resolve(self, env: Any) -> Manifest:
-        """The manifest as it will be trained; what depends on the environment is filled in.
+        """Resolve the manifest for training: fill in settings that depend on the environment.
 
         Args:
-            env: as it was handed over; None for the one that the manifest names.
+            env: passed by the user; None for the one named in the manifest.
 
         Raises:
-            EnvError: the environment cannot be made. ConfigError, AlgorithmError: the algorithm, the networks or the
+            EnvError: the environment cannot be created. ConfigError, AlgorithmError: the algorithm, the networks or the
                 sizes do not fit it, or this machine.
         """
 
     @abstractmethod
     def environments(self, env: Any, device: str) -> tuple[Any, Any]:
-        """(environment to train in, environment to evaluate in)."""
+        """Return (training environment, evaluation environment)."""
 
     @abstractmethod
     def population(self, env: Any, seed: int, device: str) -> list[Any]:
-        """The founders: equal hyperparameters, weights of their own.
+        """Create the founders: equal hyperparameters, independently initialised weights.
 
         Args:
-            env: what they train in, or its `Spaces`.
+            env: training environment, or its `Spaces`.
         """
 
     def score_before(self, founder: Any, env: Any) -> Evaluation | None:
-        """The score of a founder before training, where random play has none; None, as by default, without one."""
+        """Score of a founder before training, if random play is not applicable; None by default."""
         return None
 
     def notes_of(self, baseline: Baseline, before: Evaluation | None) -> list[str]:
-        """Lines of the console about what was scored before training."""
+        """Console lines about the scores before training."""
         return [str(baseline)]
 
     def closing_score(self, agent: Any, env: Any) -> Evaluation | None:
-        """The score of the best agent on held-out questions; None, as by default, where episodes score it later."""
+        """Score of the best agent on held-out prompts; None by default, as episodes score it later."""
         return None

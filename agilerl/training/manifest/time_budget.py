@@ -1,4 +1,4 @@
-"""A budget in minutes: how many steps fit, by the speed of this machine in this environment."""
+"""Time budget: convert minutes to steps by the measured speed of this machine in the environment."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from agilerl.errors import ConfigError
 from agilerl.training.manifest.build import run_manifest
 
 MIN_GENERATIONS = 5
-WITH_EVALUATION = 1.25  # what evaluations and confirmations cost beside training, by experience
-TRIED, LEAST_VECTOR_STEPS = 256, 8  # of one member in a generation of the trial: steps, and vector steps at least
+WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
+TRIED, LEAST_VECTOR_STEPS = 256, 8  # per member and trial generation: steps, and minimum vector steps
 MAX_TRIAL_GENERATIONS = 8  # generations of the trial
-LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds that are timed, and those after which one generation is enough
+LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds to time, and seconds after which one generation is enough
 
 
 def steps_in(
     manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None
 ) -> tuple[int, float, float]:
-    """(budget of one member that takes about so many minutes, environment steps a second of all members, how many
-    minutes it will take: more than were asked for where `MIN_GENERATIONS` do).
+    """Return (budget per member that fits the minutes, environment steps per second of all members, expected minutes).
 
-    Short generations are trained and thrown away, until those after the first one, which warms up, have taken a second;
-    where that one takes ten already it is what is timed. Nothing of it reaches the run that follows, whose random
-    streams are its own.
+    The expected minutes exceed the requested ones if `MIN_GENERATIONS` take longer.
+
+    Short generations are trained and discarded until those after the first one, which is a warm-up, have taken a
+    second. If the first one takes ten seconds, it is the one timed. The trial does not affect the run, whose random
+    streams are separate.
 
     Args:
-        manifest: resolved. env: as it was handed over, None where it is made by its id.
-        check: called between vector steps; what it raises ends the trial, and is raised.
+        manifest: resolved. env: passed by the user, None if created from its id.
+        check: called between vector steps; an exception it raises ends the trial and is propagated.
 
     Raises:
-        ConfigError: not a positive number, or language models, whose budget is prompts.
+        ConfigError: not a positive number, or language models, whose budget is in prompts.
     """
     if not minutes > 0:
         raise ConfigError(f"minutes must be above 0; got {minutes!r}. fix: minutes=10.")
@@ -48,7 +49,7 @@ def steps_in(
         trial_of(manifest), env, seed=training.seed, device=device, sinks=(), evolution=False, check=check,
         callbacks=[watch],
     )  # fmt: skip
-    check()  # a run that is stopped comes back if it has an agent to show
+    check()  # the trial returns normally when interrupted with an agent, so raise here
     rate = watch.rate
     unit = min(training.evo_steps, training.evo_first or training.evo_steps)
     generations = max(MIN_GENERATIONS, round(minutes * 60 * rate / WITH_EVALUATION / members / unit))
@@ -57,10 +58,10 @@ def steps_in(
 
 
 def trial_of(manifest: Manifest) -> Manifest:
-    """What is trained and thrown away: generations of a few steps, that are hardly evaluated."""
+    """Return the manifest of the trial: short generations with minimal evaluations."""
     own, learn_step = {}, int(manifest.algorithm.hyperparameters.get("learn_step") or 1)
     tried = max(TRIED, LEAST_VECTOR_STEPS * manifest.environment.num_envs)
-    if learn_step > tried:  # a rollout: what it costs to learn from a step hardly depends on how many there are
+    if learn_step > tried:  # shorten rollouts: the cost of learning per step barely depends on their length
         own = {"algorithm.learn_step": tried}
     changes = {
         "max_steps": MAX_TRIAL_GENERATIONS * tried, "evo_steps": tried, "evo_first": None, "eval_episodes": 1,
@@ -72,7 +73,7 @@ def trial_of(manifest: Manifest) -> Manifest:
 
 
 class Stopwatch:
-    """Hears of the generations of a trial, and ends it once enough has been timed."""
+    """Callback that times the generations of a trial, and ends it after enough of them."""
 
     def __init__(self, begun: float) -> None:
         self.looks = [(begun, 0)]  # (time, environment steps of all members)
@@ -84,7 +85,7 @@ class Stopwatch:
 
     @property
     def rate(self) -> float:
-        """Environment steps a second."""
+        """Environment steps per second."""
         begin = self.looks[1] if len(self.looks) > 2 else self.looks[0]
         (begun, before), (ended, after) = begin, self.looks[-1]
         return (after - before) / max(1e-6, ended - begun)
