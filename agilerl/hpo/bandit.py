@@ -34,7 +34,7 @@ class Trial:
 
 
 def places_of(agent: Any, ranges: Mapping[str, RLParameter]) -> tuple[float, ...]:
-    """The agent's hyperparameters as shares of their ranges (`Trial.places`)."""
+    """Return the agent's hyperparameters as shares of their ranges (`Trial.places`)."""
     return tuple(share_at(name, each, float(resolve(agent, name))) for name, each in ranges.items())
 
 

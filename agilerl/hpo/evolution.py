@@ -28,7 +28,7 @@ class Evolution(ABC):
         """Whether evolution is enabled; False keeps every population unchanged."""
         return True
 
-    def begin_anew(self, env_steps: int) -> None:  # noqa: B027  # a default, not a hole
+    def begin_anew(self, env_steps: int) -> None:  # noqa: B027  # optional hook
         """New founders start at `env_steps` steps per member; no-op by default."""
 
     @abstractmethod

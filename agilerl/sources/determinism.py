@@ -19,7 +19,7 @@ from agilerl.envs.step import Lanes
 from agilerl.rng import Purpose, seeds, stream
 
 VECTOR_STEPS = 100
-LARGEST_SHARE = 0.01  # of the run's environment steps, for both copies together
+LARGEST_SHARE = 0.01  # maximum share of the run's environment steps, for both copies
 
 
 @dataclass(frozen=True)

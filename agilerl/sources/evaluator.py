@@ -125,7 +125,7 @@ class FitnessEvaluator(ABC):
         """Return the mean of one member over held-out episodes; None by default (unsupported)."""
         return None
 
-    def close(self) -> None:  # noqa: B027  # a default, not a hole
+    def close(self) -> None:  # noqa: B027  # optional hook
         """Release resources; nothing by default."""
 
 
@@ -210,12 +210,12 @@ class Evaluator(FitnessEvaluator):
         found = self._play(learner, lanes, episodes)
         self.limit.say(found.lengths, found.cut)
         fitness, rows = self._fitness(found, episodes), None if self.sum_scores else self._rows(found, episodes)
-        if self.ranks.size > 1:  # each has played as many episodes
+        if self.ranks.size > 1:  # equally many episodes on each
             fitness = self.ranks.average(fitness).tolist()
             rows = None if rows is None else self.ranks.average(rows)
         returns = self.returns = self._each(found, episodes)
         errors = returns.std(1, ddof=1) / math.sqrt(count * self.ranks.size) if count > 1 else np.zeros(members)
-        if self.ranks.size > 1:  # the same numbers everywhere
+        if self.ranks.size > 1:  # must be equal on all ranks
             errors = self.ranks.average(errors)
             self.returns = np.concatenate(self.ranks.gather_rows(returns), 1)
         self.error = float(errors[0])

@@ -41,13 +41,13 @@ NETWORK: dict[str, Any] = {
     "head_config": {"hidden_size": [64]},
 }
 LR, TAU, BATCH = 1e-3, 0.05, 256
-TOGETHER = 25  # updates whose rows are fetched together
+TOGETHER = 25  # updates whose rows are fetched in one call
 AT_ONCE = 4_096  # rows per policy forward pass
 EPSILON = 1e-6  # added to the variance of observations
 SPLIT = 1  # stream key of the data split; 0 is the key of a generation's rows
 
 
-# --- what is held out ------------------------------------------------------------------------------------------------
+# --- held-out data ---------------------------------------------------------------------------------------------------
 
 
 def hold_out(data: Dataset, share: float, run_seed: int) -> tuple[Dataset, Dataset]:
@@ -94,7 +94,7 @@ def unjudged(agent: Any) -> AlgorithmError:
     )
 
 
-# --- what judges ------------------------------------------------------------------------------------------------------
+# --- evaluator --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class FittedEvaluator(FitnessEvaluator):
         """Facts about the held-out data, for records and checkpoints."""
         return {"share": self.options.held_out, "episodes": len(self.firsts), "rows": len(self.rows)}
 
-    # --- as of `Evaluator` --------------------------------------------------------------------------------------------
+    # --- interface of `Evaluator` -------------------------------------------------------------------------------------
 
     def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
         """Same as `population`; without episodes there are no stages."""
@@ -273,7 +273,7 @@ class FittedEvaluator(FitnessEvaluator):
         """Raise AlgorithmError: an agent with a custom `learn` has no policy that the engine can query."""
         raise unjudged(agent)
 
-    # --- its parts ----------------------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _draws(self, generation: int) -> Iterator[np.ndarray]:
         """Yield row indices [K, B] of the updates, K at a time."""

@@ -80,7 +80,7 @@ class LaneSource(Source, Generic[Options]):
         self.eval_env = env if eval_env is None else eval_env
         self.num_envs = foreign.num_envs(env)
         self.notes: list[str] = []
-        self._replaced = 0  # environments, in training and evaluation together
+        self._replaced = 0  # number of environments, in training and evaluation
         self._is_replicable = foreign.can_replicate(env)
         self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 

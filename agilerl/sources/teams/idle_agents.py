@@ -51,7 +51,7 @@ def ends_of_agents(batch: StepBatch) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lowest(space: Space[Any]) -> Any:
-    """Placeholder action of an absent agent for one part: 0, or the lowest discrete action."""
+    """Observation of an absent agent for one part: 0, or the lowest value of a discrete space."""
     return space.start if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else 0
 
 

@@ -165,7 +165,7 @@ def run_training(
     asked = manifest.environment.name
     if env is None:
         manifest = with_known_env(manifest)
-    with StopSignals() as signals:  # a first signal here ends the process at once
+    with StopSignals() as signals:  # a signal takes effect immediately until the first check
         manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
         if minutes is not None:
             manifest = with_minutes(manifest, env, resolve_device(device), minutes, verbose, signals.check)

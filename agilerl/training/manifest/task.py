@@ -1,4 +1,4 @@
-"""Base class of what a manifest trains on: environments, data, or prompts for language models."""
+"""Tasks of a manifest: environments, data, or prompts for language models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agilerl.telemetry.evaluation import Baseline, Evaluation
 
 
 class Task(ABC):
-    """What a manifest trains on.
+    """Base class of tasks: the environments, data or prompts that a manifest trains on.
 
     Attributes:
         manifest: of the run. source: source class for the algorithm's experience.

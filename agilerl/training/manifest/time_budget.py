@@ -14,7 +14,7 @@ from agilerl.training.manifest.build import run_manifest
 MIN_GENERATIONS = 5
 WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
 TRIED, LEAST_VECTOR_STEPS = 256, 8  # per member and trial generation: steps, and minimum vector steps
-MAX_TRIAL_GENERATIONS = 8  # generations of the trial
+MAX_TRIAL_GENERATIONS = 8  # generations of the trial run
 LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds to time, and seconds after which one generation is enough
 
 
