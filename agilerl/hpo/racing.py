@@ -139,8 +139,8 @@ class Restarts(Evolution):
 
     A race is greedy: it may select fast learners that plateau below slower ones. The run keeps its best agent across
     restarts. Training returns count if they are above fitness: a stochastic policy may improve long before its greedy
-    actions do (Swimmer-v5: 154 against a fitness of 52, which kept rising). Below fitness, where exploration puts them,
-    they may rise because noise decays, and are ignored. The median excludes single lucky episodes.
+    actions do (Swimmer-v5: training returns of 154 and rising, at a fitness of 52). Below fitness, where exploration
+    puts them, they may rise because noise decays, and are ignored. The median excludes single lucky episodes.
 
     Args:
         inner: evolution between restarts.
