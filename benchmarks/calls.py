@@ -1,11 +1,11 @@
-"""Claim: how many Python calls one fused vector step takes, with its update (DQN, TD3) or between two (PPO).
+"""Claim: how many Python calls one fused vector step takes, with its update, or between two (PPO).
 
-    python benchmarks/calls.py [--setups dqn td3 ppo] [--steps 100]
+    python benchmarks/calls.py [--setups dqn td3 ppo maddpg matd3] [--steps 100]
 
 Population 4, 16 environments, one update of every member per vector step, batch 128, the networks of
-`throughput_setups.py`. CartPole-v1 and Pendulum-v1 are stepped as arrays, so that what is counted is this package and
-not the environment. The window lies in the middle of a generation: no evaluation, no evolution. PPO's window lies
-within one rollout.
+`throughput_setups.py`, of teams those of `throughput_teams.py`. CartPole-v1, Pendulum-v1 and mpe2's speaker and
+listener are stepped as arrays, so that what is counted is this package and not the environment. The window lies in the
+middle of a generation: no evaluation, no evolution. PPO's window lies within one rollout.
 
 Counted are the events of `sys.setprofile`. `calls` are entries of this package's own functions; generator expressions
 and comprehensions do not count, since Python 3.12 makes no frames of the latter. `all_calls` are entries of all Python
@@ -24,7 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from throughput_setups import LANES, MEMBERS, net_config
+from throughput_setups import LANES, MEMBERS, REPLAY, net_config
+from throughput_teams import NETWORK, SPEAKER
 
 PACKAGE = str(Path(__file__).parents[1] / "agilerl") + os.sep
 INLINE = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
@@ -33,6 +34,8 @@ SETUPS: dict[str, dict[str, Any]] = {
     "dqn": {"algo": "DQN", "env": "CartPole-v1", "hp": {"batch_size": 128, "learn_step": LANES, "double": True}},
     "td3": {"algo": "TD3", "env": "Pendulum-v1", "hp": {"batch_size": 128, "learn_step": LANES}},
     "ppo": {"algo": "PPO", "env": "CartPole-v1", "hp": {"batch_size": 128}},
+    "maddpg": {"algo": "MADDPG", "team": f"mpe2.{SPEAKER}", "hp": {"batch_size": 128, "learn_step": LANES}},
+    "matd3": {"algo": "MATD3", "team": f"mpe2.{SPEAKER}", "hp": {"batch_size": 128, "learn_step": LANES}},
 }
 
 
@@ -76,40 +79,55 @@ class Window:
 
 def count(setup: dict[str, Any], steps: int, members: int = MEMBERS, lanes: int = LANES, **network: Any) -> Window:
     """Train one generation that is long enough, and count within it."""
+    window, total = Window(WARM_UP, steps), (WARM_UP + steps + 2) * lanes
+    hp = {"learn_step": total, **setup["hp"]}  # of PPO: its window ends before the rollout does
+    options: dict[str, Any] = {
+        "max_steps": total, "evo_steps": total, "verbose": False, "seed": 0, "learner": "fused", "sinks": [window],
+    }  # fmt: skip
+    made: dict[str, Any] = {"population_size": members, "num_envs": lanes, "algo_kwargs": hp, "seed": 0}
+    try:
+        (_train_team if "team" in setup else _train)(setup, network, made, options)
+    finally:
+        sys.setprofile(None)
+    assert window.seen >= window.first + window.steps
+    return window
+
+
+def _train(setup: dict[str, Any], network: dict[str, Any], made: dict[str, Any], options: dict[str, Any]) -> None:
     from agilerl.components.replay_buffer import ReplayBuffer
     from agilerl.training.train_off_policy import train_off_policy
     from agilerl.training.train_on_policy import train_on_policy
     from agilerl.utils.utils import create_population, make_vect_envs
 
-    env = make_vect_envs(setup["env"], num_envs=lanes)
-    total = (WARM_UP + steps + 2) * lanes
-    hp = {"learn_step": total, **setup["hp"]}  # of PPO: its window ends before the rollout does
-    population = create_population(
-        setup["algo"],
-        network or net_config(layer_norm=False),
-        None,
-        env.single_observation_space,
-        env.single_action_space,
-        population_size=members,
-        num_envs=lanes,
-        algo_kwargs=hp,
-        seed=0,
-    )
-    window = Window(WARM_UP, steps)
-    options: dict[str, Any] = {
-        "max_steps": total, "evo_steps": total, "eval_steps": 1, "verbose": False, "seed": 0, "learner": "fused",
-        "sinks": [window],
-    }  # fmt: skip
+    env, network = make_vect_envs(setup["env"], num_envs=made["num_envs"]), network or net_config(layer_norm=False)
+    spaces = env.single_observation_space, env.single_action_space
+    population = create_population(setup["algo"], network, None, *spaces, **made)
     try:
         if setup["algo"] == "PPO":
-            train_on_policy(env, setup["env"], pop=population, **options)
+            train_on_policy(env, setup["env"], pop=population, eval_steps=1, **options)
         else:
-            train_off_policy(env, setup["env"], pop=population, memory=ReplayBuffer(max_size=10_000), **options)
+            memory = ReplayBuffer(max_size=REPLAY)
+            train_off_policy(env, setup["env"], pop=population, memory=memory, eval_steps=1, **options)
     finally:
-        sys.setprofile(None)
         env.close()
-    assert window.seen >= window.first + window.steps
-    return window
+
+
+def _train_team(setup: dict[str, Any], network: dict[str, Any], made: dict[str, Any], options: dict[str, Any]) -> None:
+    from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
+    from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
+    from agilerl.utils.utils import create_population, make_multi_agent_vect_envs
+
+    env = make_multi_agent_vect_envs(setup["team"], num_envs=made["num_envs"])
+    ids = list(env.possible_agents)
+    spaces = [[of(agent) for agent in ids] for of in (env.single_observation_space, env.single_action_space)]
+    population = create_population(setup["algo"], network or NETWORK, {"AGENT_IDS": ids}, *spaces, **made)
+    memory = MultiAgentReplayBuffer(max_size=REPLAY, agent_ids=ids)
+    try:
+        train_multi_agent_off_policy(
+            env, setup["team"], setup["algo"], population, memory=memory, eval_steps=1, **options
+        )
+    finally:
+        env.close()
 
 
 def line(name: str, window: Window) -> dict[str, Any]:

@@ -142,23 +142,24 @@ class MADDPG(team_critics.CentralisedCritics):
         taken = features * team_critics.presence(self, batch.obs, features)
         discounts = batch.discounts(engine.hp["gamma"])
         with torch.no_grad():
-            following = team_critics.next_actions(self, engine, batch)
+            following = team_critics.next_actions(self, engine, batch, axis)
         losses, policy_losses = [], []
         errors: dict[int, Tensor] = {}
-        for groups in team_critics.alike(self):
-            critics, count = tuple(f"critics.{group}" for group in groups), len(self.grouped_agents[groups[0]])
-            weight, deciding = team_critics.weights_of(self, batch, groups, axis)
+        for alike in self.actions.alike:
+            critics, count = tuple(f"critics.{group}" for group in alike.groups), alike.count
+            weight, deciding = team_critics.weights_of(batch, alike, axis)
             with torch.no_grad():
-                after = team_critics.critic_values(engine.targets(critics), batch.next_obs, [following] * count, axis)
-                reward, discount = (team_critics.of_groups(self, groups, x, axis) for x in (batch.reward, discounts))
+                after = team_critics.critic_values(engine.targets(critics), batch.next_obs, following, count, axis)
+                reward, discount = (team_critics.of_groups(alike, x, axis) for x in (batch.reward, discounts))
                 goal = bootstrap(reward, discount, after)
-            value = team_critics.critic_values(engine.networks(critics), batch.obs, [taken] * count, axis)
+            value = team_critics.critic_values(engine.networks(critics), batch.obs, taken, count, axis)
             loss, error = weighted_squared_error(value, goal, weight)
-            engine.minimise(tuple(f"critic_optimizers.{group}" for group in groups), loss)
+            engine.minimise(tuple(f"critic_optimizers.{group}" for group in alike.groups), loss)
             losses.append(loss.detach().sum(0))
-            errors |= team_critics.errors_of(self, groups, error, axis)
-            of_policy = team_critics.policy_loss(self, engine, batch, groups, critics, taken, deciding)
-            engine.minimise(tuple(f"actor_optimizers.{group}" for group in groups), of_policy)
+            if batch.wants_priorities:
+                errors |= team_critics.errors_of(alike, error, axis)
+            of_policy = team_critics.policy_loss(self, engine, batch, alike, critics, taken, deciding, axis)
+            engine.minimise(tuple(f"actor_optimizers.{group}" for group in alike.groups), of_policy)
             policy_losses.append(of_policy.detach().sum(0))
             engine.track(critics, engine.hp["tau"])
         for name in self.registry.policies:

@@ -146,26 +146,28 @@ class MATD3(team_critics.CentralisedCritics):
         taken = features * team_critics.presence(self, batch.obs, features)
         discounts = batch.discounts(hp["gamma"])
         with torch.no_grad():
-            following = team_critics.next_actions(self, engine, batch, lambda raw: self._smoothed(raw, batch, hp))
+            following = team_critics.next_actions(self, engine, batch, axis, lambda raw: self._smoothed(raw, batch, hp))
         is_policy_step = batch.number % self.policy_freq == 0
         losses, policy_losses = [], []
         errors: dict[int, Tensor] = {}
-        for groups in team_critics.alike(self):
+        for alike in self.actions.alike:
+            groups, count = alike.groups, alike.count
             first = tuple(f"critics_1.{group}" for group in groups)
-            names, count = (*first, *(f"critics_2.{group}" for group in groups)), len(self.grouped_agents[groups[0]])
-            weight, deciding = team_critics.weights_of(self, batch, groups, axis)
+            names = (*first, *(f"critics_2.{group}" for group in groups))
+            weight, deciding = team_critics.weights_of(batch, alike, axis)
             with torch.no_grad():
-                after = team_critics.critic_values(engine.targets(names), batch.next_obs, [following] * count, axis)
-                reward, discount = (team_critics.of_groups(self, groups, x, axis) for x in (batch.reward, discounts))
+                after = team_critics.critic_values(engine.targets(names), batch.next_obs, following, count, axis)
+                reward, discount = (team_critics.of_groups(alike, x, axis) for x in (batch.reward, discounts))
                 goal = twin_target(reward, discount, *after.chunk(2))
-            values = team_critics.critic_values(engine.networks(names), batch.obs, [taken] * count, axis)
+            values = team_critics.critic_values(engine.networks(names), batch.obs, taken, count, axis)
             loss, error = weighted_squared_error(values, torch.cat((goal, goal)), torch.cat((weight, weight)))
             engine.minimise(tuple(f"critic_{k}_optimizers.{group}" for k in (1, 2) for group in groups), loss)
             losses.append(loss.detach().sum(0))
-            larger = torch.stack(error.abs().chunk(2)).amax(0)  # of both critics
-            errors |= team_critics.errors_of(self, groups, larger, axis)
+            if batch.wants_priorities:
+                larger = torch.stack(error.abs().chunk(2)).amax(0)  # of both critics
+                errors |= team_critics.errors_of(alike, larger, axis)
             if is_policy_step:
-                of_policy = team_critics.policy_loss(self, engine, batch, groups, first, taken, deciding)
+                of_policy = team_critics.policy_loss(self, engine, batch, alike, first, taken, deciding, axis)
                 engine.minimise(tuple(f"actor_optimizers.{group}" for group in groups), of_policy)
                 policy_losses.append(of_policy.detach().sum(0))
                 engine.track(names, hp["tau"])

@@ -14,6 +14,7 @@ from torch import Tensor
 from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.components.data import to_tensordict, with_batch_axis
+from agilerl.components.row_store import Rows
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.team import SeenByTeam, by_name, nothing
@@ -22,6 +23,7 @@ from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
 TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
+MASKS = frozenset({("next_mask",), ("obs_mask",)})  # paths of what is kept of them
 FREE = "field_"  # how fields of unknown meaning are kept, by their places
 
 
@@ -96,6 +98,46 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         starts = [np.ravel(foreign.start(action_spaces[agent])) for agent in self.agent_ids]
         each = zip(starts, self._widths.values(), strict=True)
         self._starts = np.concatenate([np.broadcast_to(start, width) for start, width in each]).astype(np.float32)
+
+    # -- the engine's interface, of steps of a vector ------------------------------------------------------------------
+
+    def _step_rows(
+        self, transition: tuple[Any, ...], next_mask: np.ndarray | None, obs_mask: np.ndarray | None
+    ) -> Rows:
+        """As of any memory: dicts of arrays, and of dicts of arrays, are laid out without a call for each leaf."""
+        known = () if self._fields is None else self._fields
+        if next_mask is not None or obs_mask is not None or not MASKS.isdisjoint(known):
+            return super()._step_rows(transition, next_mask, obs_mask)
+        rows: Rows = {}
+        for name, value in zip(FIELDS, transition, strict=True):
+            parts = {(name, key): part for key, part in value.items()} if type(value) is dict else {(name,): value}
+            for path, part in parts.items():
+                for key, leaf in part.items() if type(part) is dict else ((None, part),):
+                    if type(leaf) is not np.ndarray or not leaf.ndim:
+                        return super()._step_rows(transition, next_mask, obs_mask)
+                    rows[path if key is None else (*path, key)] = leaf
+        self._check(rows, in_lanes=True)
+        return rows
+
+    def gather(self, indices: np.ndarray | Tensor) -> dict[str, Any]:
+        """As of any memory; rewards and ends are by agent, and no field costs a call."""
+        fields = self._fields or {}
+        if ("obs", PRESENT) not in fields:  # nothing yet, or fields of the user's own
+            return super().gather(indices)
+        data, out = self._gather(indices), dict[str, Any]()
+        for path, values in data.items():
+            field, role = fields[path], path[0]
+            is_choice = role == "action" and not field.dtype.is_floating_point
+            if is_choice:
+                values = values.long()
+            elif field.columns is None and role in ("reward", "done"):
+                values = values.to(self.dtype)
+            into = out
+            for key in path[:-1]:
+                into = into.setdefault(key, {})
+            is_number = (field.is_scalar or is_choice) and field.shape == (1,)
+            into[path[-1]] = values.squeeze(-1) if is_number else values
+        return out
 
     # -- in ----------------------------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class Acting:
         if not watch.any_sound:
             return False
         obs, info, shape = self.obs, self.info, (len(self.agents), self.num_envs)
-        rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else trees.reshape(obs, *shape)
+        rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else _by_member(obs, shape)
         mask = self._masks.of(info, self.lanes.num_lanes) if info else None
         legal = None if mask is None else mask.reshape(*shape, -1)
         if self.replay.memory.counter * self.ranks.size < self.options.random_steps:
@@ -156,3 +156,18 @@ class Acting:
         for row, part in enumerate(found):
             noise[:, row, : part.shape[1]] = part
         return noise
+
+
+def _by_member(obs: Any, shape: tuple[int, int]) -> Any:
+    """As `tree.reshape`: leaves [N·E, ...] as [N, E, ...]; a dict of dicts, as a team's is, without a call a leaf."""
+    if type(obs) is not dict:
+        return trees.reshape(obs, *shape)
+    rows: dict[str, Any] = {}
+    for key, part in obs.items():
+        if type(part) is np.ndarray:
+            rows[key] = part.reshape(*shape, *part.shape[1:])
+        elif type(part) is dict and all(type(leaf) is np.ndarray for leaf in part.values()):
+            rows[key] = {name: leaf.reshape(*shape, *leaf.shape[1:]) for name, leaf in part.items()}
+        else:
+            rows[key] = trees.reshape(part, *shape)
+    return rows

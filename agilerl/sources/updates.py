@@ -196,7 +196,7 @@ class Updates:
 
     def batches(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> list[TransitionBatch]:
         """Batches [N_g, B, ...] from rows `indices` [updates, N_g, B]; beyond a member's own size the weight is 0."""
-        count, prepare = len(indices), self.learner.prepare
+        count, prepare = len(indices), self.learner.groups[plan.number].prepare
         if plan.learns_from_both:
             assert plan.gammas is not None
             rows = self.replay.gather_both(indices, plan.gammas)
@@ -226,8 +226,8 @@ class Updates:
         noise = self._draw_noise(plan, sizes, count) if plan.draws_noise else {}
         each: dict[str, Sequence[Any]] = {name: values.unbind() for name, values in fields.items()}
         for name in ("obs", "next_obs"):
-            prepared = prepare(plan.number, rows[name])
-            each[name] = prepared.unbind() if isinstance(prepared, Tensor) else trees.unbind(prepared)
+            prepared = prepare(rows[name])
+            each[name] = prepared.unbind() if isinstance(prepared, Tensor) else _unbound(prepared, count)
         last = count - 1
         for row, (member, size) in enumerate(zip(plan.members, sizes, strict=True)):
             if size:
@@ -279,6 +279,24 @@ class Updates:
                 stacked[:, row, : parts[name].shape[1]] = parts[name]
             noise[name] = plan.to_device(torch.from_numpy(stacked))
         return noise
+
+
+def _unbound(tree: Any, count: int) -> list[Any]:
+    """As `tree.unbind`, leaves [count, ...]; what is a dict of dicts, as a team's is, without a call for each leaf."""
+    if type(tree) is not dict:
+        return trees.unbind(tree)
+    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    for key, part in tree.items():
+        if isinstance(part, Tensor):
+            parts: Sequence[Any] = part.unbind()
+        elif type(part) is dict and all(isinstance(leaf, Tensor) for leaf in part.values()):
+            inner = [leaf.unbind() for leaf in part.values()]
+            parts = [dict(zip(part, row, strict=True)) for row in zip(*inner, strict=True)]
+        else:
+            parts = trees.unbind(part)
+        for row, own in zip(rows, parts, strict=True):
+            row[key] = own
+    return rows
 
 
 def _twice(plan: Plan, weight: Tensor) -> Tensor:

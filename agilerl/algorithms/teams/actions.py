@@ -7,7 +7,7 @@ Critics read features: one-hot choices, or the raw components.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
+from agilerl.algorithms.teams.names import group_of
 from agilerl.envs.teams import Team
 from agilerl.errors import AlgorithmError
 from agilerl.networks.actors import check_bounded, rescale_action
@@ -24,8 +25,15 @@ from agilerl.spaces import nested
 from agilerl.tree import leaves
 
 
+class _Layout:
+    """What follows from the fields is worked out once, and is in no copy and no pickle."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: vars(self)[field.name] for field in fields(self)}  # type: ignore[arg-type]  # a dataclass
+
+
 @dataclass(frozen=True)
-class AgentAction:
+class AgentAction(_Layout):
     """The actions of one agent.
 
     Attributes:
@@ -84,68 +92,84 @@ class AgentAction:
         finite = np.isfinite(self.low) & np.isfinite(self.high)
         return np.where(finite, self.low, -1.0), np.where(finite, self.high, 1.0)
 
-    @property
+    @cached_property
     def is_choice(self) -> bool:
         return bool(self.sizes)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Outputs of a policy, and features of an action: logits, or raw components."""
         return sum(self.sizes) or self.size
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Numbers of a stored action."""
         return sum(part.columns for part in self.parts) or len(self.sizes) or self.size
 
-    @property
+    @cached_property
     def mask_width(self) -> int:
         """Entries of its part of a team's mask of legal actions, see `envs.masks`."""
         return sum(part.mask_width for part in self.parts) or sum(self.sizes) or (2 * self.size if self.bits else 0)
+
+    # Updates ask these of every agent: each is one call, in which nothing else of this package is called.
 
     def features(self, stored: Tensor) -> Tensor:
         """Stored actions [..., columns] as critics read them [..., width]."""
         if not self.is_choice:
             return stored
-        return joined([_one_hot(stored[..., k : k + 1], n, stored) for k, n in enumerate(self.sizes)])
+        parts = []
+        for k, size in enumerate(self.sizes):
+            zeros = stored.new_zeros(*stored.shape[:-1], size)  # torch's own one-hot looks for the largest number first
+            parts.append(zeros.scatter_(-1, stored[..., k : k + 1].long(), 1))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def chosen(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         """One-hot features [..., width] of the most probable legal choices."""
-        parts = self._parts(masked_logits(logits, mask))
-        return joined([_one_hot(part.argmax(-1, keepdim=True), part.shape[-1], logits) for part in parts])
+        scores = logits if mask is None else masked_logits(logits, mask)
+        parts = []
+        for part in (scores,) if len(self.sizes) == 1 else torch.split(scores, list(self.sizes), -1):
+            parts.append(logits.new_zeros(part.shape).scatter_(-1, part.argmax(-1, keepdim=True), 1))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def straight_through(self, logits: Tensor, gumbel: Tensor, temperature: float, mask: Tensor | None) -> Tensor:
         """A sampled one-hot choice whose gradient is that of its relaxation [..., width].
 
-        y = softmax((logits + g) / τ); the value is the one-hot of its largest entry, the gradient that of y (Jang et
-        al. 2017, arXiv:1611.01144, eq. 2 and section 2.2).
+        y = softmax((logits + g) / τ) over the legal choices of each component; the value is the one-hot of its largest
+        entry, the gradient that of y (Jang et al. 2017, arXiv:1611.01144, eq. 2 and section 2.2).
         """
-        relaxed = self._parts(self.relaxed(logits + gumbel, temperature, mask))
-        hard = [_one_hot(part.argmax(-1, keepdim=True), part.shape[-1], part) for part in relaxed]
-        return joined([h - part.detach() + part for h, part in zip(hard, relaxed, strict=True)])
+        scores = logits + gumbel
+        scores = scores if mask is None else masked_logits(scores, mask)
+        scores = scores if temperature == 1 else scores / temperature
+        parts = []
+        for part in (scores,) if len(self.sizes) == 1 else torch.split(scores, list(self.sizes), -1):
+            relaxed = part.softmax(-1)
+            hard = relaxed.new_zeros(relaxed.shape).scatter_(-1, relaxed.argmax(-1, keepdim=True), 1)
+            parts.append(hard - relaxed.detach() + relaxed)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def relaxed(self, scores: Tensor, temperature: float, mask: Tensor | None) -> Tensor:
         """softmax(scores / τ) over the legal choices of each component [..., width]."""
-        scores = masked_logits(scores, mask)
-        return joined([part.softmax(-1) for part in self._parts(scores if temperature == 1 else scores / temperature)])
-
-    def _parts(self, x: Tensor) -> Sequence[Tensor]:
-        """[..., width] by components: most agents have one, which is no call then."""
-        return [x] if len(self.sizes) == 1 else torch.split(x, list(self.sizes), -1)
-
-
-def _one_hot(choice: Tensor, size: int, like: Tensor) -> Tensor:
-    """Numbers of choices [..., 1] as [..., size] of 0 and 1; torch's own looks for the largest number first."""
-    return like.new_zeros(*choice.shape[:-1], size).scatter_(-1, choice.long(), 1)
-
-
-def joined(parts: Sequence[Tensor], axis: int = -1) -> Tensor:
-    """Parts side by side along `axis`. One by itself needs no call, and most agents and groups have one."""
-    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), axis)
+        scores = masked_logits(scores, mask) / temperature
+        return torch.cat([part.softmax(-1) for part in torch.split(scores, list(self.sizes), -1)], -1)
 
 
 @dataclass(frozen=True)
-class TeamActions:
+class Alike:
+    """Groups of as many agents, whose critics therefore read the same inputs: one pass judges all of them.
+
+    Attributes:
+        groups: their names. agents: of each, its agents. numbers: of each, the places of its agents in the team.
+        count: agents of one group.
+    """
+
+    groups: tuple[str, ...]
+    agents: tuple[tuple[str, ...], ...]
+    numbers: tuple[tuple[int, ...], ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class TeamActions(_Layout):
     """The actions of all agents, side by side in their order.
 
     Attributes:
@@ -171,6 +195,27 @@ class TeamActions:
         return _slices(self.agents, [one.width for one in self.each])
 
     @cached_property
+    def by_agent(self) -> dict[str, AgentAction]:
+        """The actions of each agent."""
+        return dict(zip(self.agents, self.each, strict=True))
+
+    @cached_property
+    def alike(self) -> tuple[Alike, ...]:
+        """The groups by their size, in order."""
+        groups: dict[str, list[int]] = {}
+        for number, agent in enumerate(self.agents):
+            groups.setdefault(group_of(agent), []).append(number)
+        found: dict[int, dict[str, tuple[int, ...]]] = {}
+        for group, own in groups.items():
+            found.setdefault(len(own), {})[group] = tuple(own)
+        return tuple(
+            Alike(
+                tuple(own), tuple(tuple(self.agents[k] for k in ks) for ks in own.values()), tuple(own.values()), count
+            )
+            for count, own in found.items()
+        )
+
+    @cached_property
     def owners(self) -> np.ndarray:
         """[F] int64: whose feature each of them is, by number of the agent."""
         return np.repeat(np.arange(len(self.each)), [one.width for one in self.each])
@@ -185,18 +230,18 @@ class TeamActions:
         """Of the components of all Box actions [..., C]; empty for agents that choose."""
         return _slices(self.agents, [one.size for one in self.each])
 
-    @property
+    @cached_property
     def components(self) -> int:
         """Components of all Box actions."""
         return sum(one.size for one in self.each)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Outputs of all policies."""
         return sum(one.width for one in self.each)
 
     def of_agent(self, agent: str) -> AgentAction:
-        return self.each[self.agents.index(agent)]
+        return self.by_agent[agent]
 
     def mask_of(self, agent: str, mask: Any) -> Any:
         """The agent's part of a mask [..., W]; None where there is none, or it does not choose."""
@@ -222,7 +267,7 @@ class TeamActions:
                 raw = out if noise is None else out + noise[..., self.boxes[agent]]
                 stored[..., self.columns[agent]] = np.clip(raw, -1, 1)
                 continue
-            legal = self.mask_of(agent, mask)
+            legal = None if mask is None else mask[..., self.masks[agent]]
             scores = out if gumbel is None else out + gumbel[..., self.widths[agent]]
             scores = scores if legal is None else np.where(legal, scores, -np.inf)
             parts = np.split(scores, np.cumsum(one.sizes)[:-1], axis=-1)

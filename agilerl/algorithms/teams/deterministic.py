@@ -6,7 +6,7 @@ of one batch, agent by agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -18,7 +18,7 @@ from agilerl import tree
 from agilerl.algorithms.base import actions as base_actions
 from agilerl.algorithms.base.actions import noise_paths
 from agilerl.algorithms.base.building import check_memory
-from agilerl.algorithms.teams.actions import joined
+from agilerl.algorithms.teams.actions import Alike
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.networks import by_group
 from agilerl.engine.modules import soft_update
@@ -193,6 +193,8 @@ def noise_by_component(team: Team, name: str, given: Any) -> Any:
 
 
 # --- agents of a group as more rows of one batch --------------------------------------------------------------------
+#
+# All of it runs in every update: what is the same in each is looked up in `TeamActions`, and small steps are no calls.
 
 
 def batch_axis(batch: TransitionBatch) -> int:
@@ -200,22 +202,27 @@ def batch_axis(batch: TransitionBatch) -> int:
     return batch.reward.dim() - 2
 
 
-def rows_of(per_agent: Tensor, own: list[int], axis: int) -> Tensor:
+def rows_of(per_agent: Tensor, own: Sequence[int], axis: int) -> Tensor:
     """[..., B, M] -> [..., K·B] of the agents `own`, agent by agent."""
-    return joined([per_agent[..., k] for k in own], axis)
+    parts = [per_agent[..., k] for k in own]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
-def outputs_of(policy: Any, obs: Any, agents: list[str], axis: int) -> list[Tensor]:
+def outputs_of(policy: Any, obs: Any, agents: Sequence[str], axis: int) -> Sequence[Tensor]:
     """A policy's outputs for each of its agents [..., B, out]."""
-    seen = [obs[AGENTS][agent] for agent in agents]
-    if len(seen) == 1:
-        return [policy(seen[0])]
-    return list(policy(tree.concatenate(seen, axis)).chunk(len(agents), axis))
+    seen = obs[AGENTS]
+    if len(agents) == 1:
+        return (policy(seen[agents[0]]),)
+    outputs: Sequence[Tensor] = policy(tree.concatenate([seen[agent] for agent in agents], axis)).chunk(
+        len(agents), axis
+    )
+    return outputs
 
 
-def critic_values(critic: Any, obs: Any, actions: list[Tensor], axis: int) -> Tensor:
-    """Values [..., K·B] of the K agents of a group, each for its own idea of the team's actions [..., B, F]."""
-    values: Tensor = critic(*critic_inputs(obs, actions, axis)).squeeze(-1)
+def critic_values(critic: Any, obs: Any, actions: Tensor, count: int, axis: int) -> Tensor:
+    """Values [..., K·B] of the K agents of a group, all of them for the same actions of the team [..., B, F]."""
+    joint, read = (obs.get(JOINT, obs[AGENTS]), actions) if count == 1 else critic_inputs(obs, [actions] * count, axis)
+    values: Tensor = critic(joint, read).squeeze(-1)
     return values
 
 
@@ -233,110 +240,101 @@ def critic_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tens
     return joint, torch.cat(told, axis)
 
 
-def alike(team: Team) -> list[list[str]]:
-    """Groups whose critics read the same inputs: those of as many agents. One pass judges all of them."""
-    found: dict[int, list[str]] = {}
-    for group, agents in team.grouped_agents.items():
-        found.setdefault(len(agents), []).append(group)
-    return list(found.values())
-
-
-def of_groups(team: Team, groups: list[str], per_agent: Tensor, axis: int) -> Tensor:
+def of_groups(alike: Alike, per_agent: Tensor, axis: int) -> Tensor:
     """[..., B, M] -> [G, ..., K·B] of the agents of G groups."""
-    return torch.stack([rows_of(per_agent, own, axis) for own in numbers_of(team, groups)])
-
-
-def numbers_of(team: Team, groups: list[str]) -> list[list[int]]:
-    """The places of the groups' agents, group by group."""
-    return [[team.agent_ids.index(agent) for agent in team.grouped_agents[group]] for group in groups]
+    if alike.count == 1:
+        return torch.stack([per_agent[..., own[0]] for own in alike.numbers])
+    return torch.stack([torch.cat([per_agent[..., k] for k in own], axis) for own in alike.numbers])
 
 
 def presence(team: Team, obs: Any, like: Tensor) -> Tensor:
     """[..., B, F]: 1 in the features of the agents that are there, or wait and hold what they did last."""
     there = obs[PRESENT] if WAITING not in obs else obs[PRESENT] + obs[WAITING]
-    return _by_feature(team, there, like)
+    found: Tensor = there.to(like).index_select(-1, torch.from_numpy(team.actions.owners).to(like.device))
+    return found
 
 
-def _by_feature(team: Team, by_agent: Tensor, like: Tensor) -> Tensor:
-    """[..., B, M] as [..., B, F]."""
-    owners = torch.from_numpy(team.actions.owners).to(like.device)
-    return by_agent.to(like).index_select(-1, owners)
-
-
-def weights_of(team: Team, batch: TransitionBatch, groups: list[str], axis: int) -> tuple[Tensor, Tensor]:
+def weights_of(batch: TransitionBatch, alike: Alike, axis: int) -> tuple[Tensor, Tensor]:
     """(critics', policies') weights of the rows [G, ..., K·B], over the agents of each group: 0 for agents that were
     not there.
 
     Those of critics count agents that wait as well: what they get meanwhile, and what follows, is what their last
     action was worth, and reaches it step by step through the values of the states in which they hold it.
     """
-    count, weight = len(team.grouped_agents[groups[0]]), batch.weight.unsqueeze(-1)
-    weight = weight if count == 1 else weight / count
+    weight = batch.weight.unsqueeze(-1)
+    weight = weight if alike.count == 1 else weight / alike.count
     there = batch.obs[PRESENT].to(weight)
-    deciding = of_groups(team, groups, weight * there, axis)
+    deciding = of_groups(alike, weight * there, axis)
     if WAITING not in batch.obs:
         return deciding, deciding
-    return of_groups(team, groups, weight * (there + batch.obs[WAITING].to(weight)), axis), deciding
+    return of_groups(alike, weight * (there + batch.obs[WAITING].to(weight)), axis), deciding
 
 
 def next_actions(
-    team: Team, engine: UpdateEngine, batch: TransitionBatch, smooth: Callable[[Tensor], Tensor] | None = None
+    team: Team,
+    engine: UpdateEngine,
+    batch: TransitionBatch,
+    axis: int,
+    smooth: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """What the target policies do next [..., B, F]; `smooth` changes it before. Who waits then holds what it did last,
     and of other agents that are not there it is 0."""
     found: dict[str, Tensor] = {}
+    actions, obs, legal = team.actions, batch.next_obs, batch.next_mask
     for group, agents in team.grouped_agents.items():
-        outputs = outputs_of(engine.target(f"actors.{group}"), batch.next_obs, agents, batch_axis(batch))
+        outputs = outputs_of(engine.target(f"actors.{group}"), obs, agents, axis)
         for agent, out in zip(agents, outputs, strict=True):
-            one, legal = team.actions.of_agent(agent), team.actions.mask_of(agent, batch.next_mask)
-            found[agent] = one.chosen(out, legal) if one.is_choice else out
+            one, own = actions.by_agent[agent], None if legal is None else legal[..., actions.masks[agent]]
+            found[agent] = one.chosen(out, own) if one.is_choice else out
     chosen = torch.cat([found[agent] for agent in team.agent_ids], -1)
     if smooth is not None:
         chosen = smooth(chosen)
-    there = _by_feature(team, batch.next_obs[PRESENT], chosen)
-    if LAST_ACTION not in batch.next_obs:
+    owners = torch.from_numpy(actions.owners).to(chosen.device)
+    there: Tensor = obs[PRESENT].to(chosen).index_select(-1, owners)
+    if LAST_ACTION not in obs:
         return chosen * there
-    waits = _by_feature(team, batch.next_obs[WAITING], chosen)
-    return chosen * there + team.actions.features(batch.next_obs[LAST_ACTION].to(chosen)) * waits
+    waits: Tensor = obs[WAITING].to(chosen).index_select(-1, owners)
+    return chosen * there + actions.features(obs[LAST_ACTION].to(chosen)) * waits
 
 
 def policy_loss(
     team: Team,
     engine: UpdateEngine,
     batch: TransitionBatch,
-    groups: list[str],
+    alike: Alike,
     critics: tuple[str, ...],
     taken: Tensor,
     weight: Tensor,
+    axis: int,
 ) -> Tensor:
     """[G, ...]: each agent of a group replaces its own action by its policy's; the others' are those of the replay
     (arXiv:1706.02275, eq. 5). Logits are kept small as in the authors' released code.
 
     Args:
-        groups: `alike` ones. critics: of each of them. taken: [..., B, F]. weight: [G, ..., K·B].
+        critics: of each of the groups. taken: [..., B, F]. weight: [G, ..., K·B].
     """
-    axis, inputs, sizes = batch_axis(batch), [], []
-    for group in groups:
-        agents, replaced = team.grouped_agents[group], []
-        outputs = outputs_of(engine.network(f"actors.{group}"), batch.obs, agents, axis)
+    actions, obs, legal, inputs, sizes = team.actions, batch.obs, batch.obs_mask, [], list[Tensor | None]()
+    for group, agents in zip(alike.groups, alike.agents, strict=True):
+        replaced, is_choice = [], actions.by_agent[agents[0]].is_choice
+        outputs = outputs_of(engine.network(f"actors.{group}"), obs, agents, axis)
         for agent, out in zip(agents, outputs, strict=True):
-            span, one, own = team.actions.widths[agent], team.actions.of_agent(agent), out
-            if one.is_choice:
-                legal = team.actions.mask_of(agent, batch.obs_mask)
-                own = one.straight_through(out, batch.noise["gumbel"][..., span], team.temperature, legal)
+            span, own = actions.widths[agent], out
+            if is_choice:
+                mask, gumbel = None if legal is None else legal[..., actions.masks[agent]], batch.noise["gumbel"]
+                own = actions.by_agent[agent].straight_through(out, gumbel[..., span], team.temperature, mask)
             replaced.append(torch.cat((taken[..., : span.start], own, taken[..., span.stop :]), -1))
-        inputs.append(critic_inputs(batch.obs, replaced, axis))
-        is_choice = team.actions.of_agent(agents[0]).is_choice
-        sizes.append(joined([out.square().mean(-1) for out in outputs], axis) if is_choice else None)
+        inputs.append(critic_inputs(obs, replaced, axis))
+        means = [out.square().mean(-1) for out in outputs] if is_choice else []
+        sizes.append((means[0] if len(means) == 1 else torch.cat(means, axis)) if means else None)
     values = engine.through_each(critics)(inputs).squeeze(-1)
     kept = [LOGIT_DECAY * size if size is not None else values.new_zeros(values.shape[1:]) for size in sizes]
     return deterministic_policy_loss(values - torch.stack(kept), weight)
 
 
-def errors_of(team: Team, groups: list[str], error: Tensor, axis: int) -> dict[int, Tensor]:
+def errors_of(alike: Alike, error: Tensor, axis: int) -> dict[int, Tensor]:
     """Errors [G, ..., K·B] of G groups as those of their agents, by the agents' places: [..., B] each."""
     found: dict[int, Tensor] = {}
-    for own, of_group in zip(numbers_of(team, groups), error, strict=True):
+    for own, of_group in zip(alike.numbers, error, strict=True):
         found |= zip(own, of_group.chunk(len(own), axis), strict=True)
     return found
 

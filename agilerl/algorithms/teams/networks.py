@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn, optim
 
 from agilerl import tree
@@ -17,11 +20,15 @@ from agilerl.algorithms.teams.names import Named, group_of
 from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import ModuleDict
+from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.stacks import overrides
 
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
+
+READ_BY = ("preprocess", "row_input", "encoder_input")  # what a network of one's own may read observations by
 
 
 def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, EvolvableNetwork]:
@@ -116,20 +123,62 @@ def observations_for(team: Team, network: str, observations: Any) -> Any:
     return tree.concatenate(rows)
 
 
+@dataclass(frozen=True)
+class _Plain:
+    """A policy that takes rows of one plain vector as they are, [..., width] in its dtype and on its device."""
+
+    network: EvolvableNetwork
+    width: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, network: EvolvableNetwork) -> _Plain | None:
+        """None for a policy that does more with what it sees, or may do."""
+        space, changed = network.observation_space, overrides(network, EvolvableNetwork, *READ_BY)
+        if changed or not network.reads_vectors or not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            return None
+        if network.scale_observations or network.encoder_source is not None:
+            return None
+        like = next(network.parameters())
+        return cls(network, space.shape[0], like.dtype, like.device)
+
+
+def _side_by_side(joint: EvolvableNetwork, plain: Mapping[str, _Plain | None]) -> list[str] | None:
+    """The agents in whose order a network reads what all see, where that is what the policies read, side by side."""
+    encoder, like = joint.encoder, next(joint.parameters())
+    if not isinstance(encoder, EvolvableMultiInput) or overrides(joint, EvolvableNetwork, *READ_BY):
+        return None
+    alike = all(p is not None and (p.dtype, p.device) == (like.dtype, like.device) for p in plain.values())
+    is_whole = not encoder.part_names and set(encoder.vector_keys) == set(plain)
+    return list(encoder.vector_keys) if alike and is_whole and not joint.scale_observations else None
+
+
 def row_input(team: Team) -> Callable[[Any], Any]:
-    """What gives observations as networks over rows take them: each agent's, and all of them for critics."""
-    actors = {agent: resolve(team, f"actors.{group_of(agent)}").row_input for agent in team.agent_ids}
-    joint = team.joint_network().row_input
+    """What gives observations as networks over rows take them: each agent's, and all of them for critics.
+
+    It runs three times in every step: plain vectors are taken here, in no call, and what critics read of them is made
+    of what policies do.
+    """
+    networks = {agent: resolve(team, f"actors.{group_of(agent)}") for agent in team.agent_ids}
+    plain, joint = {agent: _Plain.of(network) for agent, network in networks.items()}, team.joint_network()
+    order, read_joint, device = _side_by_side(joint, plain), joint.row_input, team.device
 
     def prepare(obs: Any) -> dict[str, Any]:
-        seen = obs[AGENTS]
-        present = torch.as_tensor(obs[PRESENT], device=team.device)
-        found = {AGENTS: {a: read(seen[a]) for a, read in actors.items()}, JOINT: joint(seen), PRESENT: present}
+        seen, own, together = obs[AGENTS], {}, order is not None
+        for agent, known in plain.items():
+            rows = seen[agent]
+            if known is not None and isinstance(rows, np.ndarray | Tensor) and rows.shape[-1:] == (known.width,):
+                is_real = rows.is_floating_point() if isinstance(rows, Tensor) else rows.dtype.kind == "f"
+                if is_real and rows.ndim > 1 and "obs_mean" not in known.network._buffers:
+                    own[agent] = torch.as_tensor(rows, device=known.device).to(known.dtype)
+                    continue
+            own[agent], together = networks[agent].row_input(rows), False
+        joined = torch.cat([own[agent] for agent in order], -1) if together and order else read_joint(seen)
+        found = {AGENTS: own, JOINT: joined, PRESENT: torch.as_tensor(obs[PRESENT], device=device)}
         if WAITING not in obs or not obs[WAITING].any():  # most teams never wait, and need not pay for it
             return found
-        return found | {
-            key: torch.as_tensor(obs[key], device=team.device) for key in (WAITING, LAST_ACTION) if key in obs
-        }
+        return found | {key: torch.as_tensor(obs[key], device=device) for key in (WAITING, LAST_ACTION) if key in obs}
 
     return prepare
 

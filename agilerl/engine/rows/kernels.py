@@ -219,7 +219,7 @@ class Columns:
         first, second: [N, C] first and second moments (momentum buffer and square average for SGD and RMSprop).
         step: [N, 1] float64, optimiser steps taken by each member.
         rows: per member its [C] row of each of the first four and its [1] step count.
-        batches: (the rates they are for, (rate, the rows of its members) per learning rate); see `_adam_cpu`.
+        batches: (the rates they are for, (rate, the rows of its members) per learning rate); see `adam`.
     """
 
     value: Tensor
@@ -246,9 +246,7 @@ def step_live(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[
     if not any(live):
         return
     if columns.value.device.type == "cpu" and RULES[rule.kind].step is adam:
-        rows = [row for row, goes in enumerate(live) if goes]
-        columns.step[rows] += 1
-        _adam_cpu(columns, lr, rule, live)
+        adam(columns, lr, rule, live)
         return
     rest = [row for row, goes in enumerate(live) if not goes]
     moved = (columns.value, columns.first, columns.second, columns.step)
@@ -258,14 +256,32 @@ def step_live(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[
         x[rest] = kept
 
 
-def adam(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1); `lr` [N, 1]. AdamW (arXiv:1711.05101) decays first."""
-    columns.step.add_(1)
-    if columns.value.device.type == "cpu":
-        _adam_cpu(columns, lr, rule)
-        return
+def adam(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1); `lr` [N, 1]. AdamW (arXiv:1711.05101) decays first.
+
+    On the CPU it is torch's own kernel, one call for all members of one learning rate: a third of the time. Who has
+    which rate is kept until another tensor of rates comes: their numbers are not looked at again.
+
+    Args:
+        live: [N], who moves; on the CPU alone.
+    """
     options = dict(rule.options)
     (beta1, beta2), decay, eps = options["betas"], options["weight_decay"], options["eps"]
+    if columns.value.device.type == "cpu":
+        if live is not None:
+            columns.step[[row for row, goes in enumerate(live) if goes]] += 1
+            batches = _by_rate(columns, lr, live)
+        else:
+            columns.step.add_(1)
+            if columns.batches is None or columns.batches[0] is not lr:
+                columns.batches = lr, _by_rate(columns, lr, [True] * len(columns.rows))
+            batches = columns.batches[1]
+        fused = torch._fused_adamw_ if rule.kind == "AdamW" else torch._fused_adam_
+        for rate, (value, grads, first, second, step) in batches:
+            numbers = {"lr": rate, "beta1": beta1, "beta2": beta2, "weight_decay": decay, "eps": eps}
+            fused(value, grads, first, second, [], step, **numbers, amsgrad=False, maximize=False)
+        return
+    columns.step.add_(1)
     grad = columns.grad
     if decay:
         if rule.kind == "AdamW":
@@ -278,25 +294,6 @@ def adam(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
     root = (1 - beta2**columns.step).rsqrt_().to(lr.dtype)
     denominator = columns.second.sqrt().mul_(root).add_(eps)
     columns.value.sub_((columns.first * step_size).div_(denominator))
-
-
-def _adam_cpu(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:
-    """The same with torch's own kernel, one call for all members of one learning rate: a third of the time.
-
-    Who has which rate is kept until another tensor of rates comes: their numbers are not looked at again.
-    """
-    fused, options = torch._fused_adamw_ if rule.kind == "AdamW" else torch._fused_adam_, dict(rule.options)
-    if live is not None:
-        batches = _by_rate(columns, lr, live)
-    elif columns.batches is None or columns.batches[0] is not lr:
-        batches = _by_rate(columns, lr, [True] * len(columns.rows))
-        columns.batches = lr, batches
-    else:
-        batches = columns.batches[1]
-    (beta1, beta2), decay, eps = options["betas"], options["weight_decay"], options["eps"]
-    for rate, (value, grad, first, second, step) in batches:
-        numbers = {"lr": rate, "beta1": beta1, "beta2": beta2, "weight_decay": decay, "eps": eps}
-        fused(value, grad, first, second, [], step, **numbers, amsgrad=False, maximize=False)
 
 
 def _by_rate(columns: Columns, lr: Tensor, live: Sequence[bool]) -> list[Batch]:

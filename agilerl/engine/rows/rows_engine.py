@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, 
 from agilerl.engine.protocol import Network
 from agilerl.engine.rows.cohort import Cohort, Rows
 from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
+from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranks import ONE, Ranks
 
 
@@ -74,13 +77,32 @@ class Unit:
         functions = {part: run(part) for part in self.columns}
         if self.encoder_source is not None:
             functions["encoder"] = lambda features: features
-        combine = self.network.combine
-        return lambda *inputs: combine(functions, *inputs)
+        encoder = encoder_of(self.network, functions)
+        if encoder is not None:
+            functions["encoder"] = encoder
+        return partial(self.network.combine, functions)
 
     def constant(self, layers: dict[str, list[LayerViews]], kernels: Kernels, noisy: bool = True) -> Network:
         """The program over `layers` (`value`, `target` or `both`), without gradients."""
         forward = kernels.forward
         return self.program(lambda part: lambda x: forward(layers[part], x, False, noisy)[0])
+
+
+def encoder_of(network: Any, functions: Mapping[str, Network]) -> Network | None:
+    """What `features_by` of an encoder that reads vectors side by side gives, as one function of inputs [..., I].
+
+    It runs in every pass of a critic of teams: widths and names of the parts are looked up here, once. None for other
+    encoders, and where a part has parts of its own.
+    """
+    encoder = network.encoder if isinstance(network, EvolvableNetwork) else None
+    stacks = encoder.dense_parts() if isinstance(encoder, EvolvableMultiInput) else None
+    if stacks is None or not stacks.keys() <= functions.keys() or any("." in name for name in stacks):
+        return None
+    *names, last = stacks
+    ends = np.cumsum([stacks[name].layers[0].in_features for name in names]).tolist()
+    pieces = [(functions[name], slice(start, end)) for name, start, end in zip(names, [0, *ends], ends, strict=False)]
+    output = functions[last]
+    return lambda x: output(torch.cat([run(x[..., own]) for run, own in pieces], -1))
 
 
 @dataclass(slots=True)
@@ -157,15 +179,15 @@ class DenseFunction(torch.autograd.Function):
     """Joins the closed-form kernels to autograd. Parameter gradients go straight into the gradient rows."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, x: Tensor, gradients: Gradients, unit: Unit, part: str, own: bool) -> Tensor:
+    def forward(ctx: Any, gradients: Gradients, unit: Unit, part: str, own: bool, anchor: Tensor, x: Tensor) -> Tensor:
         output, saved = gradients.kernels.forward(unit.value[part], x, True, True)
         ctx.ran, ctx.gradients, ctx.parameters = RowsPass(unit, part, saved), gradients, own
         return output
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None, None, None, None]:
-        of_input = ctx.gradients.backward(ctx.ran, grads[0], ctx.parameters, ctx.needs_input_grad[1])
-        return None, of_input, None, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None, None, Tensor | None]:
+        of_input = ctx.gradients.backward(ctx.ran, grads[0], ctx.parameters, ctx.needs_input_grad[5])
+        return None, None, None, None, None, of_input
 
 
 def differentiable(unit: Unit, anchor: Tensor, gradients: Gradients, parameters: bool) -> Network:
@@ -176,9 +198,7 @@ def differentiable(unit: Unit, anchor: Tensor, gradients: Gradients, parameters:
             `parameters` inputs alone join it: what reads constants is a constant, and nothing runs back through it.
     """
     apply, anchor = DenseFunction.apply, anchor if parameters else anchor.detach()
-    return unit.program(
-        lambda part: lambda x: apply(anchor, x, gradients, unit, part, parameters)  # type: ignore[no-untyped-call]
-    )
+    return unit.program(lambda part: partial(apply, gradients, unit, part, parameters, anchor))
 
 
 @dataclass(frozen=True, slots=True)
