@@ -1,4 +1,4 @@
-"""The algorithms, and the table that finds them by name. Nothing is imported before it is asked for."""
+"""Algorithm registry: lookup by name, with lazy imports."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ _BASES = {
 }
 LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
 """Of what ships, what stands on a language model: no spaces, no environments of steps."""
-_TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # of what ships, those for several agents
-_OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for choices, Box actions, texts
+_TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # shipped multi-agent algorithms
+_OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for discrete actions, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 NOT_YET = ("NeuralTS", "NeuralUCB")
 """Published names that this version does not train yet."""
@@ -128,7 +128,7 @@ Algorithm = TypeVar("Algorithm", bound=type)
 
 
 def worth_a_try(name: str, is_box: bool) -> str:
-    """What may learn where the algorithm `name` has not, in words; `is_box`: whether actions are of a Box."""
+    """Name alternatives to try where the algorithm `name` has not learned; `is_box`: whether actions are a Box."""
     of_data = _OF_DATA[1:] if is_box else (_OF_DATA[0], *_OF_DATA[2:])
     for alike in (_TEAMS, *of_data):
         if name in alike:
@@ -139,12 +139,12 @@ def worth_a_try(name: str, is_box: bool) -> str:
 
 
 def shipped_in(name: str) -> str | None:
-    """The module of an algorithm that ships, None for one that was registered."""
+    """Return the module of a shipped algorithm, None for a registered one."""
     return None if name in _registered else _SHIPPED.get(name)
 
 
 def _imported(places: Mapping[str, str], name: str) -> Any:
-    """The class `name` from the module where it is."""
+    """Import the class `name` from its module."""
     return vars(import_module(places[name]))[name]
 
 
@@ -155,12 +155,12 @@ def __getattr__(name: str) -> Any:
 
 
 def register(cls: Algorithm) -> Algorithm:
-    """Let everything that finds algorithms by name find `cls` by its own: manifests, the command line, files.
+    """Register `cls` under its class name for manifests, the command line and checkpoints.
 
-    A decorator. A class that is registered again replaces the one before, so that a module may be imported anew.
+    Use it as a decorator. Registering a class again replaces the earlier one, so a module can be reloaded.
 
     Raises:
-        AlgorithmError: a class of the package has that name, or it derives from none of `RLAlgorithm`,
+        AlgorithmError: the package has a class of that name, or `cls` derives from none of `RLAlgorithm`,
             `MultiAgentRLAlgorithm` and `LLMAlgorithm`.
     """
     name = cls.__name__
@@ -177,7 +177,7 @@ def register(cls: Algorithm) -> Algorithm:
 
 
 def name_of(algo: Any) -> Any:
-    """The name of an algorithm given by its class, which is registered where it is not yet; a name as it is.
+    """Return the name of an algorithm class, registering it if necessary; names are returned unchanged.
 
     Raises:
         AlgorithmError: the class cannot be registered, see `register`.
@@ -189,16 +189,16 @@ def name_of(algo: Any) -> Any:
 
 
 def available() -> list[str]:
-    """The names of all algorithms that can be trained, in order."""
+    """Return the sorted names of all algorithms that can be trained."""
     return sorted({*_SHIPPED, *_registered})
 
 
 def canonical_name(name: str) -> str:
-    """The algorithm's own spelling; case, spaces, dashes and underscores do not matter.
+    """Return the canonical spelling of a name; case, spaces, dashes and underscores are ignored.
 
     Raises:
-        NotAvailableYetError: published, but not in this version.
-        AlgorithmError: unknown; names the nearest one.
+        NotAvailableYetError: the algorithm was published, but this version does not include it.
+        AlgorithmError: unknown name; the message suggests the nearest one.
     """
     known = available()
     for each in known:
@@ -217,7 +217,7 @@ def canonical_name(name: str) -> str:
 
 
 def is_team(name: str) -> bool:
-    """Whether the algorithm of this name trains several agents; nothing that ships is imported for it."""
+    """Whether this is a multi-agent algorithm; shipped algorithms are not imported."""
     found = canonical_name(name)
     if found not in _registered:
         return found in _TEAMS
@@ -225,11 +225,11 @@ def is_team(name: str) -> bool:
 
 
 def find_algorithm(name: str) -> Any:
-    """The algorithm class; case, spaces, dashes and underscores in `name` do not matter.
+    """Return the algorithm class; case, spaces, dashes and underscores in `name` are ignored.
 
     Raises:
-        NotAvailableYetError: a published name that this version does not have yet.
-        AlgorithmError: an unknown name, with the nearest known one; one that was registered without its class.
+        NotAvailableYetError: a published name that this version does not include yet.
+        AlgorithmError: unknown name (the message suggests the nearest one), or a registered name without a class.
     """
     found = canonical_name(str(name))
     if found in _registered:
@@ -238,10 +238,10 @@ def find_algorithm(name: str) -> Any:
 
 
 def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmError:
-    """The error for an algorithm on actions that it cannot take: what it needs, what it got, which algorithms fit.
+    """Build the error for an unsupported action space: the required space, the actual one, and algorithms that fit.
 
     Args:
-        needed: the kinds of space that it takes, by class name.
+        needed: supported kinds of space, by class name.
     """
     kind = type(space).__name__
     data = algo in available() and _learns_from_data(algo)
@@ -263,20 +263,20 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
 
 
 def with_memory(for_team: bool) -> list[str]:
-    """Names of the algorithms, of teams or of single agents, that keep hidden states where `recurrent=True`."""
+    """Names of the multi-agent or single-agent algorithms that keep hidden states with `recurrent=True`."""
     return [
         name for name in available() if is_team(name) == for_team and takes_argument(find_algorithm(name), "recurrent")
     ]
 
 
 def takes_argument(cls: type, argument: str) -> bool:
-    """Whether the constructor of an algorithm, or of one that it derives from, has an argument of this name."""
+    """Whether the constructor of an algorithm, or of one of its base classes, has this argument."""
     own = (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind))
     return any(argument in inspect.signature(init).parameters for init in own)
 
 
 def _learns_from_data(name: str) -> bool:
-    """Whether it learns from a data set, so that one that acts is no substitute, nor is it one for that."""
+    """Whether the algorithm is offline. Offline and online algorithms are not suggested for each other."""
     return not is_team(name) and bool(find_algorithm(name).experience.name == "dataset")
 
 

@@ -1,4 +1,4 @@
-"""Behaviour cloning: the policy of the data, by supervised learning (Pomerleau 1989, ALVINN)."""
+"""Behaviour cloning: supervised learning of the data's policy (Pomerleau 1989, ALVINN)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from agilerl.ranges import Count, NonNegative, Positive
 
 
 class BC(RLAlgorithm):
-    """Behaviour cloning: the actions of the data, without a look at their rewards.
+    """Behaviour cloning: imitates the data's actions regardless of reward.
 
-    Box actions by the mean squared error of raw actions, which a policy with tanh at its end gives; Discrete ones by
-    cross-entropy.
+    The loss is the mean squared error of raw actions for Box spaces, where the policy ends with tanh, and
+    cross-entropy for Discrete spaces.
 
     Args:
         action_space: Box with finite bounds, or Discrete from 0.
         hp_config: mutable hyperparameters: any numeric argument.
         learn_step: ignored offline; every step is one gradient update.
-        expl_noise: deviation of the Gaussian noise with which `get_action` explores while training, of Box actions.
+        expl_noise: standard deviation of the Gaussian noise of `get_action` in training, for Box actions.
 
-    The other arguments are `DQN`'s.
+    See `DQN` for the other arguments.
     """
 
     policy_class = DeterministicActor
@@ -80,19 +80,19 @@ class BC(RLAlgorithm):
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are a choice among n."""
+        """Whether the action space is Discrete."""
         return isinstance(self.action_space, gym.spaces.Discrete)
 
     @property
     def learns_from_obs_mask(self) -> bool:  # type: ignore[override]
-        """Probabilities are of legal actions alone."""
+        """True: probabilities are normalised over legal actions."""
         return self.discrete
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {"lr": self.lr}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """One Adam step towards the data's actions; rewards and what follows have no part in it."""
+        """Perform one Adam step towards the data's actions; rewards and next observations are ignored."""
         raw = engine.network("actor")(batch.obs)
         if self.discrete:
             log_prob = categorical_log_prob(masked_logits(raw, batch.obs_mask), batch.action)
@@ -106,21 +106,21 @@ class BC(RLAlgorithm):
 
     @property
     def raw_bounds(self) -> tuple[float, float]:
-        """Lowest and highest raw action."""
+        """Return the lowest and highest raw action."""
         return raw_bounds(self)
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """The policy's own raw actions [..., A], or the most probable legal action [...]."""
+        """Return the policy's raw actions [..., A], or the most probable legal action [...]."""
         return masked_argmax(outputs, mask) if self.discrete else outputs.cpu().numpy()
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Gaussian noise [*shape, A] in units of raw actions; for choices uniform numbers [*shape]."""
+        """Draw Gaussian noise [*shape, A] in units of raw actions; uniform numbers [*shape] for discrete actions."""
         if self.discrete:
             return (rng.random(shape),)
         return (self.expl_noise * rng.standard_normal((*shape, self.action_size)),)
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """Raw actions with noise [..., A], or a sample of the legal choices [...]; `epsilon` is ignored."""
+        """Return raw actions with noise [..., A], or a sample of the legal actions [...]; `epsilon` is ignored."""
         if not self.discrete:
             action: np.ndarray = outputs.cpu().numpy()
             noisy: np.ndarray = np.clip(action + draws[0], *self.raw_bounds).astype(action.dtype)
@@ -132,7 +132,7 @@ class BC(RLAlgorithm):
     def get_action(
         self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
-        """As `ActorCritic.get_action`."""
+        """See `ActorCritic.get_action`."""
         return actions.get_action(self, obs, training, action_mask, epsilon)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:

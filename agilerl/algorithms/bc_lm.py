@@ -1,4 +1,4 @@
-"""Behaviour cloning of a language policy: maximum likelihood of what was said in the data."""
+"""Behaviour cloning of a language policy: maximum likelihood of the data's utterances."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from agilerl.ranges import Count, Positive
 
 
 class BC_LM(TokenAlgorithm):
-    """A decoder that says what the players of the data said, without a look at the rewards.
+    """Behaviour cloning of the utterances in the data, regardless of reward.
 
     Args:
-        observation_space, action_space: of texts, see `agilerl.networks.language.vocabularies`.
+        observation_space, action_space: text spaces, see `agilerl.networks.language.vocabularies`.
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: arguments of `EvolvableGPT`, such as n_layer, n_embd, n_head, dim_feedfwd.
-        batch_size: texts of an update. lr: of Adam.
+        batch_size: texts per update. lr: learning rate of Adam.
         learn_step: ignored offline; every step is one gradient update.
         actor_network: a `TokenNetwork` to use instead of building one.
 
-    The other arguments are `DQN`'s.
+        See `DQN` for the other arguments.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BC_LM(TokenAlgorithm):
         return {"lr": self.lr}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """One Adam step on the mean of −log π(a|h) over the policy's own tokens."""
+        """Perform one Adam step on the mean of −log π(a|h) over the policy's own tokens."""
         text, weight = batch.obs, token_weights(batch.action.bool(), batch.weight, engine.ranks.mean)
         log_prob = token_values(engine.network("actor")(text).log_softmax(-1), text)
         loss = cloning_likelihood(log_prob.flatten(-2), weight.flatten(-2))
@@ -71,5 +71,5 @@ class BC_LM(TokenAlgorithm):
     # --- data and acting ----------------------------------------------------------------------------------------------
 
     def token_scores(self, outputs: Tensor) -> Tensor:
-        """Of outputs [..., V] of the network the logits of the next token [..., V]."""
+        """Return next-token logits [..., V] from outputs [..., V] of the network."""
         return outputs.clone()

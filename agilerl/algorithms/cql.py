@@ -1,4 +1,4 @@
-"""Conservative Q-learning for continuous actions, from data alone (Kumar et al. 2020, arXiv:2006.04779)."""
+"""Conservative Q-learning for continuous actions, offline (Kumar et al. 2020, arXiv:2006.04779)."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from agilerl.networks.value_networks import Temperature
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
 
 SAMPLED = ("current", "following")  # actions of the policy in `obs` and in `next_obs`
-MAX_CONSERVATIVE_WEIGHT = 1e6  # of a learned weight, as in the authors' released code
+MAX_CONSERVATIVE_WEIGHT = 1e6  # clip of a learned weight, as in the authors' released code
 
 
 class CQL(StochasticActorCritic):
-    """Soft actor-critic whose critics keep the values of actions low that the data do not show: CQL(H).
+    """Soft actor-critic whose critics underestimate the values of out-of-distribution actions: CQL(H).
 
     For Discrete and MultiDiscrete actions see `CQN`.
 
     Args:
         action_space: Box with finite bounds.
-        alpha: weight of the conservative term beside half of the squared TD error; 0 is soft actor-critic. With a
-            `threshold` where it starts.
-        threshold: τ: `alpha` is learned so that the term comes to this value (appendix F of the paper); None keeps it.
-        num_samples: actions of each of three kinds (uniform, of the policy, of the policy in the next observation) that
-            estimate the term in one observation.
-        backup_entropy: True: targets hold the entropy of the next action, as of soft actor-critic.
+        alpha: weight of the conservative term relative to half of the squared TD error; 0 is soft actor-critic. Initial
+            value if `threshold` is set.
+        threshold: τ: `alpha` is learned so that the term reaches this value (appendix F of the paper); None keeps it
+            constant.
+        num_samples: sampled actions of each of three kinds (uniform, policy at the observation, policy at the next
+            observation) that estimate the term per observation.
+        backup_entropy: True: targets include the entropy of the next action, as in soft actor-critic.
         learn_step: ignored offline; every step is one gradient update.
 
-    The other arguments are `SAC`'s.
+        See `SAC` for the other arguments.
     """
 
     action_spaces = ("Box",)
@@ -124,18 +125,19 @@ class CQL(StochasticActorCritic):
         return self.learn_temperature, self.backup_entropy, self.num_samples, self.threshold is None
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Numbers of the sampled actions: standard normal ones [*shape, A] as of SAC, and [*shape, n, A] for each kind
-        of the conservative term; of the uniform kind the raw actions themselves."""
+        """Draw the random numbers of sampled actions: standard normal [*shape, A] as in SAC, and [*shape, n, A] for
+        each kind of the conservative term; for the uniform kind the raw actions themselves."""
         many = (*shape, self.num_samples, self.action_size)
         noise = super().draw_noise(rng, shape)
         noise |= {name: rng.standard_normal(many) for name in SAMPLED}
         return noise | {"uniform": rng.uniform(-1, 1, many)}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """α R + ½ Σ_b w_b δ_b² for each critic (eq. 4 of the paper), then policy, temperature and targets as of SAC.
+        """Minimise α R + ½ Σ_b w_b δ_b² for each critic (eq. 4 of the paper), then policy, temperature and targets as
+        in SAC.
 
-        R is `sampled_conservative_penalty` over uniform actions and those of the policy in both observations. The loss
-        that is reported is the sum of both critics'.
+        R is `sampled_conservative_penalty` over uniform actions and the policy's actions at both observations. The
+        reported loss is the sum over both critics.
         """
         hp, weight = engine.hp, batch.weight
         nothing = batch.reward.new_zeros(*batch.reward.shape[:-1], 1, 0)
@@ -168,14 +170,16 @@ class CQL(StochasticActorCritic):
     def _constants(
         self, engine: UpdateEngine, batch: TransitionBatch, temperature: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(sampled actions [..., B, M, A], their log densities [..., B, M], targets [..., B]) before any step."""
+        """Return (sampled actions [..., B, M, A], their log densities [..., B, M], targets [..., B]) before any
+        step.
+        """
         noise = batch.noise
         raw, next_raw = (engine.frozen("actor")(obs) for obs in (batch.obs, batch.next_obs))
         drawn = [
             squashed_normal_sample(x.unsqueeze(-2), noise[n]) for x, n in zip((raw, next_raw), SAMPLED, strict=True)
         ]
         uniform = noise["uniform"]
-        even = torch.full_like(uniform[..., 0], -uniform.shape[-1] * math.log(2))  # of [-1, 1] in each component
+        even = torch.full_like(uniform[..., 0], -uniform.shape[-1] * math.log(2))  # density on [-1, 1] per component
         sampled = torch.cat([uniform, *(action for action, _ in drawn)], -2)
         log_density = torch.cat([even, *(log_prob for _, log_prob in drawn)], -1)
         action, log_prob = squashed_normal_sample(next_raw, noise["next_action"])
@@ -185,8 +189,8 @@ class CQL(StochasticActorCritic):
         return sampled, log_density, bootstrap(batch.reward, batch.discounts(engine.hp["gamma"]), next_value)
 
     def _values(self, engine: UpdateEngine, batch: TransitionBatch, sampled: Tensor) -> Tensor:
-        """Q of the sampled actions and, last, of the data's, by both critics [2, ..., B, M + 1]."""
+        """Return Q of the sampled actions and, last, of the data's, for both critics [2, ..., B, M + 1]."""
         taken = batch.action.to(sampled.dtype).unsqueeze(-2)
-        every = torch.cat((sampled, taken), -2).transpose(-3, -2)  # one batch after another: encoded once for all
+        every = torch.cat((sampled, taken), -2).transpose(-3, -2)  # batches side by side: observations are encoded once
         values = engine.networks(CRITICS)(batch.obs, every.flatten(-3, -2))
         return values.reshape(len(CRITICS), *every.shape[:-1]).transpose(-2, -1)

@@ -1,4 +1,4 @@
-"""Conservative Q-learning for choices, from data alone (Kumar et al. 2020, arXiv:2006.04779)."""
+"""Conservative Q-learning for discrete actions, offline (Kumar et al. 2020, arXiv:2006.04779)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFract
 
 
 class CQN(DQN):
-    """Deep Q-learning from data, whose values of actions that the data do not show are pushed down: CQL(H).
+    """Offline deep Q-learning that lowers the values of out-of-distribution actions: CQL(H).
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
-        alpha: weight of the conservative term beside half of the squared TD error. 0 is deep Q-learning.
+        alpha: weight of the conservative term relative to half of the squared TD error. 0 is deep Q-learning.
         learn_step: ignored offline; every step is one gradient update.
 
-    The other arguments are `DQN`'s.
+    See `DQN` for the other arguments.
     """
 
     experience = DATASET
@@ -66,8 +66,8 @@ class CQN(DQN):
         return {**super().update_hyperparameters(), "alpha": self.alpha}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """α R + ½ Σ_b w_b δ_b² (eq. 4 of the paper, R as in `conservative_penalty`), one Adam step, one soft target
-        update. The loss that is reported is α R + ½ of the mean squared TD error."""
+        """Perform one Adam step on α R + ½ Σ_b w_b δ_b² (eq. 4 of the paper, R as in `conservative_penalty`), and one
+        soft target update. The reported loss is α R + ½ of the mean squared TD error."""
         hp = engine.hp
         with torch.no_grad():
             if self.double:

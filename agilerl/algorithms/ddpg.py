@@ -24,24 +24,24 @@ from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, Posit
 class DDPG(DeterministicActorCritic):
     """Deep deterministic policy gradient.
 
-    Departs from the paper in its default `policy_freq` of 2, the published one; 1 is the paper's.
+    The published default `policy_freq` of 2 departs from the paper, which uses 1.
 
     Args:
         action_space: Box with finite bounds.
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critic; an output
-            activation of the head is the policy's alone.
+            activation of the head applies only to the policy.
         lr_actor, lr_critic: learning rates of Adam.
-        policy_freq: critic updates per update of the policy.
-        O_U_noise: explore by an Ornstein-Uhlenbeck path, else by independent Gaussian noise.
-        expl_noise: σ of either, in units of raw actions (their range has width 2); a number or one per component.
-        vect_noise_dim: lanes of the noise at the start; it follows the environments that are acted in.
-        mean_noise, theta, dt: mean; pull towards it and time of one vector step (Ornstein-Uhlenbeck only).
+        policy_freq: critic updates per policy update.
+        O_U_noise: use Ornstein-Uhlenbeck noise, else independent Gaussian noise.
+        expl_noise: σ of the noise, in units of raw actions (their range has width 2); a scalar or one per component.
+        vect_noise_dim: initial number of noise lanes; it follows the number of environments.
+        mean_noise, theta, dt: mean; mean reversion rate and duration of one vector step (Ornstein-Uhlenbeck only).
         actor_network, critic_network: networks to use instead of building them.
-        share_encoders: critics read the features of the policy's encoder, as constants; the policy's loss trains it.
-            LayerNorm in it stays. Encoders of given critics are given up.
+        share_encoders: critics read detached features of the policy's encoder, which is trained by the policy loss.
+            Its LayerNorm is kept. Encoders of given critics are dropped.
 
-    The other arguments are `DQN`'s.
+    See `DQN` for the other arguments.
     """
 
     shares_in_populations = True
@@ -119,9 +119,9 @@ class DDPG(DeterministicActorCritic):
         return UpdateResult(loss.detach(), None if actor_loss is None else actor_loss.detach(), error.detach().abs())
 
     def action_noise(self, action: Any = None) -> np.ndarray:
-        """Noise [E, A] float32 of one vector step for actions [E, A]; without actions E is that of the last call."""
+        """Return noise [E, A] float32 of one vector step for actions [E, A]; E defaults to that of the last call."""
         return actions.action_noise(self, action)
 
     def reset_action_noise(self, indices: Any) -> None:
-        """Begin a new path in the lanes `indices`: their Ornstein-Uhlenbeck state becomes 0."""
+        """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
         actions.reset_action_noise(self, indices)

@@ -23,18 +23,18 @@ from agilerl.ranges import AdapterSettings, Count, Fraction, ModelName, NonNegat
 
 
 class DPO(LLMAlgorithm):
-    """Learns which of two completions is preferred, against the policy that training began with.
+    """Direct preference optimisation: learns from preferred and rejected completions, relative to the initial policy.
 
     Args:
-        batch_size: pairs of an optimiser step. lr: of AdamW. weight_decay: of it.
+        batch_size: pairs per optimiser step. lr: learning rate of AdamW. weight_decay: weight decay of AdamW.
         lr_schedule: "constant", or "linear" to 0 over the budget.
-        beta: β of the paper: how far preferences move the policy from the reference.
-        nll_alpha: weight of −log π(chosen) per token beside it (Pang et al. 2024, arXiv:2404.19733, equation 1). The
-            published default is 1; 0 is the paper's loss.
-        label_smoothing: share of the preferences that are the wrong way round.
-        max_grad_norm: gradients are clipped to it; 0: never.
+        beta: β of the paper; smaller values allow a larger divergence from the reference.
+        nll_alpha: weight of the additional loss −log π(chosen) per token (Pang et al. 2024, arXiv:2404.19733,
+            equation 1). The published default is 1; 0 is the paper's loss.
+        label_smoothing: assumed fraction of flipped preferences.
+        max_grad_norm: gradient-norm clip; 0 disables it.
 
-    The other arguments are `LLMAlgorithm`'s.
+    See `LLMAlgorithm` for the other arguments.
     """
 
     experience = PREFERENCES
@@ -100,9 +100,9 @@ class DPO(LLMAlgorithm):
     def arrange(
         self, engine: Any, texts: Texts, rewards: None, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
-        """Optimiser steps of `batch_size` pairs, in the order given: texts [N, 2B, ...], chosen and rejected in turn.
+        """Yield optimiser steps of `batch_size` pairs, in order: texts [N, 2B, ...], alternating chosen and rejected.
 
-        The weight of a pair stands at both of its rows.
+        The weight of a pair is stored at both of its rows.
         """
         rows, size = texts.tokens.shape[1], 2 * -(-self.batch_size // engine.ranks.size)
         for number, first in enumerate(range(0, rows, size)):
@@ -115,7 +115,7 @@ class DPO(LLMAlgorithm):
 
     @property
     def row_size(self) -> int | None:
-        """Rows of a pass: whole pairs."""
+        """Rows of a pass, rounded to whole pairs."""
         return None if self.micro_batch_size is None else 2 * self.micro_batch_size
 
     def _in_parts(self, engine: Any, batch: TextBatch) -> Tensor:
@@ -127,7 +127,9 @@ class DPO(LLMAlgorithm):
         return torch.cat(found, 1)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
-        """One optimiser step on the mean over pairs of equation 7, and `nll_alpha` times that of −log π(chosen)."""
+        """Perform one optimiser step on the mean over pairs of equation 7, plus `nll_alpha` times that of −log
+        π(chosen).
+        """
         hp, total, margins = engine.hp, torch.zeros(()), torch.zeros(())
         network = engine.network("actor")
         for part in batch.parts(self.row_size):
@@ -143,13 +145,13 @@ class DPO(LLMAlgorithm):
         engine.step("optimizer", self.max_norm(total), batch.live)
         return UpdateResult(total, total, kl=margins)
 
-    # --- alone, as published ----------------------------------------------------------------------------------------
+    # --- single-agent methods, as published -------------------------------------------------------------------------
 
     def get_action(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("DPO learns from given completions, and writes none. fix: GRPO, or generate().")
 
     def learn(self, experiences: Any) -> tuple[float, float]:
-        """All optimiser steps on the pairs of `PreferenceGym`; (mean loss, mean margin)."""
+        """Perform all optimiser steps on the pairs of `PreferenceGym`; returns (mean loss, mean margin)."""
         from agilerl.algorithms.text.scoring import pair_texts, pairs_of
 
         engine = SequentialAdapters(self)
@@ -159,7 +161,7 @@ class DPO(LLMAlgorithm):
         return float(np.mean([float(r.loss) for r in results])), float(np.mean([float(r.kl) for r in results]))  # type: ignore[arg-type]  # kl is the margin
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
-        """Mean of β · margin over the environment's test split; appended to `fitness`."""
+        """Return the mean of β · margin over the environment's test split; appended to `fitness`."""
         from agilerl.algorithms.text.scoring import mean_margin
 
         value = mean_margin([SequentialAdapters(self)], [self], [env], "test")[0]
@@ -168,13 +170,13 @@ class DPO(LLMAlgorithm):
 
 
 def margins_of(log_prob: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    """(margin, log π(chosen)) [..., B] of rows [..., 2B, T], chosen and rejected in turn, 0 where nothing is said."""
+    """Return (margin, log π(chosen)) [..., B] of alternating rows [..., 2B, T], which are 0 outside of completions."""
     sums, known = log_prob.sum(-1), reference.sum(-1)
     chosen, rejected = sums[..., 0::2], sums[..., 1::2]
     return losses.preference_margin(chosen, rejected, known[..., 0::2], known[..., 1::2]), chosen
 
 
 def engine_dtype(engine: Any) -> torch.dtype:
-    """Of what an engine's updates compute in."""
+    """Return the dtype in which an engine computes updates."""
     found: torch.dtype = next(iter(engine.hp.values())).dtype
     return found

@@ -37,24 +37,24 @@ class DQN(RLAlgorithm):
 
     Args:
         observation_space: Box (vectors and images), Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them.
-        action_space: Discrete or MultiDiscrete; the values are those of every combination of actions.
+        action_space: Discrete or MultiDiscrete; a MultiDiscrete space has one value per combination of actions.
         index: unique id within the population.
         hp_config: mutable hyperparameters, among lr, batch_size, learn_step, gamma, tau.
         net_config: `{"encoder_config": {"hidden_size": [..]}, "head_config": {..}, "latent_dim": ..}`.
         batch_size: transitions per update.
         lr: learning rate of Adam.
-        learn_step: environment steps per update; with E environments and `learn_step` <= E there are
-            E // learn_step updates a vector step, otherwise one every learn_step // E vector steps.
+        learn_step: environment steps per update; with E environments and `learn_step` <= E there are E // learn_step
+            updates per vector step, otherwise one every learn_step // E vector steps.
         gamma: discount per step, in [0, 1].
-        tau: share of the online weights in each soft target update, in (0, 1].
+        tau: weight of the online network in each soft target update, in (0, 1].
         mut: label of the last mutation.
-        double: select the next action by the online network, value it by the target network.
+        double: select the next action with the online network and evaluate it with the target network.
         normalize_images: divide images with values from 0 to 255 by 255.
         actor_network: a Q-network to use instead of building one.
-        device: where networks and batches live.
-        accelerator: kept, see `EvolvableAlgorithm`.
-        cudagraphs, wrap: accepted for compatibility; neither changes anything in one process.
-        seed: of weights, exploration and evaluation; None follows `torch.initial_seed()`.
+        device: device of the networks and batches.
+        accelerator: stored only, see `EvolvableAlgorithm`.
+        cudagraphs, wrap: accepted for compatibility; ignored.
+        seed: seed of weights, exploration and evaluation; None follows `torch.initial_seed()`.
     """
 
     policy_class = QNetwork
@@ -100,7 +100,7 @@ class DQN(RLAlgorithm):
 
     @property
     def criterion(self) -> nn.Module:
-        """The loss that `update` writes out with row weights."""
+        """The loss that `update` computes with row weights."""
         return nn.MSELoss()
 
     def update_hyperparameters(self) -> dict[str, float]:
@@ -110,14 +110,14 @@ class DQN(RLAlgorithm):
         return (self.double,)
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Squared TD error on the action taken, one Adam step, one soft target update."""
+        """Perform one Adam step on the squared TD error of the taken actions, and one soft target update."""
         hp = engine.hp
         with torch.no_grad():
             if self.double:
                 selector, next_q = engine.frozen_and_target("actor")(batch.next_obs)
             else:
                 selector, next_q = None, engine.target("actor")(batch.next_obs)
-            if batch.next_mask is not None:  # an illegal action is never taken, so its value is never learned
+            if batch.next_mask is not None:  # illegal actions are never taken, so their values are never learned
                 selector = (next_q if selector is None else selector).masked_fill(~batch.next_mask, float("-inf"))
             target = q_learning_target(batch.reward, batch.discounts(hp["gamma"]), next_q, selector)
         values, ran = engine.forward("actor", batch.obs)
@@ -127,25 +127,25 @@ class DQN(RLAlgorithm):
         return UpdateResult(loss, priorities=error.abs())
 
     def soft_update(self) -> None:
-        """One soft target update with `tau`."""
+        """Perform one soft target update with `tau`."""
         soft_update(self.actor, self.actor_target, self.tau)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """The legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
+        """Return the legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
         return masked_argmax(outputs, mask)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Uniform numbers in [0, 1): the first decides whether a row explores, the second which action it takes."""
+        """Draw uniform numbers in [0, 1): the first decides whether to explore, the second selects the action."""
         return rng.random(shape), rng.random(shape)
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """Per row: with probability ε a uniformly random legal action, else the greedy one.
+        """Select actions ε-greedily: with probability ε a uniformly random legal action, else the greedy one.
 
         Args:
-            outputs: [..., A] action values. draws: as `draw_exploration` made them, each [...].
-            epsilon: probability of a random action, each row for itself.
+            outputs: [..., A] action values. draws: result of `draw_exploration`, each [...].
+            epsilon: probability of a random action, independent per row.
             mask: [..., A], 1 = legal.
         """
         explores, which = draws
@@ -155,11 +155,11 @@ class DQN(RLAlgorithm):
     def get_action(
         self, obs: Any, epsilon: float = 0.0, action_mask: np.ndarray | None = None, **kwargs: Any
     ) -> np.ndarray:
-        """ε-greedy actions.
+        """Select ε-greedy actions.
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
-            epsilon: probability of a random action, each row for itself.
+            epsilon: probability of a random action, independent per row.
             action_mask: [A] or [E, A], 1 = legal; A counts the choices of all components of a MultiDiscrete space.
 
         Returns:
@@ -171,7 +171,7 @@ class DQN(RLAlgorithm):
         with torch.no_grad():
             known = isinstance(self.actor, EvolvableNetwork)
             values = self.actor(obs) if known else raw_output(self.actor)(self.network_inputs(self.actor, obs))
-        values = values.unsqueeze(0) if values.dim() == 1 else values  # a module of the user's own, one observation
+        values = values.unsqueeze(0) if values.dim() == 1 else values  # user-defined module, one observation
         if values.dim() != 2:
             raise ShapeError(
                 f"DQN.get_action got observations with {values.dim() - 1} leading axes, for {self.observation_space}. "

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation (Shao et al. 2024, arXiv:2402.03300), and what others have made of it."""
+"""Group relative policy optimisation (Shao et al. 2024, arXiv:2402.03300) and its variants."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 class GRPO(CompletionAlgorithm):
-    """Learns from the rewards of several completions of each prompt, against their mean.
+    """Group relative policy optimisation: rewards of a prompt's completions, relative to their mean.
 
     Args:
         variant: "grpo"; "dr_grpo" (arXiv:2503.20783); "dapo" (arXiv:2503.14476); "gspo" (arXiv:2507.18071); "cispo"
-            (arXiv:2506.13585): their settings, of which the arguments below that are given change single ones.
-        batch_size: completions of an optimiser step. lr: of AdamW. weight_decay: of it.
+            (arXiv:2506.13585). It sets defaults, which the arguments below override.
+        batch_size: completions per optimiser step. lr: learning rate of AdamW. weight_decay: weight decay of AdamW.
         lr_schedule: "constant", or "linear" to 0 over the budget.
-        beta: weight of the divergence from the policy that training began with.
-        clip_coef: ε; a ratio is not moved further than 1 − ε. clip_coef_high: the same above 1; None: ε too.
-        max_grad_norm: gradients are clipped to it; 0: never. update_epochs: passes over what was written.
-        group_size: completions of a prompt, at least two. temperature: of writing and of learning alike.
-        max_output_tokens, min_output_tokens: of a completion. top_k, top_p: see `language.generate.Sampling`.
-        objective: "clip", "sequence" (one ratio for a completion) or "cispo".
+        beta: weight of the KL divergence from the initial policy.
+        clip_coef: ε; ratios are clipped below at 1 − ε. clip_coef_high: the same above 1; None: ε too.
+        max_grad_norm: gradient-norm clip; 0 disables it. update_epochs: passes over the completions.
+        group_size: completions per prompt, at least two. temperature: sampling temperature, also used in the loss.
+        max_output_tokens, min_output_tokens: length of a completion. top_k, top_p: see `language.generate.Sampling`.
+        objective: "clip", "sequence" (one ratio per completion) or "cispo".
         normalisation: "token", "sequence" or "constant", see `losses.completions.completion_weights`.
-        adv_norm: "mean_std", or "mean_only" without the deviation.
-        dynamic_sampling: how often prompts whose completions all have one reward are replaced by others; 0: never.
-        mask_truncated: whether completions that were cut off are not learned from.
+        adv_norm: "mean_std", or "mean_only" without the standard deviation.
+        dynamic_sampling: maximum number of times that prompts with equal rewards are replaced by others; 0 disables it.
+        mask_truncated: exclude truncated completions from the loss.
 
-    The other arguments are `LLMAlgorithm`'s.
+    See `LLMAlgorithm` for the other arguments.
     """
 
     experience = COMPLETIONS
-    compares_groups = True  # of a game the whole return counts, against those that began alike
+    compares_groups = True  # in games, whole returns are compared between equal starts
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class GRPO(CompletionAlgorithm):
         ):
             if setting not in allowed:
                 raise AlgorithmError(f"{self.algo}: {name} must be one of {allowed}; got {setting!r}.")
-        self.sampling()  # raises for lengths that do not go together
+        self.sampling()  # validates the lengths
         self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
 
     beta: float
@@ -156,18 +156,18 @@ class GRPO(CompletionAlgorithm):
             self.max_output_tokens, self.mask_truncated, self.max_grad_norm, self.beta > 0, self.dynamic_sampling,
         )  # fmt: skip
 
-    # --- what is learned from ---------------------------------------------------------------------------------------
+    # --- advantages and optimiser steps -----------------------------------------------------------------------------
 
     def advantages(self, rewards: Tensor) -> Tensor:
-        """Of rewards [..., B, G]."""
+        """Return the advantages of rewards [..., B, G]."""
         return losses.group_advantages(rewards, self.adv_norm == "mean_std")
 
     def arrange(
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
-        """Optimiser steps of `batch_size` completions, in an order of each member's own, `update_epochs` times.
+        """Yield optimiser steps of `batch_size` completions, shuffled separately per member, `update_epochs` times.
 
-        Completions without an advantage give no gradient: they count in the weights of the others, and are not run.
+        Completions without an advantage give no gradient: they only count in the weights of the others and are skipped.
         """
         members, rows = texts.tokens.shape[:2]
         check_groups(self.algo, rewards)
@@ -180,7 +180,7 @@ class GRPO(CompletionAlgorithm):
         )
 
     def frozen_log_probs(self, engine: Any, texts: Texts, is_old: bool) -> tuple[Tensor | None, Tensor | None]:
-        """(log-probabilities under the policy that wrote where `is_old`, those of the reference where β > 0)."""
+        """Return log-probabilities under (the generating policy if `is_old`, the reference if β > 0)."""
         old = self.scored(engine, engine.network("actor"), texts) if is_old else None
         reference = self.scored(engine, engine.target("actor"), texts) if self.beta > 0 else None
         return old, reference
@@ -188,7 +188,7 @@ class GRPO(CompletionAlgorithm):
     # --- the update -------------------------------------------------------------------------------------------------
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
-        """One optimiser step on Σ w (L + β KL): L of `objective`, KL by arXiv:2402.03300, equation 4."""
+        """Perform one optimiser step on Σ w (L + β KL): L of `objective`, KL by arXiv:2402.03300, equation 4."""
         hp, total, divergence = engine.hp, torch.zeros(()), torch.zeros(())
         network = engine.network("actor")
         beta, low, high = (_wide(hp[name]) for name in ("beta", "clip_coef", "clip_coef_high"))
@@ -215,9 +215,9 @@ class GRPO(CompletionAlgorithm):
         ratio = ratios.exp() if self.objective == "clip" else losses.sequence_ratio(ratios, mask)
         return losses.clipped_surrogate(ratio, advantage, low, high)
 
-    # --- writing ----------------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------------
 
 
 def _wide(value: Tensor) -> Tensor:
-    """A hyperparameter [N, 1], or a scalar, against tensors [..., R, T]."""
+    """Broadcast a hyperparameter [N, 1], or a scalar, to tensors [..., R, T]."""
     return value.unsqueeze(-1) if value.dim() else value

@@ -1,4 +1,4 @@
-"""Implicit language Q-learning, from data alone (Snell et al. 2022, arXiv:2206.11871)."""
+"""Implicit language Q-learning, offline (Snell et al. 2022, arXiv:2206.11871)."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFract
 
 
 class ILQL(TokenAlgorithm):
-    """Implicit Q-learning in which each token is an action, and a cloned policy that follows the values.
+    """Implicit Q-learning with tokens as actions, and a cloned policy that is reweighted by the values.
 
-    One decoder gives the logits of the cloned policy, two values of each token and one of the state; a copy of it that
-    follows slowly gives the values that the state's are learned from.
+    One decoder outputs the logits of the cloned policy, two values per token and one per state. The state values are
+    learned from the token values of its soft-updated target.
 
     Args:
-        observation_space, action_space: of texts, see `agilerl.networks.language.vocabularies`.
+        observation_space, action_space: text spaces, see `agilerl.networks.language.vocabularies`.
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: arguments of `EvolvableGPT`, such as n_layer, n_embd, n_head, dim_feedfwd.
-        batch_size: texts of an update. lr: of Adam.
+        batch_size: texts per update. lr: learning rate of Adam.
         learn_step: ignored offline; every step is one gradient update.
-        gamma: discount of each of the policy's own tokens. tau: of the targets.
-        expectile: τ of the paper: 0.5 is the mean of the values of the data's tokens, towards 1 their largest one.
-        alpha: weight of the conservative term, which keeps values of tokens low that the data do not show.
-        inverse_temperature: β: 0 is behaviour cloning; larger ones follow the values.
+        gamma: discount per token of the policy. tau: weight of the online network in target updates.
+        expectile: τ of the paper: 0.5 is the mean value of the data's tokens; it approaches their maximum as τ goes to
+            1.
+        alpha: weight of the conservative term, which lowers the values of out-of-distribution tokens.
+        inverse_temperature: β: 0 is behaviour cloning; larger values follow the values.
         actor_network: a `TokenNetwork` with values to use instead of building one.
 
-    The other arguments are `DQN`'s.
+    See `DQN` for the other arguments.
     """
 
     actor_target: EvolvableModule
@@ -78,10 +79,10 @@ class ILQL(TokenAlgorithm):
         return self._numbers("lr", "gamma", "tau", "expectile", "alpha", "inverse_temperature")
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """One Adam step on all of the paper's losses (section 4), one soft target update.
+        """Perform one Adam step on all of the paper's losses (section 4), and one soft target update.
 
         Value: |τ − 1(u < 0)| u², u = min_i Q_i⁻(h, a) − V(h). Q: Σ_i (r + γ (1 − terminated) V(h') − Q_i(h, a))², where
-        h' is the state in which the policy speaks next. Conservative: α Σ_i (log Σ_a' exp Q_i(h, a') − Q_i(h, a)).
+        h' is the state of the policy's next token. Conservative: α Σ_i (log Σ_a' exp Q_i(h, a') − Q_i(h, a)).
         Policy: −log π_β(a|h). Each is the mean over the policy's own tokens.
         """
         hp, text, mask = engine.hp, batch.obs, batch.action.bool()
@@ -97,7 +98,7 @@ class ILQL(TokenAlgorithm):
         value_loss = expectile_loss((best - state_before(states)).flatten(-2), hp["expectile"], flat)
         errors = torch.stack([token_values(each, text) - target for each in values])
         q_loss = (weight * errors.square()).sum((-2, -1)).sum(0)
-        # log Σ exp Q − Q(a) is the likelihood of the token under Q as logits.
+        # Q(a) − log Σ exp Q is the log-likelihood of the token under Q as logits.
         likely = torch.stack([token_values(each.log_softmax(-1), text) for each in values])
         conservative = cloning_likelihood(likely.flatten(-2), flat).sum(0)
         critic_loss = value_loss + q_loss + hp["alpha"] * conservative
@@ -107,17 +108,17 @@ class ILQL(TokenAlgorithm):
         return UpdateResult(critic_loss.detach(), cloning.detach())
 
     def parts(self, outputs: Tensor) -> Any:
-        """(logits, values of tokens, values of states) of the network's outputs, see `TokenNetwork.parts`."""
+        """Return (logits, values of tokens, values of states) from the network's outputs, see `TokenNetwork.parts`."""
         network: Any = self.actor
         return network.parts(outputs)
 
     def soft_update(self) -> None:
-        """One soft target update with `tau`."""
+        """Perform one soft target update with `tau`."""
         soft_update(self.actor, self.actor_target, self.tau)
 
     # --- data and acting ----------------------------------------------------------------------------------------------
 
     def token_scores(self, outputs: Tensor) -> Tensor:
-        """Of outputs [..., 3 V + 1] the logits of the next token [..., V], with the lower one of both values."""
+        """Return next-token logits [..., V] from outputs [..., 3 V + 1], with the lower of both values."""
         logits, values, state = self.parts(outputs)
         return perturbed_logits(logits, values.amin(0), state, torch.as_tensor(self.inverse_temperature))

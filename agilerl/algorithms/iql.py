@@ -1,4 +1,4 @@
-"""Implicit Q-learning, from data alone (Kostrikov et al. 2021, arXiv:2110.06169)."""
+"""Implicit Q-learning, offline (Kostrikov et al. 2021, arXiv:2110.06169)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFract
 
 
 class IQL(StochasticActorCritic):
-    """Implicit Q-learning: no value of an action that the data do not hold is ever asked for.
+    """Implicit Q-learning, which never evaluates out-of-distribution actions.
 
     Args:
         action_space: Box with finite bounds.
         hp_config: mutable hyperparameters: any numeric argument.
         lr_actor, lr_critic: learning rates of Adam, for the policy, and for both critics and the state value.
         learn_step: ignored offline; every step is one gradient update.
-        expectile: τ: 0.5 is the mean of the values of the data's actions, towards 1 their largest one.
-        inverse_temperature: β: 0 is behaviour cloning; larger ones follow the advantages.
-        max_weight: what an action of the data counts at most in the policy's loss.
+        expectile: τ: 0.5 is the mean value of the data's actions; it approaches their maximum as τ goes to 1.
+        inverse_temperature: β: 0 is behaviour cloning; larger values follow the advantages.
+        max_weight: maximum weight of an action in the policy loss.
         value_network, critic_networks: a state value, and two critics, to use instead of building them.
 
-    The other arguments are those of `DDPG` and `DQN`.
+        See `DDPG` and `DQN` for the other arguments.
     """
 
     action_spaces = ("Box",)
@@ -88,19 +88,19 @@ class IQL(StochasticActorCritic):
         register_network(self, "critic_2", "critic_target_2", "critic_2_optimizer", "lr_critic")
         register_network(self, "value", None, "value_optimizer", "lr_critic")
 
-    discrete = False  # for what is taken over from SAC
+    discrete = False  # read by code inherited from SAC
 
     def update_hyperparameters(self) -> dict[str, float]:
         return self._numbers("lr_actor", "lr_critic", "gamma", "tau", "expectile", "inverse_temperature", "max_weight")
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """None: no update samples an action."""
+        """Return nothing: updates sample no actions."""
         return {}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Algorithm 1 of the paper; targets and advantages are those before the first of the three steps.
+        """Algorithm 1 of the paper; targets and advantages are computed before the first of the three steps.
 
-        The loss that is reported is that of both critics and the state value, summed.
+        The reported loss is the sum over both critics and the state value.
         """
         hp, weight = engine.hp, batch.weight
         taken = batch.action.to(batch.reward.dtype)

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation of language models, with a critic on an adapter of its own (Schulman et al. 2017)."""
+"""Proximal policy optimisation of language models, with a critic on a separate adapter (Schulman et al. 2017)."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ from agilerl.rng import Purpose, seeds
 
 
 class LLMPPO(CompletionAlgorithm):
-    """Learns from the rewards of what it writes with a value of every state, token by token or turn by turn.
+    """PPO on rewards of completions, with a value of every state, per token or per turn.
 
-    The reward of a completion stands at its last token. The divergence from the policy that training began with is
-    taken off token by token: −β (log π − log π_ref).
+    The reward of a completion is given at its last token. The KL divergence from the initial policy is subtracted per
+    token: −β (log π − log π_ref).
 
     Args:
-        granularity: what an action is: a "token", or a "turn", all tokens between two answers of an environment.
-        batch_size: completions of an optimiser step. lr_actor, lr_critic: of AdamW. weight_decay: of it.
+        granularity: unit of an action: a "token", or a "turn", all tokens between two replies of an environment.
+        batch_size: completions per optimiser step. lr_actor, lr_critic: learning rates of AdamW. weight_decay: weight
+            decay of AdamW.
         lr_schedule: "constant", or "linear" to 0 over the budget.
-        beta: weight of the divergence. gamma, gae_lambda: of the advantages (arXiv:1506.02438).
-        clip_coef: ε of the ratio. vf_clip: how far a value moves from what it was in one iteration; None: freely.
-        adv_norm: whether advantages are standardised over all tokens that were written.
-        max_grad_norm: gradients are clipped to it; 0: never. update_epochs: passes over what was written.
-        group_size: completions of a prompt. temperature: of writing and of learning alike.
-        max_output_tokens, min_output_tokens: of a completion. top_k, top_p: see `language.generate.Sampling`.
+        beta: weight of the KL divergence. gamma, gae_lambda: parameters of the advantages (arXiv:1506.02438).
+        clip_coef: ε of the ratio. vf_clip: maximum change of a value per iteration; None: unlimited.
+        adv_norm: whether advantages are standardised over all generated tokens.
+        max_grad_norm: gradient-norm clip; 0 disables it. update_epochs: passes over the completions.
+        group_size: completions per prompt. temperature: sampling temperature, also used in the loss.
+        max_output_tokens, min_output_tokens: length of a completion. top_k, top_p: see `language.generate.Sampling`.
 
-    The other arguments are `LLMAlgorithm`'s.
+    See `LLMAlgorithm` for the other arguments.
     """
 
     experience = COMPLETIONS
@@ -110,7 +111,7 @@ class LLMPPO(CompletionAlgorithm):
         self.update_epochs, self.group_size, self.temperature = update_epochs, group_size, temperature
         self.max_output_tokens, self.min_output_tokens = max_output_tokens, min_output_tokens
         self.top_k, self.top_p, self.mut = top_k, top_p, mut
-        self.sampling()  # raises for lengths that do not go together
+        self.sampling()  # validates the lengths
         own = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[0])
         self.critic = AdapterNetwork(self.base, self.actor.config, True, device=self.base.device, random_seed=own)
         self.register_adapter("actor", "reference", "optimizer", "lr_actor", weight_decay, policy=True)
@@ -129,7 +130,7 @@ class LLMPPO(CompletionAlgorithm):
     def arrange(
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
-        """`update_epochs` passes over what was written; rewards [N, B, G] of completions, or [N, R, T] of tokens."""
+        """Yield `update_epochs` passes over the texts; rewards [N, B, G] per completion, or [N, R, T] per token."""
         mask = texts.completion_mask
         old = self.scored(engine, engine.network("actor"), texts)
         values = self.scored(engine, engine.network("critic"), texts).masked_fill(~mask, 0)
@@ -146,8 +147,8 @@ class LLMPPO(CompletionAlgorithm):
         yield from self.minibatches(engine, whole, rngs, "token", True)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
-        """One step of the policy on the clipped surrogate (arXiv:1707.06347, equation 7), one of the critic on
-        ½ (V − return)², by the larger of both values where it is clipped."""
+        """Perform one policy step on the clipped surrogate (arXiv:1707.06347, equation 7) and one critic step on
+        ½ (V − return)², or on the larger of the clipped and unclipped loss."""
         hp, total, of_values, divergence = engine.hp, torch.zeros(()), torch.zeros(()), torch.zeros(())
         policy, critic = engine.network("actor"), engine.network("critic")
         clip = hp["clip_coef"]

@@ -1,4 +1,4 @@
-"""REINFORCE for language models: returns of whole completions against a baseline that needs no critic."""
+"""REINFORCE for language models: returns of completions against a baseline without a critic."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ from agilerl.ranges import AdapterSettings, Count, CountOrZero, Fraction, ModelN
 
 
 class LLMREINFORCE(CompletionAlgorithm):
-    """Moves every token of a completion by its return, less a baseline (Williams 1992; Ahmadian et al. 2024).
+    """REINFORCE on completions: every token is weighted by its return minus a baseline (Williams 1992; Ahmadian et al.
+    2024).
 
-    Each iteration is one pass over its completions, in optimiser steps of `batch_size`. The first step is on-policy.
-    Where there are more completions than `batch_size`, the later steps learn from a policy that earlier ones have
-    already moved away from, without an importance ratio or a clip: their gradient is biased. A `batch_size` of at least
-    the completions of an iteration (prompts times `group_size`) makes one unbiased step. GRPO and LLMPPO have a ratio.
+    Each iteration is one pass over its completions, in optimiser steps of `batch_size`. Only the first step is
+    on-policy. With more completions than `batch_size`, later steps are off-policy without an importance ratio or a
+    clip, so their gradient is biased. A `batch_size` of at least the completions of an iteration (prompts times
+    `group_size`) gives one unbiased step. GRPO and LLMPPO use a ratio.
 
     Args:
-        baseline: "batch": returns are standardised over all tokens that were written; "rloo": of each completion the
-            mean reward of the others of its prompt (arXiv:2402.14740, equation 8).
-        batch_size: completions of an optimiser step, of all processes together. lr: of AdamW. weight_decay: of it.
+        baseline: "batch": returns are standardised over all generated tokens; "rloo": mean reward of the prompt's other
+            completions (arXiv:2402.14740, equation 8).
+        batch_size: completions per optimiser step, over all processes. lr: learning rate of AdamW. weight_decay: weight
+            decay of AdamW.
         lr_schedule: "constant", or "linear" to 0 over the budget.
-        beta: weight of the divergence from the policy that training began with.
-        gamma: discount of a token's reward at the tokens before it, of "batch".
-        max_grad_norm: gradients are clipped to it; 0: never.
-        group_size: completions of a prompt. temperature: of writing and of learning alike.
-        max_output_tokens, min_output_tokens: of a completion. top_k, top_p: see `language.generate.Sampling`.
+        beta: weight of the KL divergence from the initial policy.
+        gamma: discount of a token's reward at earlier tokens, for "batch".
+        max_grad_norm: gradient-norm clip; 0 disables it.
+        group_size: completions per prompt. temperature: sampling temperature, also used in the loss.
+        max_output_tokens, min_output_tokens: length of a completion. top_k, top_p: see `language.generate.Sampling`.
 
-    The other arguments are `LLMAlgorithm`'s.
+    See `LLMAlgorithm` for the other arguments.
     """
 
     experience = COMPLETIONS
@@ -107,12 +109,12 @@ class LLMREINFORCE(CompletionAlgorithm):
             temperature, max_output_tokens, min_output_tokens
         )  # fmt: skip
         self.top_k, self.top_p, self.mut = top_k, top_p, mut
-        self.sampling()  # raises for lengths that do not go together
+        self.sampling()  # validates the lengths
         self.register_adapter("actor", "reference", "optimizer", "lr", weight_decay, policy=True)
 
     @property
     def compares_groups(self) -> bool:
-        """Whether the rewards of whole completions are compared, and not those of their tokens."""
+        """Whether rewards are compared per completion rather than per token."""
         return self.baseline == "rloo"
 
     def update_hyperparameters(self) -> dict[str, float]:
@@ -126,7 +128,7 @@ class LLMREINFORCE(CompletionAlgorithm):
     def arrange(
         self, engine: Any, texts: Texts, rewards: Tensor, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
-        """One pass over what was written; rewards [N, B, G] of completions, or [N, R, T] of their tokens."""
+        """Yield one pass over the texts; rewards [N, B, G] per completion, or [N, R, T] per token."""
         mask, counts = texts.completion_mask, self.counted(texts)
         if self.baseline == "rloo":
             if rewards.shape == mask.shape:
@@ -135,7 +137,7 @@ class LLMREINFORCE(CompletionAlgorithm):
             advantage = losses.leave_one_out(rewards).view(*mask.shape[:2], 1).expand(mask.shape)
         else:
             gamma = engine.outer(engine.hp["gamma"]).view(-1, 1).to(rewards.dtype)
-            is_whole = rewards.shape != mask.shape or mask.shape[-1] == 1  # one reward for a completion
+            is_whole = rewards.shape != mask.shape or mask.shape[-1] == 1  # one reward per completion
             if is_whole and mask.shape[1] * engine.ranks.size == 1:
                 raise AlgorithmError(
                     f"{self.algo}: baseline='batch' compares the completions of an iteration, and this one has a "
@@ -148,7 +150,7 @@ class LLMREINFORCE(CompletionAlgorithm):
         yield from self.minibatches(engine, whole, rngs, "token", self.beta > 0)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
-        """One optimiser step on Σ w (−A log π + β KL)."""
+        """Perform one optimiser step on Σ w (−A log π + β KL)."""
         hp, total, divergence = engine.hp, torch.zeros(()), torch.zeros(())
         network = engine.network("actor")
         for part in batch.parts(self.micro_batch_size):

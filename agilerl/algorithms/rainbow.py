@@ -36,21 +36,21 @@ from agilerl.rollouts.off_policy import uniform_actions
 
 
 class RainbowDQN(RLAlgorithm):
-    """Double, duelling, distributional (C51), noisy Q-learning, from n-step and prioritised replay.
+    """Double, duelling, distributional (C51), noisy Q-learning with n-step and prioritised replay.
 
     Args:
-        hp_config: mutable hyperparameters, any numeric argument. A new `num_atoms` carries the weights over,
-            a new `noise_std` scales the learned noise, `v_min` and `v_max` move the support.
-        beta: exponent of the importance weights at the start, for `memory.sample(batch_size, agent.beta)`.
+        hp_config: mutable hyperparameters, any numeric argument. A new `num_atoms` keeps the weights, a new `noise_std`
+            rescales the learned noise, `v_min` and `v_max` move the support.
+        beta: initial importance-sampling exponent, for `memory.sample(batch_size, agent.beta)`.
         prior_eps: added to every new priority.
         num_atoms, v_min, v_max: support of the return distributions.
-        noise_std: scale of the noise in untrained noisy layers.
-        n_step: steps of the transitions that `learn` gets as `n_experiences`.
-        combined_reward: learn from one-step and n-step transitions together where `learn` gets both.
-        double, dueling, distributional, noisy: which of the improvements are used; without `noisy` it explores by
-            ε-greedy actions, without `distributional` it minimises the squared TD error.
+        noise_std: initial scale of the noise in noisy layers.
+        n_step: number of steps of the `n_experiences` passed to `learn`.
+        combined_reward: learn from one-step and n-step transitions together if `learn` receives both.
+        double, dueling, distributional, noisy: switches of the improvements. Without `noisy` exploration is ε-greedy;
+            without `distributional` the loss is the squared TD error.
 
-    The other arguments are `DQN`'s.
+    See `DQN` for the other arguments.
     """
 
     policy_class = RainbowQNetwork
@@ -101,7 +101,7 @@ class RainbowDQN(RLAlgorithm):
         own: dict[str, Any] = {"num_atoms": num_atoms, "v_min": v_min, "v_max": v_max, "noise_std": noise_std}
         own |= {"dueling": dueling, "distributional": distributional, "noisy": noisy}
         network = build(self, RainbowQNetwork, actor_network, "actor_network", 0, **own)
-        if isinstance(network, RainbowQNetwork):  # a network that is given says itself what it is
+        if isinstance(network, RainbowQNetwork):  # a given network determines these options
             num_atoms, v_min, v_max = network.num_atoms, network.v_min, network.v_max
             distributional, dueling, noisy = network.distributional, network.dueling, network.noisy
             noise_std = network.noise_std
@@ -115,10 +115,10 @@ class RainbowDQN(RLAlgorithm):
         register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
         follow(self, "_follow_in_networks", "num_atoms", "v_min", "v_max", "noise_std")
 
-    # --- hyperparameters that live in the networks -----------------------------------------------------------------
+    # --- hyperparameters stored in the networks --------------------------------------------------------------------
 
     def _follow_in_networks(self, name: str, value: Any) -> None:
-        """Carry a new value of one of the four into policy, target and optimiser."""
+        """Apply a new value of one of these four hyperparameters to policy, target and optimiser."""
         for network in (self.actor, self.actor_target):
             if not isinstance(network, RainbowQNetwork):
                 continue
@@ -134,7 +134,7 @@ class RainbowDQN(RLAlgorithm):
 
     @property
     def criterion(self) -> nn.Module:
-        """The loss that `update` writes out with row weights."""
+        """The loss that `update` computes with row weights."""
         return nn.KLDivLoss(reduction="batchmean") if self.distributional else nn.MSELoss()
 
     # --- learning --------------------------------------------------------------------------------------------------
@@ -147,13 +147,15 @@ class RainbowDQN(RLAlgorithm):
         return self.double, self.dueling, self.distributional, self.noisy, self.combined_reward
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """New noise of both networks for every update."""
+        """Draw new noise of both networks for every update."""
         if not self.noisy:
             return {}
         return {name: layer_noise(self.actor, rng, shape[0]) for name in ("layers", "target_layers")}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """One step on D_KL(Φ T z ‖ z) (section 3 of the paper), or on the squared TD error; one soft target update."""
+        """Perform one step on D_KL(Φ T z ‖ z) (section 3 of the paper) or the squared TD error; one soft target
+        update.
+        """
         hp = engine.hp
         if self.noisy:
             engine.set_noise("actor", batch.noise["layers"], batch.noise["target_layers"])
@@ -163,7 +165,7 @@ class RainbowDQN(RLAlgorithm):
             else:
                 selector = valuer = engine.target("actor")(batch.next_obs)
             ranking = expected_index(selector) if self.distributional else selector
-            if batch.next_mask is not None:  # an illegal action is never taken, so its value is never learned
+            if batch.next_mask is not None:  # illegal actions are never taken, so their values are never learned
                 ranking = ranking.masked_fill(~batch.next_mask, float("-inf"))
             discount = batch.discounts(hp["gamma"])
             if self.distributional:
@@ -184,14 +186,14 @@ class RainbowDQN(RLAlgorithm):
     def learn_from(
         self, experiences: Any, n_experiences: Any = None, per: bool = False
     ) -> tuple[float, Any, np.ndarray | None]:
-        """One update.
+        """Perform one update.
 
         Args:
-            experiences: sampled one-step transitions, as `RLAlgorithm.learn` takes them; with `per` also `weights`
-                and `idxs` [B, 1]. `discount` [B], where there is one, stands for γ·(1 − done).
-            n_experiences: transitions of `n_step` steps for the same rows: what is learned from (together with the
-                one-step ones where `combined_reward`).
-            per: weigh rows by `weights`, and return new priorities.
+            experiences: sampled one-step transitions, see `RLAlgorithm.learn`; with `per` also `weights` and `idxs` [B,
+                1]. `discount` [B], if present, replaces γ·(1 − done).
+            n_experiences: n-step transitions of the same rows; they replace the one-step ones, or are added to them
+                with `combined_reward`.
+            per: weight rows by `weights`, and return new priorities.
 
         Returns:
             (loss before the update, `idxs` of the batch or None, new priorities [B] or None without `per`).
@@ -214,36 +216,36 @@ class RainbowDQN(RLAlgorithm):
         return float(result.loss), given.get("idxs"), found
 
     def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
-        """A batch whose `discount` [B] is that of `steps` steps, or the one that is stored with it."""
+        """Build a batch with the `discount` [B] of `steps` steps, unless a discount is stored with it."""
         batch = self.make_batch(experiences)
         if batch.discount is not None:
             return batch
         return replace(batch, discount=self.gamma**steps * (1 - batch.done))
 
     def soft_update(self) -> None:
-        """One soft target update with `tau`."""
+        """Perform one soft target update with `tau`."""
         soft_update(self.actor, self.actor_target, self.tau)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
     def _values(self, outputs: Tensor) -> Tensor:
-        """What ranks the actions [..., A], from raw outputs."""
+        """Return action values [..., A] from raw outputs."""
         return expected_index(outputs) if self.distributional else outputs
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """The legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
+        """Return the legal action of highest expected return; mask [..., A] 1 = legal; returns [...] int64."""
         return masked_argmax(self._values(outputs), mask)
 
     def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """New noise for every vector step, [count, S]."""
+        """Draw new noise for every vector step, [count, S]."""
         return layer_noise(self.actor, rng, count) if self.noisy else None
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Uniform numbers for ε-greedy actions; none for noisy layers, which explore by themselves."""
+        """Draw uniform numbers for ε-greedy actions; none with noisy layers."""
         return (np.zeros(shape),) if self.noisy else (rng.random(shape), rng.random(shape))
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """The greedy action under the noise that the outputs were made with; ε-greedy without noisy layers."""
+        """Return the greedy action under the noise of the outputs; ε-greedy without noisy layers."""
         if self.noisy:
             return self.greedy(outputs, mask)
         values = self._values(outputs)
@@ -253,12 +255,12 @@ class RainbowDQN(RLAlgorithm):
     def get_action(
         self, obs: Any, action_mask: np.ndarray | None = None, training: bool | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
-        """Actions [E] int64, [1] for one observation.
+        """Select actions [E] int64, [1] for one observation.
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
             action_mask: [A] or [E, A], 1 = legal.
-            training: with new noise or without; None: as the agent's mode is.
+            training: whether to apply noise; None: according to the agent's mode.
             epsilon: probability of a random action, without noisy layers.
         """
         obs, action_mask = seen_with_mask(self, obs, action_mask)

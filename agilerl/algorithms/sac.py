@@ -31,7 +31,7 @@ from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.networks.value_networks import Temperature
 from agilerl.ranges import Count, Fraction, Number, Positive, PositiveFraction
 
-POLICY_KEYS = ("output_activation", "squash_output", "log_std_init")  # of `net_config`, not for critics
+POLICY_KEYS = ("output_activation", "squash_output", "log_std_init")  # `net_config` keys that critics ignore
 
 
 class SAC(StochasticActorCritic):
@@ -43,13 +43,13 @@ class SAC(StochasticActorCritic):
         action_space: Box with finite bounds, or Discrete from 0.
         hp_config: mutable hyperparameters: any numeric argument, and `target_entropy`.
         lr_actor, lr_critic, lr_alpha: learning rates of Adam, for policy, critics and temperature.
-        init_temperature: α at the start. learn_temperature: False keeps it there.
-        target_entropy: entropy in nats that the temperature steers to, of raw actions in [-1, 1]; None: -A for Box
-            actions (appendix D of the paper), 0.98 · log A for Discrete ones (section 5 of the discrete paper). Where
-            action masks leave n of A actions it counts log n / log A of that.
+        init_temperature: initial α. learn_temperature: False keeps α constant.
+        target_entropy: target entropy in nats of raw actions in [-1, 1], to which the temperature is tuned; None: -A
+            for Box actions (appendix D of the paper), 0.98 · log A for Discrete ones (section 5 of the discrete paper).
+            With action masks that leave n of A actions it is scaled by log n / log A.
         critic_networks: two critics to use instead of building them.
 
-    The other arguments are those of `DDPG` and `DQN`.
+        See `DDPG` and `DQN` for the other arguments.
     """
 
     policy_class = StochasticActor
@@ -113,12 +113,12 @@ class SAC(StochasticActorCritic):
 
     @property
     def alpha(self) -> float:
-        """The temperature as it is now."""
+        """The current temperature."""
         return self.temperature.alpha
 
     @property
     def learns_from_obs_mask(self) -> bool:  # type: ignore[override]
-        """Policy and temperature of discrete actions look at all of them: illegal ones must have no part in it."""
+        """True for discrete actions: their policy and temperature losses average over all legal actions."""
         return self.discrete
 
     # --- learning --------------------------------------------------------------------------------------------------
@@ -149,10 +149,10 @@ class SAC(StochasticActorCritic):
         return UpdateResult(losses.detach().sum(0), actor_loss.detach(), errors.detach().abs().amax(0))
 
     def _target_entropy(self, target: Tensor, batch: TransitionBatch) -> Tensor:
-        """What the entropy of each row is steered to: the same share of the largest one that n legal actions allow.
+        """Return the target entropy of each row, scaled to the maximum entropy over its n legal actions.
 
-        H̄ · log n / log A. With H̄ itself, 0.98 log A as a rule, no policy over fewer actions could be random enough, and
-        the temperature would grow without end.
+        H̄ · log n / log A. With H̄ itself, usually 0.98 log A, no policy over fewer actions could reach the target, and
+        the temperature would grow without bound.
         """
         if not self.discrete or batch.obs_mask is None:
             return target
@@ -160,7 +160,7 @@ class SAC(StochasticActorCritic):
         return target * count.log() / math.log(max(2, batch.obs_mask.shape[-1]))
 
     def _next_value(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> Tensor:
-        """Soft value [..., B] of the next observation under the policy as it is now."""
+        """Return the soft value [..., B] of the next observation under the current policy."""
         raw = engine.frozen("actor")(batch.next_obs)
         if self.discrete:
             first, second = engine.targets(CRITICS)(batch.next_obs)
@@ -170,7 +170,7 @@ class SAC(StochasticActorCritic):
         return soft_value(first, second, log_prob, alpha)
 
     def _values(self, engine: UpdateEngine, batch: TransitionBatch) -> Tensor:
-        """Q of the action taken, of both critics [2, ..., B]."""
+        """Return Q of the taken action, for both critics [2, ..., B]."""
         if self.discrete:
             values = engine.networks(CRITICS)(batch.obs)
             return take(values, batch.action.expand(values.shape[:-1]))

@@ -23,14 +23,14 @@ from agilerl.ranges import AdapterSettings, Count, ModelName, NonNegative, Posit
 
 
 class SFT(LLMAlgorithm):
-    """Learns to write what examples have written; prompts are read, and not learned.
+    """Supervised fine-tuning on the completions of examples; prompts are excluded from the loss.
 
     Args:
-        batch_size: examples of an optimiser step. lr: of AdamW. weight_decay: of it.
+        batch_size: examples per optimiser step. lr: learning rate of AdamW. weight_decay: weight decay of AdamW.
         lr_schedule: "constant", or "linear" to 0 over the budget.
-        max_grad_norm: gradients are clipped to it; 0: never.
+        max_grad_norm: gradient-norm clip; 0 disables it.
 
-    The other arguments are `LLMAlgorithm`'s.
+    See `LLMAlgorithm` for the other arguments.
     """
 
     experience = EXAMPLES
@@ -91,7 +91,7 @@ class SFT(LLMAlgorithm):
     def arrange(
         self, engine: Any, texts: Texts, rewards: None, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
-        """Optimiser steps of `batch_size` examples, in the order given; every token counts alike."""
+        """Yield optimiser steps of `batch_size` examples, in order; all tokens are weighted equally."""
         size = -(-self.batch_size // engine.ranks.size)
         for number, first in enumerate(range(0, texts.tokens.shape[1], size)):
             own = texts.rows(slice(first, first + size))
@@ -101,7 +101,7 @@ class SFT(LLMAlgorithm):
             yield TextBatch(engine.given(own), engine.inner(weight), number=number)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
-        """One optimiser step on −Σ w log π(token)."""
+        """Perform one optimiser step on −Σ w log π(token)."""
         total, network = torch.zeros(()), engine.network("actor")
         for part in batch.parts(self.micro_batch_size):
             loss = -(part.weight * network(part.texts)).sum((-2, -1))
@@ -111,7 +111,7 @@ class SFT(LLMAlgorithm):
         return UpdateResult(total, total)
 
     def learn(self, experiences: Any) -> float:
-        """All optimiser steps on the examples of `SFTGym`; the mean loss."""
+        """Perform all optimiser steps on the examples of `SFTGym`; returns the mean loss."""
         from agilerl.algorithms.text.scoring import example_texts, examples_of
 
         engine = SequentialAdapters(self)
@@ -121,7 +121,7 @@ class SFT(LLMAlgorithm):
         return float(np.mean(found))
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
-        """Mean log-probability of a token of the test split's completions; appended to `fitness`."""
+        """Return the mean log-probability per completion token of the test split; appended to `fitness`."""
         from agilerl.algorithms.text.scoring import mean_likelihood
 
         value = mean_likelihood([SequentialAdapters(self)], [self], [env], "test")[0]

@@ -27,11 +27,11 @@ class TD3(DeterministicActorCritic):
 
     Args:
         policy_freq: critic updates per update of the policy and of all targets (d of algorithm 1).
-        O_U_noise: explore by an Ornstein-Uhlenbeck path, else by independent Gaussian noise (the paper's).
+        O_U_noise: use Ornstein-Uhlenbeck noise, else independent Gaussian noise (as in the paper).
         critic_networks: two critics to use instead of building them.
-        policy_noise, noise_clip: σ and c of the target policy's smoothing, in units of raw actions.
+        policy_noise, noise_clip: σ and c of target policy smoothing, in units of raw actions.
 
-    The other arguments are those of `DDPG` and `DQN`.
+        See `DDPG` and `DQN` for the other arguments.
     """
 
     shares_in_populations = True
@@ -94,7 +94,7 @@ class TD3(DeterministicActorCritic):
         return (self.policy_freq,)
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Standard normal numbers of the target policy's smoothing, [*shape, A]."""
+        """Draw standard normal numbers for target policy smoothing, [*shape, A]."""
         return {"smoothing": rng.standard_normal((*shape, self.action_size))}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
@@ -119,9 +119,9 @@ class TD3(DeterministicActorCritic):
         return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
 
     def action_noise(self, action: Any = None) -> np.ndarray:
-        """Noise [E, A] float32 of one vector step for actions [E, A]; without actions E is that of the last call."""
+        """Return noise [E, A] float32 of one vector step for actions [E, A]; E defaults to that of the last call."""
         return actions.action_noise(self, action)
 
     def reset_action_noise(self, indices: Any) -> None:
-        """Begin a new path in the lanes `indices`: their Ornstein-Uhlenbeck state becomes 0."""
+        """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
         actions.reset_action_noise(self, indices)

@@ -1,4 +1,4 @@
-"""TD3 with behaviour cloning, from data alone (Fujimoto and Gu 2021, arXiv:2106.06860)."""
+"""TD3 with behaviour cloning, offline (Fujimoto and Gu 2021, arXiv:2106.06860)."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
-AT_ONCE = 65_536  # rows of a data set that are looked at together
-EPSILON = 1e-6  # of the variance: that of the paper beside the deviation, squared
+AT_ONCE = 65_536  # rows of a data set per chunk
+EPSILON = 1e-6  # added to the variance: the paper's, which is added to the deviation, squared
 
 
 class TD3BC(DeterministicActorCritic):
-    """TD3 whose policy is held to the data's actions.
+    """TD3 with a policy regularised towards the data's actions.
 
     Args:
         learn_step: ignored offline; every step is one gradient update.
-        expl_noise: deviation of the Gaussian noise with which `get_action` explores while training.
-        alpha: what following the values counts beside cloning: 0 is behaviour cloning.
-        normalize_observations: shift and scale observations by mean and deviation of the data set (eq. 4 of the paper),
-            which are saved with the networks. Training functions take them from the data; a loop of your own calls
-            `see_data(memory)` first.
+        expl_noise: standard deviation of the Gaussian noise of `get_action` in training.
+        alpha: weight of the value term relative to cloning: 0 is behaviour cloning.
+        normalize_observations: normalise observations by mean and standard deviation of the data set (eq. 4 of the
+            paper), which are saved with the networks. Training functions compute them from the data; a custom loop
+            calls `see_data(memory)` first.
 
-    The other arguments are those of `TD3`, `DDPG` and `DQN`.
+    See `TD3`, `DDPG` and `DQN` for the other arguments.
     """
 
     experience = DATASET
@@ -90,7 +90,7 @@ class TD3BC(DeterministicActorCritic):
         for name in ("actor", *CRITICS) if self.normalize_observations else ():
             network = self._reading(name)
             network.normalize_observations = True
-            for buffer in ("obs_mean", "obs_scale") if saved else ():  # all read as a policy that is given does
+            for buffer in ("obs_mean", "obs_scale") if saved else ():  # all networks preprocess like a given policy
                 network.get_buffer(buffer).copy_(self.actor.get_buffer(buffer))
         share_encoder(self, *CRITICS)
         register_network(self, "actor", "actor_target", "actor_optimizer", "lr_actor", policy=True)
@@ -104,7 +104,7 @@ class TD3BC(DeterministicActorCritic):
         return (self.policy_freq,)
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Standard normal numbers of the target policy's smoothing, [*shape, A]."""
+        """Draw standard normal numbers for target policy smoothing, [*shape, A]."""
         return {"smoothing": rng.standard_normal((*shape, self.action_size))}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
@@ -131,7 +131,9 @@ class TD3BC(DeterministicActorCritic):
         return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
 
     def _reading(self, name: str) -> EvolvableNetwork:
-        """A network that reads observations. AlgorithmError for a module of the user's own, which cannot scale them."""
+        """Return a network that reads observations. AlgorithmError for a user-defined module, which cannot scale
+        them.
+        """
         network = resolve(self, name)
         if not isinstance(network, EvolvableNetwork):
             raise AlgorithmError(
@@ -141,7 +143,7 @@ class TD3BC(DeterministicActorCritic):
         return network
 
     def see_data(self, memory: Any) -> None:
-        """Mean and deviation of the observations in `memory`, with `normalize_observations`."""
+        """Compute mean and standard deviation of the observations in `memory`, if `normalize_observations`."""
         if not self.normalize_observations:
             return
         statistics = RunningMeanStd()
@@ -153,8 +155,8 @@ class TD3BC(DeterministicActorCritic):
         for name in self.registry.all_registered():
             self._reading(name).set_observation_statistics(statistics.mean, statistics.var, EPSILON)
 
-    # --- acting: by noise on raw actions, see `actions` -----------------------------------------------------------
+    # --- acting: noise on raw actions, see `actions` --------------------------------------------------------------
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Gaussian noise [*shape, A] in units of raw actions."""
+        """Draw Gaussian noise [*shape, A] in units of raw actions."""
         return (self.expl_noise * rng.standard_normal((*shape, self.action_size)),)

@@ -1,7 +1,7 @@
-"""Actions: their form, which one is taken, and the noise by which deterministic policies explore.
+"""Action formats, action selection, and exploration noise of deterministic policies.
 
-An algorithm declares one form, which says how stored actions become those of the environment and what an update is
-given of them; `RLAlgorithm.environment_action`, `legal_choices`, `prepare_action` and `random_action` ask it.
+An algorithm declares one format, which converts stored actions for the environment and for updates;
+`RLAlgorithm.environment_action`, `legal_choices`, `prepare_action` and `random_action` delegate to it.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from agilerl.rollouts.off_policy import uniform_actions
 if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm
 
-ROUNDING = 1e-6  # of float32, as a share of the bounds' distance
+ROUNDING = 1e-6  # float32 tolerance, as a fraction of the bounds' distance
 
 
 class PlainActions:
-    """Stored as the environment takes them."""
+    """Actions stored in the environment's format."""
 
     raw = False
     """Whether an agent that trains gives stored actions, so that `environment` is still to come."""
 
     def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
-        """Stored actions [..., A] as the environment takes them."""
+        """Convert stored actions [..., A] to the environment's format."""
         return action
 
     def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
-        """Actions [N, ...] of the environment as they are stored, and how many lay outside of the space's bounds."""
+        """Return the stored form of environment actions [N, ...], and how many lay outside of the bounds."""
         return action, 0
 
     def legal(self, agent: RLAlgorithm, mask: np.ndarray) -> np.ndarray:
-        """The environment's masks [..., Σn] as masks [..., A] of what the policy chooses among."""
+        """Convert the environment's masks [..., Σn] to masks [..., A] over the policy's choices."""
         return mask
 
     def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
-        """Stored actions as the update wants them: int64 [B] for discrete spaces."""
+        """Convert stored actions for the update: int64 [B] for discrete spaces."""
         owner = f"{agent.algo}.learn"
         if isinstance(agent.action_space, gym.spaces.Discrete):
             check_discrete_actions(action, int(agent.action_space.n), owner)
@@ -56,18 +56,18 @@ class PlainActions:
 
 
 class DiscreteActions(PlainActions):
-    """For Discrete and MultiDiscrete spaces with one output per combination, whose number is stored."""
+    """For Discrete and MultiDiscrete spaces with one output per joint action, whose index is stored."""
 
     def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
-        """Numbers [...] as actions [..., *shape] of the space."""
+        """Convert joint-action indices [...] to actions [..., *shape] of the space."""
         return JointActions.of(agent.action_space, agent.algo).decode(action)
 
     def legal(self, agent: RLAlgorithm, mask: np.ndarray) -> np.ndarray:
-        """Masks [..., Σn] of the components as masks of the combinations."""
+        """Convert component masks [..., Σn] to joint-action masks."""
         return choices_of(agent).legal(mask)
 
     def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
-        """Actions of the space [B, *shape] as numbers [B] int64."""
+        """Convert actions of the space [B, *shape] to joint-action indices [B] int64."""
         choices, owner = choices_of(agent), f"{agent.algo}.learn"
         wanted = (count, *choices.shape)
         if choices.shape and action.numel() != int(np.prod(wanted)):
@@ -91,17 +91,17 @@ class DiscreteActions(PlainActions):
 
 
 class NormalizedBoxActions(PlainActions):
-    """Of a Box stored in the range of the policy's output, [-1, 1] by default; choices of a Discrete space as they are.
+    """Box actions stored in the policy's output range, [-1, 1] by default; Discrete actions are unchanged.
 
-    `environment_action` maps them to the bounds of the space, also in a training loop of your own, which stores
-    `action = agent.get_action(obs)` and calls `env.step(agent.environment_action(action))`. Outside of training
-    `get_action` has done so already.
+    `environment_action` maps them to the bounds of the space. In a custom training loop, store
+    `action = agent.get_action(obs)` and call `env.step(agent.environment_action(action))`. Outside of training
+    `get_action` already returns mapped actions.
     """
 
     raw = True
 
     def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
-        """Raw actions [..., A] at the bounds and in the shape of the space."""
+        """Map raw actions [..., A] to the bounds and shape of the space."""
         space = agent.action_space
         if not isinstance(space, gym.spaces.Box):
             return action
@@ -111,12 +111,12 @@ class NormalizedBoxActions(PlainActions):
         return shaped
 
     def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
-        """Actions [N, *shape] within the bounds of a Box as raw ones [N, A] float32, the inverse of `environment`.
+        """Map Box actions [N, *shape] to raw actions [N, A] float32, the inverse of `environment`.
 
-        What lies outside of the bounds is clipped, and its rows are counted: those by more than rounding.
+        Actions outside of the bounds are clipped. Rows that exceed them by more than rounding are counted.
 
         Raises:
-            ShapeError: actions of another shape, or that are not finite.
+            ShapeError: wrong shape, or not finite.
         """
         space = agent.action_space
         if not isinstance(space, gym.spaces.Box):
@@ -140,7 +140,7 @@ class NormalizedBoxActions(PlainActions):
         return (lowest + share * (highest - lowest)).astype(np.float32), outside
 
     def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
-        """Stored raw actions [B, A] in the policy's dtype; int64 [B] for discrete spaces."""
+        """Convert stored raw actions [B, A] to the policy's dtype; int64 [B] for discrete spaces."""
         if isinstance(agent.action_space, gym.spaces.Discrete):
             return super().prepare(agent, action, count)
         size = agent.action_size
@@ -153,27 +153,27 @@ class NormalizedBoxActions(PlainActions):
 
 
 def _range_of(agent: RLAlgorithm) -> str:
-    """The activation in whose range raw actions are: the policy's own, tanh for a distribution or a foreign module."""
+    """Activation that defines the range of raw actions: the policy's, tanh for a distribution or a foreign module."""
     policy = agent.policy_module()
     return policy.output_activation if isinstance(policy, DeterministicActor) else "Tanh"
 
 
 def raw_bounds(agent: RLAlgorithm) -> tuple[float, float]:
-    """Lowest and highest raw action."""
+    """Return the lowest and highest raw action."""
     return get_output_bounds(_range_of(agent))
 
 
 def choices_of(agent: RLAlgorithm) -> JointActions:
-    """How the actions of the agent's space are numbered. AlgorithmError for a space with too many combinations."""
+    """Return the numbering of joint actions. AlgorithmError for a space with too many combinations."""
     return JointActions.of(agent.action_space, agent.algo)
 
 
 def random_actions(
     agent: RLAlgorithm, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None
 ) -> np.ndarray:
-    """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1].
+    """Sample uniform actions to store, [*shape] int64 or [*shape, A] in [-1, 1].
 
-    `mask` [*shape, W], 1 = legal, is for choices and bits.
+    `mask` [*shape, W], 1 = legal, applies to discrete and binary actions.
     """
     space = agent.action_space
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
@@ -187,34 +187,34 @@ def random_actions(
 
 
 def legal_bits(bits: np.ndarray, mask: Mask = None) -> np.ndarray:
-    """Bits [*shape, n], those of which `mask` [*shape, 2n] allows one value with that value."""
+    """Return bits [*shape, n]; where `mask` [*shape, 2n] allows only one value, the bit takes that value."""
     if mask is None:
         return bits
     may_be_0, may_be_1 = np.moveaxis(mask.reshape(*bits.shape, 2), -1, 0)
     return np.asarray((bits & may_be_1) | ~may_be_0)
 
 
-# --- which action is taken ------------------------------------------------------------------------------------------
+# --- action selection -----------------------------------------------------------------------------------------------
 
 
 def masked_argmax(outputs: Tensor, mask: Mask = None) -> np.ndarray:
-    """The legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
+    """Return the legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
     if mask is not None:
         outputs = outputs.masked_fill(~torch.as_tensor(mask, device=outputs.device).bool(), float("-inf"))
     return outputs.max(-1).indices.cpu().numpy()  # faster than argmax on a transposed view
 
 
 def legal_joint_actions(agent: RLAlgorithm, mask: Any, lanes: int) -> np.ndarray | None:
-    """A caller's mask, one or [E, ...], as one of the combinations [E, A]; None stays None."""
+    """Convert a caller's mask, single or [E, ...], to joint-action masks [E, A]; None stays None."""
     legal = legal_actions(agent, mask, lanes)
     return None if legal is None else choices_of(agent).legal(legal)
 
 
 def seen_with_mask(agent: Any, obs: Any, mask: Any, *, warns: bool = True) -> tuple[Any, Any]:
-    """Observations as the agent reads them, and the mask of legal actions: the one given, else the one beside them.
+    """Return the agent's observations and the action mask: the given one, else the one in the observations.
 
     Args:
-        warns: once, where an agent that has trained with masks acts without one.
+        warns: warn once if an agent that was trained with masks acts without one.
     """
     obs, beside = parted(obs, agent.observation_space)
     mask = by_row(beside) if mask is None else mask
@@ -224,7 +224,7 @@ def seen_with_mask(agent: Any, obs: Any, mask: Any, *, warns: bool = True) -> tu
 
 
 def expect_mask(agent: Any, mask: Any) -> None:
-    """Warn once where an agent that has trained with masks of legal actions acts without one."""
+    """Warn once if an agent that was trained with action masks acts without one."""
     if mask is None and agent.action_masks:
         warn_once(
             "acts without a mask",
@@ -235,13 +235,13 @@ def expect_mask(agent: Any, mask: Any) -> None:
 
 
 def legal_actions(agent: Any, mask: Any, lanes: int) -> np.ndarray | None:
-    """A caller's `action_mask` as [E, W] bool, the canonical form of `envs.masks`; None stays None.
+    """Convert a caller's `action_mask` to [E, W] bool, the canonical form of `envs.masks`; None stays None.
 
     Args:
         mask: one for all E = `lanes` observations, or one for each; in any form that `envs.masks` reads.
 
     Raises:
-        ShapeError: some row allows nothing, or the mask does not fit.
+        ShapeError: a row allows no action, or the mask has the wrong shape.
     """
     if mask is None:
         return None
@@ -251,9 +251,9 @@ def legal_actions(agent: Any, mask: Any, lanes: int) -> np.ndarray | None:
 
 # --- noise ------------------------------------------------------------------------------------------------------------
 #
-# It is drawn ahead because no path of it depends on the actions. The noise of a lane is a path of its own that goes on
-# from call to call, over ends of episodes too unless `reset_action_noise` is called. Departs from arXiv:1509.02971,
-# algorithm 1, which begins a new path with each episode: noise is drawn ahead for many vector steps, when it is not
+# Noise does not depend on the actions, so it is drawn ahead for many vector steps. Each lane has its own path, which
+# continues across calls and across episodes unless `reset_action_noise` is called. This departs from arXiv:1509.02971,
+# algorithm 1, which starts a new path in each episode: episode ends are not known when the noise is drawn.
 # known yet where episodes end.
 
 
@@ -266,7 +266,7 @@ def ornstein_uhlenbeck(
 
     Args:
         start: [E, A] x_0. numbers: [T, E, A] standard normal.
-        mean, std: μ and σ, numbers or [A]. theta: θ. dt: time of one vector step.
+        mean, std: μ and σ, numbers or [A]. theta: θ. dt: duration of one vector step.
 
     Returns:
         [T, E, A] x_1 .. x_T.
@@ -286,13 +286,13 @@ def gaussian(numbers: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     return noise
 
 
-# --- acting by raw actions ------------------------------------------------------------------------------------------
+# --- acting with raw actions ----------------------------------------------------------------------------------------
 
 
 def get_action(
     agent: Any, obs: Any, training: bool | None, action_mask: np.ndarray | None, epsilon: float = 0.0
 ) -> np.ndarray:
-    """Actions of an agent that acts by raw actions: exploring ones to store, or greedy ones for the environment."""
+    """Return actions of an agent with raw actions: exploring ones to store, or greedy ones for the environment."""
     obs, action_mask = seen_with_mask(agent, obs, action_mask)
     with torch.no_grad():
         outputs = agent.policy_output(obs)
@@ -307,7 +307,7 @@ def get_action(
 
 
 def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) -> np.ndarray:
-    """Noise [T, E, A] for the coming vector steps; `noise_state` moves to its end."""
+    """Draw noise [T, E, A] for the coming vector steps and advance `noise_state` to its end."""
     numbers = rng.standard_normal((steps, lanes, agent.action_size))
     if not agent.O_U_noise:
         return gaussian(numbers, agent.mean_noise, agent.expl_noise)
@@ -320,7 +320,7 @@ def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) ->
 
 
 def action_noise(agent: Any, action: Any = None) -> np.ndarray:
-    """The noise of one vector step for actions [E, A]: [E, A] float32. Without actions E is that of the last call."""
+    """Return the noise of one vector step for actions [E, A] as [E, A] float32. E defaults to that of the last call."""
     if action is None:
         action = np.asarray(agent.noise_state)
     lanes = int(np.asarray(np.shape(action)[:-1], int).prod())
@@ -329,7 +329,7 @@ def action_noise(agent: Any, action: Any = None) -> np.ndarray:
 
 
 def reset_action_noise(agent: Any, indices: Any) -> None:
-    """Begin a new path in the lanes `indices`: their Ornstein-Uhlenbeck state becomes 0."""
+    """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
     state = np.array(agent.noise_state)
     state[np.asarray(indices, dtype=int)] = 0
     agent.noise_state = state

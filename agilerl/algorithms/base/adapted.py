@@ -1,7 +1,7 @@
-"""A read view of agents, so that what they can do is declared in one place and never guessed.
+"""Read-only view of agents, so that capabilities are declared in one place and never inferred.
 
-An agent of the user's own may subclass nothing of this package, and need only have the methods that a training function
-calls. `adapted` shows it with every capability that `EvolvableAlgorithm` declares; populations keep the agent itself.
+A user's agent need not subclass anything; it needs only the methods that a training function calls. `adapted` adds
+every capability that `EvolvableAlgorithm` declares. Populations hold the agent itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CAPABILITIES = (
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """A method that the agent does not have and does not need."""
+    """Placeholder for an optional method that the agent lacks."""
 
 
 DEFAULTS: dict[str, Any] = {name: vars(EvolvableAlgorithm)[name] for name in CAPABILITIES} | {
@@ -44,9 +44,9 @@ DEFAULTS: dict[str, Any] = {name: vars(EvolvableAlgorithm)[name] for name in CAP
 
 
 class AdaptedAgent:
-    """A read view of one agent: attributes that it does not have itself are those of `DEFAULTS`.
+    """Read-only view of one agent: missing attributes come from `DEFAULTS`.
 
-    Without a default a missing attribute stays missing, so `hasattr` answers as of the agent. Nothing can be assigned.
+    Attributes without a default stay missing, so `hasattr` works as on the agent. Assignment is not allowed.
     """
 
     __slots__ = ("_adapted",)
@@ -56,7 +56,7 @@ class AdaptedAgent:
         object.__setattr__(self, "_adapted", agent)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # of how Python copies and prints: the view's own
+        if name.startswith("__"):  # copy and print protocols: the view's own
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self._adapted, name, DEFAULTS[name]) if name in DEFAULTS else getattr(self._adapted, name)
 
@@ -71,39 +71,39 @@ class AdaptedAgent:
 
     @property
     def unwrapped(self) -> Any:
-        """The agent inside all wrappers: the object itself, not a view of it."""
+        """The agent inside all wrappers: the object itself, not a view."""
         return unwrapped(self._adapted)
 
 
 def adapted(agent: Any) -> AdaptedAgent:
-    """A view of any agent, wrapped or not, from which every capability and every attribute of `DEFAULTS` can be read.
+    """Return a view of any agent, wrapped or not, that has every capability and every attribute of `DEFAULTS`.
 
-    Compare and keep the agent itself: a view is another object.
+    Compare and store the agent itself: a view is a different object.
     """
     return agent if isinstance(agent, AdaptedAgent) else AdaptedAgent(agent)
 
 
-# --- what an agent learns from, as it declares it ---------------------------------------------------------------------
+# --- declared experience ----------------------------------------------------------------------------------------------
 
 
 def declares_on_policy(agent: Any) -> bool:
-    """Whether it declares that it learns from its own rollouts alone."""
+    """Whether the agent declares itself on-policy."""
     experience = adapted(agent).experience
     return experience is not None and bool(experience.on_policy)
 
 
 def needs_both_memories(agent: Any) -> bool:
-    """Whether it learns from one-step and n-step transitions together."""
+    """Whether it learns from paired one-step and n-step transitions."""
     return bool(adapted(agent).combined_reward)
 
 
 def counted_in(agent: Any) -> str:
-    """What its steps are: environment steps, where it declares nothing else."""
+    """Return the unit of its steps: environment steps by default."""
     experience = adapted(agent).experience
     return "env steps" if experience is None else str(experience.steps)
 
 
 def kind_of_experience(agent: Any) -> tuple[str | None, str]:
-    """(the name of what it learns from, what a message says of that); None for an agent that declares nothing."""
+    """Return (name of its experience, description for messages); None for an agent that declares none."""
     experience = adapted(agent).experience
     return (None, "is no language algorithm") if experience is None else (experience.name, experience.says)

@@ -1,6 +1,6 @@
-"""The base of every algorithm: live attributes that evolution mutates, and thin methods; the work is done beside it.
+"""Base class of all algorithms: attributes that evolution mutates, and thin methods that delegate.
 
-Registration is in `registry`, copies and files are in `copies`, evaluation is in `evaluation`.
+See `registry` for registration, `copies` for cloning and checkpoints, `evaluation` for evaluation.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from agilerl.spaces import short_form
 from agilerl.telemetry.console import number
 from agilerl.tree import map_leaves
 
-# Nothing of these registers.
+# Attributes of these types need no registration.
 _PLAIN = frozenset({int, float, bool, str, NoneType, list, tuple, dict, np.ndarray, Tensor})
 
 
 def check_device(device: str | torch.device) -> str | torch.device:
-    """The device as given.
+    """Return `device` unchanged.
 
     Raises:
-        ConfigError: it is a CUDA device and there is none.
+        ConfigError: a CUDA device was requested, but none is available.
     """
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
@@ -53,43 +53,45 @@ class EvolvableAlgorithm:
 
     Args:
         index: unique id within the population.
-        hp_config: mutable hyperparameters; the agent keeps its own copy. Each name must be a numeric attribute, each
-            range lie within the declared one.
-        device: where networks and batches live.
-        accelerator: kept; what several processes do is decided by the `accelerator` of the training functions.
-        torch_compiler: kept as an attribute; compilation is not used.
+        index: unique id within the population.
+        hp_config: mutable hyperparameters; copied. Each name must be a numeric attribute, and each range must lie
+            within the declared one.
+        device: device of the networks and batches.
+        accelerator: stored only; the `accelerator` of the training functions controls distributed training.
+        torch_compiler: stored only; compilation is not used.
         name: algorithm name, the class name by default.
 
     Attributes:
-        steps: environment steps so far, one entry a generation (the last one grows).
+        steps: environment steps so far, one entry per generation (the last one grows).
         scores: returns of finished training episodes. fitness: one entry per `test`.
-        mut: what the last evolution did to this agent, None before the first.
-        registry: what it has registered. Assigning does the registering, see `registry.assigned`.
-        arguments_by_agent: numbers of the constructor that may be given by agent, as a mapping.
-        experience: what it learns from; None for an algorithm that declares nothing.
-        learns_language: whether its policy is an adapter on a language model.
-        reads_texts: whether its network is a transformer over texts, in place of an encoder with a head.
-        imitates: whether it clones behaviour, whatever its return: its own actions have nothing to teach it.
-        shares_in_populations: whether critics share the encoder in populations of `create_population` by default.
-        reads_alone: whether every network of a team reads the observations of its own agent only.
-        trains_unwrapped: whether training functions train the agent inside it; True for some wrappers only.
-        is_recurrent: whether acting needs a hidden state that goes through an episode.
+        mut: last mutation applied to this agent, None before the first.
+        registry: registered networks, optimisers and hyperparameters. Assignment registers, see `registry.assigned`.
+        arguments_by_agent: numeric constructor arguments that also accept a mapping by agent.
+        experience: experience the algorithm learns from; None if it declares none.
+        learns_language: whether the policy is an adapter on a language model.
+        reads_texts: whether the network is a transformer over texts instead of an encoder with a head.
+        imitates: whether it clones behaviour regardless of return, so that its own actions are no training data.
+        shares_in_populations: whether critics share the encoder by default in populations of `create_population`.
+        reads_alone: whether every network of a multi-agent algorithm reads only its own agent's observations.
+        trains_unwrapped: whether training functions train the wrapped agent directly; True for some wrappers only.
+        is_recurrent: whether acting needs a hidden state that is carried through an episode.
         recurrent: whether it was constructed with recurrent encoders.
-        learns_from_obs_mask: whether `update` reads which actions were legal in `obs`, so that replay keeps them; else
-            only those of `next_obs` are kept.
+        learns_from_obs_mask: whether `update` reads the action masks of `obs`, so that replay stores them; otherwise
+            only those of `next_obs` are stored.
         adapts_rate: whether `update` changes the learning rate.
-        combined_reward: whether it learns from one-step and n-step transitions together and needs both memories.
-        action_masks: whether it has trained with masks of legal actions.
-        normalize_observations: whether its networks shift and scale observations.
-        evaluated_in: the environment and step limit of `evaluate` (`evaluation.EvaluatedIn`); None if unknown.
-        origin: the run and member that it was copied from; empty for an agent that began here.
-        mutation_record: the last mutation (`hpo.effects.MutationRecord`); None before the first.
-        observation_space, action_space: what it sees and does; None for an algorithm without spaces.
-        action_ent_steps: environment steps after which the weight of entropy falls (PPO); None: it is constant.
-        end_episodes: method of teams with a memory, which forget the episodes that are over [E, M]; None for others.
+        combined_reward: whether it learns from paired one-step and n-step transitions and needs both buffers.
+        action_masks: whether it has trained with action masks.
+        normalize_observations: whether its networks normalise observations.
+        evaluated_in: environment and step limit of `evaluate` (`evaluation.EvaluatedIn`); None if unknown.
+        origin: run and member it was copied from; empty for an agent created here.
+        mutation_record: last mutation (`hpo.effects.MutationRecord`); None before the first.
+        observation_space, action_space: spaces of the agent; None for an algorithm without spaces.
+        action_ent_steps: environment steps after which the entropy weight decays (PPO); None keeps it constant.
+        end_episodes: method of recurrent multi-agent algorithms that resets the memory of finished episodes [E, M];
+            None for others.
     """
 
-    # Capabilities, declared with their defaults: callers read these and never ask which algorithm an agent is.
+    # Capability flags with their defaults: callers read these instead of checking for specific algorithms.
     arguments_by_agent: ClassVar[frozenset[str]] = frozenset()
     experience: ClassVar[Experience | None] = None
     learns_language: ClassVar[bool] = False
@@ -152,15 +154,15 @@ class EvolvableAlgorithm:
     # --- printing --------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        """One line, as a list of agents shows it."""
+        """One-line summary, for lists of agents."""
         try:
             fitness = f", fitness {number(self.fitness[-1])}" if self.fitness else ""
             return f"{self.algo}(member {self.index}{fitness}, {self._settings()})"
-        except AttributeError:  # while it is being made
+        except AttributeError:  # during construction
             return object.__repr__(self)
 
     def __str__(self) -> str:
-        """What it is, sees and does, how it is set, its networks, how it has done."""
+        """Summary of spaces, hyperparameters, networks and fitness."""
         try:
             return "\n".join(self._described())
         except AttributeError:
@@ -189,11 +191,11 @@ class EvolvableAlgorithm:
     # --- registration ----------------------------------------------------------------------------------------------
 
     def register_network_group(self, group: NetworkGroup) -> None:
-        """Register networks for mutation; modules in `group` are replaced by their names."""
+        """Register networks for mutation; modules in `group` are replaced by their attribute names."""
         registering.register_group(self, group)
 
     def check_registry(self) -> None:
-        """Raise where the registration is incomplete.
+        """Check that the registration is complete.
 
         Raises:
             AttributeError: no group, no policy group, or a hyperparameter that is not a numeric attribute.
@@ -201,15 +203,15 @@ class EvolvableAlgorithm:
         registering.check_registry(self)
 
     def link_encoders(self) -> None:
-        """Let every network without an encoder read the features of its present encoder source."""
+        """Connect every network without an encoder to the features of its current encoder source."""
         registering.link_encoders(self)
 
     def numeric_attributes(self) -> dict[str, float]:
-        """Public numeric attributes, counters apart: what `hp_config` may name."""
+        """Return public numeric attributes except counters: the valid names of `hp_config`."""
         return registering.numeric_attributes(self)
 
     def register_mutation_hook(self, hook: str) -> None:
-        """Name a method that runs after each mutation of this agent."""
+        """Register a method, by name, to run after each mutation of this agent."""
         self.registry.hooks.append(hook)
 
     def mutation_hook(self) -> None:
@@ -218,7 +220,7 @@ class EvolvableAlgorithm:
             resolve(self, hook)()
 
     def follow_optimizers(self) -> None:
-        """Take over what was done to the networks or the torch optimisers themselves: parameters, a learning rate."""
+        """Sync with direct changes to the networks or torch optimisers: replaced parameters, a new learning rate."""
         for config in self.registry.optimizers:
             wrapper = config.wrapper(self)
             wrapper.follow()
@@ -227,7 +229,7 @@ class EvolvableAlgorithm:
                 setattr(self, config.lr, given.pop())
 
     def reinit_optimizers(self) -> None:
-        """Fresh optimisers around the present networks: moments start at zero."""
+        """Create fresh optimisers for the current networks; moments start at zero."""
         for config in self.registry.optimizers:
             old = config.wrapper(self)
             networks, lr = [resolve(self, name) for name in config.networks], config.rate(self)
@@ -236,11 +238,11 @@ class EvolvableAlgorithm:
 
     @property
     def hp_config(self) -> HyperparameterConfig:
-        """The agent's own mutable hyperparameters."""
+        """Mutable hyperparameters of this agent."""
         return self.registry.hp_config
 
     def policy_module(self) -> EvolvableModule:
-        """The (first) policy network. AttributeError without a policy group."""
+        """Return the (first) policy network; AttributeError without a policy group."""
         name = self.registry.policy()
         if name is None:
             raise AttributeError("No policy network has been registered")
@@ -250,17 +252,17 @@ class EvolvableAlgorithm:
     get_policy = policy_module
 
     def evaluation_networks(self) -> dict[str, nn.Module]:
-        """The evaluation network of every group, by name."""
+        """Return the evaluation network of every group, by name."""
         return {str(group.eval_network): resolve(self, str(group.eval_network)) for group in self.registry.groups}
 
     def evolvable_attributes(self, networks_only: bool = False) -> dict[str, Any]:
-        """Registered networks by name, and the optimisers too unless `networks_only`."""
+        """Return registered networks by name, and the optimisers unless `networks_only`."""
         kinds: tuple[type, ...] = (EvolvableModule,) if networks_only else (EvolvableModule, OptimizerWrapper)
         return {k: v for k, v in self.__dict__.items() if isinstance(v, kinds)}
 
     @staticmethod
     def inspect_attributes(agent: EvolvableAlgorithm) -> dict[str, Any]:
-        """Public attributes that are neither networks nor optimisers nor callables."""
+        """Return public attributes that are neither networks, optimisers nor callables."""
         skip = (nn.Module, OptimizerWrapper, MutationRegistry)
         return {
             k: v
@@ -271,20 +273,22 @@ class EvolvableAlgorithm:
     # --- what evolution and training read --------------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
-        """The numbers that an update reads as tensors; overridden by algorithms with an `update`."""
+        """Return the numbers that an update reads as tensors; overridden by algorithms with an `update`."""
         return {config.lr: float(config.rate(self)) for config in self.registry.optimizers}
 
     def _numbers(self, *names: str) -> dict[str, float]:
-        """The live attributes of these names."""
+        """Return the current values of these attributes."""
         return {name: getattr(self, name) for name in names}
 
     def hyperparameters(self) -> dict[str, float]:
-        """What the records show: learning rates, update hyperparameters and everything in `hp_config`."""
+        """Return the hyperparameters shown in records: learning rates, update hyperparameters and all of
+        `hp_config`.
+        """
         names = [*self.update_hyperparameters(), *self.registry.hp_config.names()]
         return self._numbers(*dict.fromkeys(names))
 
     def probe_observations(self, count: int = 256) -> Any:
-        """Up to `count` observations that were seen lately, or None: what mutations measure their effect on.
+        """Return up to `count` recent observations, or None; used to measure the effect of mutations.
 
         Returns:
             A tensor [B, ...]; nested dicts of them for Dict and Tuple spaces.
@@ -292,100 +296,100 @@ class EvolvableAlgorithm:
         return None if self._observations is None else map_leaves(lambda x: x[:count], self._observations)
 
     def remember_observations(self, observations: Any) -> None:
-        """Keep observations [B, ...] (nested for Dict and Tuple spaces) for `probe_observations`."""
+        """Store observations [B, ...] (nested for Dict and Tuple spaces) for `probe_observations`."""
         self._observations = map_leaves(lambda x: x.detach(), observations)
 
     def set_training_mode(self, training: bool) -> None:
-        """Switch exploration and the networks' train/eval mode."""
+        """Set exploration and the networks' train/eval mode."""
         self.training = training
         for network in self.evolvable_attributes(networks_only=True).values():
             network.train(training)
 
     def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Actions for observations; a subclass implements it."""
+        """Select actions for observations; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement get_action(obs, ...) -> actions")
 
     def act(self, obs: Any, mask: Any = None) -> Any:
-        """The greedy action for an observation, or for a batch of them; see `evaluation.act`."""
+        """Return the greedy action for an observation or a batch; see `evaluation.act`."""
         return playing.act(self, obs, mask)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
     ) -> tuple[Any, Any]:
-        """(greedy action, hidden state), with the arguments of Stable-Baselines3; see `evaluation.predict`."""
+        """Return (greedy action, hidden state), as Stable-Baselines3's `predict`; see `evaluation.predict`."""
         return playing.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def learn(self, experiences: Any) -> Any:
-        """One update; a subclass implements it."""
+        """Perform one update; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement learn(experiences) -> loss")
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
-        """Mean return of evaluation episodes; a subclass implements it."""
+        """Return the mean return of evaluation episodes; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement test(env, max_steps=, loop=) -> float")
 
     def clean_up(self) -> None:
-        """Release what the agent holds outside of its attributes: nothing here."""
+        """Release resources held outside the agent's attributes; a no-op here."""
 
     def wrap_models(self) -> None:
-        """Nothing to wrap in one process."""
+        """No-op in a single process."""
 
     def unwrap_models(self) -> None:
-        """AttributeError without an accelerator."""
+        """Raise AttributeError without an accelerator."""
         if self.accelerator is None:
             raise AttributeError("No accelerator has been set")
 
     # --- copies and files ------------------------------------------------------------------------------------------
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        """An independent copy: networks, optimiser moments, counters and every other attribute; nothing is shared.
+        """Return an independent copy of networks, optimiser moments, counters and all other attributes.
 
         Args:
-            index: id of the copy; the same as here by default.
-            wrap: accepted for compatibility; there is nothing to wrap in one process.
+            index: id of the copy; unchanged by default.
+            wrap: accepted for compatibility; ignored in a single process.
         """
         return copies.clone(self, index)
 
     def state(self) -> dict[str, Any]:
-        """Plain nested state: networks (spec and weights), optimisers, and every JSON-able or tensor attribute."""
+        """Return plain nested state: networks (spec and weights), optimisers, every JSON-able or tensor attribute."""
         return copies.state(self)
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        """Put back what `state` returned; `source` is named in errors.
+        """Restore the result of `state`; `source` is named in errors.
 
         Raises:
-            RunError: the state of an agent with another registry, or of one with attributes that are methods here.
+            RunError: the state has another registry, or contains attributes that are methods of this agent.
         """
         copies.load_state(self, state, source)
 
     def run_state(self) -> dict[str, Any]:
-        """As `state`, with everything else on which the rest of a run depends: private attributes, generators,
-        modes, the networks' own draws, objects that have `state` and `load_state`.
+        """Return `state` plus everything else needed to resume a run: private attributes, generators, modes, the
+        networks' random state, objects with `state` and `load_state`.
 
-        See `unsaved_attributes` for what is in none of them.
+        See `unsaved_attributes` for what is not saved.
         """
         return copies.run_state(self)
 
     def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        """Become the agent that `run_state` was taken from, to the bit."""
+        """Restore the result of `run_state`, bit for bit."""
         copies.load_run_state(self, state, source)
 
     def unsaved_attributes(self) -> list[str]:
-        """Attributes that neither a file nor a run keeps, because their kind has no plain form."""
+        """Return the attributes saved by neither checkpoints nor runs, because their type has no plain form."""
         return copies.unsaved_attributes(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled of an agent; its tensors own their storage from here on.
+        """Return the pickled state; afterwards the agent's tensors own their storage.
 
-        Pickle writes whole storages: parameters and moments that are views of a row get one of their own.
+        Pickle writes whole storages, so parameters and moments that are views of a row are copied first.
         """
         return copies.pickled(self)
 
     def save_checkpoint(self, path: str | Path) -> None:
-        """Write the agent to one file: safetensors with a JSON manifest in its header, atomically, no pickle."""
+        """Save the agent atomically to one file: safetensors with a JSON manifest in its header, no pickle."""
         save_tree(path, self.state())
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Read a file of `save_checkpoint` in place. The live device wins.
+        """Load a file of `save_checkpoint` in place. The agent stays on its device.
 
         Raises:
             ValueError: the file belongs to an algorithm with another registry.
@@ -394,26 +398,26 @@ class EvolvableAlgorithm:
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
-        """The agent in a file of `save_checkpoint`: architecture, hyperparameters and spaces are read from the file.
+        """Load an agent from a file of `save_checkpoint`, including architecture, hyperparameters and spaces.
 
-        A file of a wrapped agent gives the wrapped agent back, in its wrapper.
+        A wrapped agent is loaded with its wrapper.
 
         Raises:
-            RunError: no such file, a pickle, or the file of another class.
+            RunError: missing file, a pickle, or a file of another class.
         """
         found: Self = copies.load(cls, path, device, accelerator)
         return found
 
     @classmethod
     def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
-        """An agent that `load_state(state)` fills; overridden where the file does not hold what a constructor needs."""
+        """Create an agent for `load_state(state)`; overridden if the file lacks required constructor arguments."""
         return cls(**copies.blank_arguments(cls, state, device, accelerator))
 
     def policy_spec(self) -> dict[str, Any]:
-        """JSON-able description of the policy: algorithm, network with its spaces, hyperparameters."""
+        """Return a JSON-able description of the policy: algorithm, network with its spaces, hyperparameters."""
         return {"algo": self.algo, "network": self.policy_module().spec(), "hyperparameters": self.hyperparameters()}
 
     def policy_state(self) -> dict[str, Tensor]:
-        """The policy's weights, contiguous copies."""
+        """Return contiguous copies of the policy's weights."""
         weights = self.policy_module().state_dict()
         return {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in weights.items()}

@@ -1,4 +1,4 @@
-"""The published wrapper around teams whose agents act at different frequencies."""
+"""Published wrapper for multi-agent algorithms whose agents act at different frequencies."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from agilerl.spaces import nested
 
 
 class AsyncAgentsWrapper(AgentWrapper):
-    """A team (IPPO, MAPPO, MADDPG, MATD3) in a loop of one's own, in which only some agents are observed in a step.
+    """Train IPPO, MAPPO, MADDPG or MATD3 in a custom loop where only some agents are observed at each step.
 
-    Training functions need no wrapper for that: they know from the environment who is there, and what an agent gets
-    while it waits is what its last action was worth. They train what is in the wrapper. In a loop of one's own:
+    Training functions do not need this wrapper: the environment reports which agents are present, and rewards received
+    while waiting are credited to the last action. They train the wrapped algorithm. In a custom loop:
 
-    * an agent that is left out of the observations, or whose row of them is NaN, is not there in that lane, and its row
-      of what `get_action` gives is not to be read;
-    * lists of steps for `learn` hold None where an agent was not there, in observations, actions, log probabilities and
-      values. Its rewards and ends of those steps are given: they belong to what it did last;
-    * lists of IPPO may hold only the steps in which an agent acted, so that agents have lists of different lengths. A
-      reward is then all that the agent got until it acted again, and discounts count its own steps.
+    * an agent that is missing from the observations, or whose row is NaN, is absent in that environment; ignore its row
+      in the result of `get_action`;
+    * lists of steps for `learn` contain None where an agent was absent, in observations, actions, log probabilities and
+      values. Rewards and ends of those steps are still given: they belong to the agent's last action;
+    * lists of IPPO may contain only the steps in which an agent acted, so lengths may differ by agent. A reward is then
+      the sum until the agent acts again, and discounting counts the agent's own steps.
 
     Raises:
-        AlgorithmError: not a team.
+        AlgorithmError: not a multi-agent algorithm.
     """
 
     trains_unwrapped = True
@@ -43,14 +43,14 @@ class AsyncAgentsWrapper(AgentWrapper):
         super().__init__(agent)
 
     def observe(self, obs: Any, count: bool = False) -> Any:
-        """Observations by agent with zeros for NaN, and who was there; agents that were in no lane are left out."""
+        """Return observations by agent with NaN replaced by zeros, and presence masks; absent agents are dropped."""
         if not isinstance(obs, Mapping):
             return obs
         said = present_of(obs)
         rows: dict[str, Any] = {}
         present: dict[str, np.ndarray] = {}
         for agent, seen in obs.items():
-            if agent not in self.agent.possible_observation_spaces or seen is None:  # the state, say
+            if agent not in self.agent.possible_observation_spaces or seen is None:  # e.g. the state
                 rows |= {} if seen is None else {agent: seen}
                 continue
             space = self.agent.possible_observation_spaces[agent]
@@ -63,10 +63,10 @@ class AsyncAgentsWrapper(AgentWrapper):
         return TeamObservations(rows, present)
 
     def learn(self, *experiences: Any, **kwargs: Any) -> Any:
-        """The team's `learn`; see the class for what a list of steps of a rollout holds.
+        """Call the multi-agent `learn`; see the class for the format of rollout lists.
 
         Raises:
-            ConfigError: no experiences, or agents of different lengths whose values read what all see.
+            ConfigError: no experiences, or lists of different lengths with a centralised critic.
         """
         if not experiences:
             raise ConfigError(
@@ -81,7 +81,7 @@ class AsyncAgentsWrapper(AgentWrapper):
 
 
 def _there(space: Any, seen: Any) -> np.ndarray:
-    """[E] bool (or one): whose rows have no NaN."""
+    """Return [E] bool (or a scalar): rows without NaN."""
     found = []
 
     def leaf(own: Any, values: Any) -> None:
@@ -103,9 +103,9 @@ BY_STEP = {
 
 
 def _aligned(team: Any, experiences: Any) -> Any:
-    """Lists of one length: steps in which an agent was not there before the first one of a shorter list.
+    """Pad lists to one length with absent steps at the start of the shorter ones.
 
-    What stands before an agent's first step is learned from by nobody, and its last step stays the last one.
+    Steps before an agent's first one are not learned from, and its last step stays the last one.
     """
     from_tuple = not isinstance(experiences, Mapping)
     fields = dict(enumerate(experiences)) if from_tuple else dict(experiences)
@@ -130,14 +130,14 @@ def _aligned(team: Any, experiences: Any) -> Any:
 
 
 def _empty(own: Any, name: Any, is_number: bool) -> Any:
-    """What stands for a step before an agent's first one, in a list of such entries."""
-    if name in (9, "final_observations"):  # not read: nobody is cut there
+    """Return the placeholder for a step before an agent's first one, in a list of such entries."""
+    if name in (9, "final_observations"):  # not read: no episode is cut there
         return own[0]
     return np.zeros_like(np.asarray(own[0], float)) if is_number else None
 
 
 def _filled(team: Any, experiences: Any) -> Any:
-    """The experiences of a rollout with rows in the place of None; a missing log probability says who did not act."""
+    """Replace None in a rollout by rows; a missing log probability marks absent agents."""
     from_tuple = not isinstance(experiences, Mapping)
     fields = dict(enumerate(experiences)) if from_tuple else dict(experiences)
     names = (0, 1, 2, 5) if from_tuple else ("observations", "actions", "log_probs", "values")

@@ -1,4 +1,4 @@
-"""How algorithms are put together: their networks, twin critics, shared encoders, targets and optimisers."""
+"""Construction of algorithms: networks, twin critics, shared encoders, targets and optimisers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def check_network(name: str, network: Any) -> EvolvableModule:
-    """The network, where it is one that evolution can carry.
+    """Return the network if it is evolvable.
 
     Raises:
-        TypeError: anything but an `EvolvableModule`.
+        TypeError: not an `EvolvableModule`.
     """
     if not isinstance(network, EvolvableModule):
         fix = "subclass agilerl.modules.base.EvolvableModule."
@@ -41,9 +41,9 @@ def check_network(name: str, network: Any) -> EvolvableModule:
 
 
 def initial_std(action_std_init: float, algo: str) -> float:
-    """The standard deviation that an argument `action_std_init` stands for: itself, and 1.0 for 0.0, with a warning.
+    """Return the standard deviation for the argument `action_std_init`; 0.0 maps to 1.0 with a warning.
 
-    Published it is a logarithm, 0.0 by default; no policy has a deviation of 0.
+    The published argument is a logarithm with default 0.0; a policy cannot have a standard deviation of 0.
     """
     if action_std_init != 0:
         return action_std_init
@@ -64,12 +64,12 @@ ALWAYS = {
 
 
 def check_memory(agent: RLAlgorithm | MultiAgentRLAlgorithm, asked: bool, what: str) -> None:
-    """Raise ConfigError where `what` has a recurrent encoder, and the agent keeps no hidden states for it.
+    """Raise ConfigError if `what` has a recurrent encoder and the agent keeps no hidden states for it.
 
-    Without them every step would begin an episode. The one rule for every algorithm, and for every way to ask.
+    Without hidden states every step would start an episode. The check is shared by all algorithms and arguments.
 
     Args:
-        asked: whether the encoder is recurrent. what: the argument that says so, for the message.
+        asked: whether the encoder is recurrent. what: argument that requests it, for the message.
     """
     if asked and not agent.is_recurrent:
         raise ConfigError(
@@ -83,17 +83,17 @@ def _forgetting(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
 
 
 def _remembering(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
-    """What to write for a hidden state: the agent's own argument, or the algorithms that have it."""
+    """Suggest how to get a hidden state: the agent's own argument, or the algorithms that have it."""
     if takes_argument(type(agent), "recurrent"):
         return "recurrent=True"
     return " or ".join(f"{name}(recurrent=True)" for name in with_memory(is_team(agent)))
 
 
 def network_config(agent: RLAlgorithm, config: Any) -> Any:
-    """`net_config` without published keys that say what is so anyway.
+    """Return `net_config` without published keys that already hold.
 
     Raises:
-        ConfigError: one of them asks for what is not there, or for a memory that the agent does not keep.
+        ConfigError: a key asks for an unsupported feature, or for memory that the agent does not keep.
     """
     if not isinstance(config, Mapping):
         return config
@@ -123,13 +123,13 @@ def build(
     drop: tuple[str, ...] = (),
     **more: Any,
 ) -> EvolvableModule:
-    """The network that is given, or one of `cls` after the agent's `net_config`, with weights of its own.
+    """Return the given network, or build one of `cls` from the agent's `net_config` with independent weights.
 
-    What comes after `agent.actor` reads observations as that does, and where encoders are shared it reads its features.
+    Networks built after `agent.actor` preprocess observations like it. With shared encoders they read its features.
 
     Args:
-        name: of the argument, for messages. number: 0 for the policy; others give other weights.
-        drop: keys of the head that are not for `cls`. more: arguments of `cls` beside those of `net_config`.
+        name: argument name, for messages. number: 0 for the policy; each number gives different initial weights.
+        drop: head keys that `cls` does not take. more: further arguments of `cls` besides those of `net_config`.
     """
     policy = agent.__dict__.get("actor")
     scaled = policy.scale_observations if isinstance(policy, EvolvableNetwork) else None
@@ -150,7 +150,7 @@ def build(
     arguments = checked_arguments(config, cls) | ({} if scaled is None else {"scale_observations": scaled})
     if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
         more |= {**stand_in(policy), "simba": False, "recurrent": False}
-    if "action_space" in constructor_arguments(cls):  # a state value knows none
+    if "action_space" in constructor_arguments(cls):  # state values take no actions
         more["action_space"] = agent.action_space
     made = cls(
         agent.observation_space,
@@ -166,7 +166,7 @@ def build(
 def twin_critics(
     agent: RLAlgorithm, cls: type[EvolvableNetwork], given: Any, drop: tuple[str, ...]
 ) -> tuple[EvolvableModule, EvolvableModule]:
-    """Two critics with weights of their own: those given, or of `cls`."""
+    """Return two critics with independent weights: the given ones, or instances of `cls`."""
     pair = [None, None] if given is None else list(given)
     if len(pair) != 2:
         raise AlgorithmError(
@@ -177,10 +177,10 @@ def twin_critics(
 
 
 def share_encoder(agent: RLAlgorithm, *critics: str) -> None:
-    """Let the critics, where it is asked for, read the policy's features instead of having encoders of their own.
+    """Make the critics read the policy's features instead of their own encoders, if sharing is enabled.
 
     Raises:
-        KeyError: a critic that was given has an encoder of another architecture than the policy.
+        KeyError: a given critic has a different encoder architecture from the policy.
     """
     others = [name for name in ("actor", *critics) if not isinstance(resolve(agent, name), EvolvableNetwork)]
     if agent.share_encoders and others:
@@ -202,7 +202,7 @@ def share_encoder(agent: RLAlgorithm, *critics: str) -> None:
 def register_network(
     agent: RLAlgorithm, name: str, target: str | None, optimizer: str, lr: str, policy: bool = False
 ) -> None:
-    """Give the network `name` a frozen target and an Adam optimiser, and register all of them."""
+    """Create a frozen target and an Adam optimiser for the network `name`, and register all of them."""
     network = resolve(agent, name)
     shadow = None
     if target is not None:
@@ -219,7 +219,7 @@ def register_network(
 
 
 def _without_head_keys(config: Any, drop: tuple[str, ...]) -> Any:
-    """`net_config` without some keys of its head: a critic has no output activation, and no squashed output."""
+    """Return `net_config` without some head keys: a critic has no output activation and no squashed output."""
     if not isinstance(config, Mapping):
         return config
     kept = {k: v for k, v in config.items() if k not in drop}

@@ -1,8 +1,8 @@
-"""Copies and files of an agent: nothing is shared, nothing is pickled, nothing is lost.
+"""Clones and checkpoints of an agent: complete, independent, without pickle.
 
-What is OWNED by an agent: its networks and their weights, the moments of its optimisers, every plain attribute, its
-generators and modes. A row that it lives in (`_learner`), the accelerator and what the script around it made (spaces,
-devices) are not: they are shared, or made again.
+An agent OWNS its networks and their weights, the moments of its optimisers, every plain attribute, its generators and
+modes. The row that holds its parameters (`_learner`), the accelerator and objects of the calling script (spaces,
+devices) are not owned: they are shared or rebuilt.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 Agent = TypeVar("Agent", bound="EvolvableAlgorithm")
 
 _CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
-_ELSEWHERE = (*_CACHES, "accelerator")  # rebuilt, or not the agent's
-_FIXED = (nn.Module, OptimizerWrapper, MutationRegistry, gym.Space, torch.device, torch.dtype)  # made by the script
+_ELSEWHERE = (*_CACHES, "accelerator")  # rebuilt, or not owned by the agent
+_FIXED = (nn.Module, OptimizerWrapper, MutationRegistry, gym.Space, torch.device, torch.dtype)  # created by the script
 _LIMITS = ("min", "max", "shrink_factor", "grow_factor")
 _DTYPES: dict[str, type] = {"int": int, "float": float, "ndarray": np.ndarray}
-SPACE = "gymnasium space"  # the only key of what stands for a space in the specification of a network
+SPACE = "gymnasium space"  # the only key of an encoded space in a network's specification
 
 # --- copies -------------------------------------------------------------------------------------------------------
 
 
 def clone(agent: Agent, index: int | None = None) -> Agent:
-    """An independent copy: networks, optimiser moments, counters and every other attribute; nothing is shared."""
+    """Return an independent copy of networks, optimiser moments, counters and all other attributes."""
     check_registry(agent)
     twin = object.__new__(type(agent))
     accelerator = agent.__dict__.get("accelerator")
@@ -75,9 +75,9 @@ def clone(agent: Agent, index: int | None = None) -> Agent:
 
 
 def pickled(agent: EvolvableAlgorithm) -> dict[str, Any]:
-    """What is pickled of an agent; its tensors own their storage from here on.
+    """Return the pickled state of an agent; afterwards its tensors own their storage.
 
-    Pickle writes whole storages: parameters and moments that are views of a row get one of their own.
+    Pickle writes whole storages, so parameters and moments that are views of a row are copied first.
     """
     for network in agent.evolvable_attributes(networks_only=True).values():
         for tensor in (*network.parameters(), *network.buffers()):
@@ -109,11 +109,11 @@ def _clone_optimizer(wrapper: OptimizerWrapper, twin: EvolvableAlgorithm) -> Opt
     return copied
 
 
-# --- what a published file holds ----------------------------------------------------------------------------------
+# --- checkpoints --------------------------------------------------------------------------------------------------
 
 
 def state(agent: EvolvableAlgorithm) -> dict[str, Any]:
-    """Plain nested state: networks (spec and weights), optimisers, and every JSON-able or tensor attribute."""
+    """Return plain nested state: networks (spec and weights), optimisers, every JSON-able or tensor attribute."""
     check_registry(agent)
     networks = agent.evolvable_attributes(networks_only=True)
     return {
@@ -134,10 +134,10 @@ def state(agent: EvolvableAlgorithm) -> dict[str, Any]:
 
 
 def load(cls: type[Agent], path: str | Path, device: str | torch.device, accelerator: Any) -> Any:
-    """The agent in a file of `save_checkpoint`; in its wrapper, where the file is that of a wrapped agent.
+    """Load the agent in a file of `save_checkpoint`; a wrapped agent is loaded with its wrapper.
 
     Raises:
-        RunError: no such file, a pickle, or the file of another class.
+        RunError: missing file, a pickle, or a file of another class.
     """
     tree = load_tree(path)
     with malformed(path):
@@ -151,7 +151,7 @@ def load(cls: type[Agent], path: str | Path, device: str | torch.device, acceler
         check_sizes(tree["networks"], str(path))
         try:
             agent = cls._blank(tree, device, accelerator)
-        except TypeError as error:  # of the constructor, not of the file
+        except TypeError as error:  # raised by the constructor, not by the file
             reason = str(error).partition("; known: ")[0]
             raise AlgorithmError(
                 f"{cls.__name__}.load cannot make a {cls.__name__}: {reason}. fix: let its constructor take that "
@@ -164,13 +164,13 @@ def load(cls: type[Agent], path: str | Path, device: str | torch.device, acceler
 def blank_arguments(
     cls: type[EvolvableAlgorithm], saved: Mapping[str, Any], device: str | torch.device, accelerator: Any
 ) -> dict[str, Any]:
-    """Arguments of the constructor of `cls` for an agent that `load_state(saved)` fills.
+    """Return constructor arguments of `cls` for an agent that `load_state(saved)` then fills.
 
-    Spaces and required arguments that the agent has as attributes are those of the file; of the others only
-    `share_encoders`, which decides which networks there are.
+    Spaces, and required arguments that are attributes of the agent, come from the file. Of the optional arguments only
+    `share_encoders` is read, because it decides which networks exist.
 
     Raises:
-        RunError: the file does not hold a required argument.
+        RunError: the file lacks a required argument.
     """
     parameters = constructor_arguments(cls)
     rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -192,10 +192,10 @@ def blank_arguments(
 
 
 def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str = "state") -> None:
-    """Put back what `state` returned; `source` is named in errors.
+    """Restore the result of `state`; `source` is named in errors.
 
     Raises:
-        RunError: the state of an agent with another registry, or of one with attributes that are methods here.
+        RunError: the state has another registry, or contains attributes that are methods of this agent.
     """
     with malformed(source):
         check_sizes(state["networks"], source)
@@ -226,7 +226,7 @@ def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str 
 
 
 def space_or_none(space: gym.Space[Any]) -> dict[str, Any] | None:
-    """The space as JSON, None for a kind that cannot be described yet."""
+    """Return the space as JSON, None for an unsupported kind."""
     try:
         return space_to_json(space)
     except NotAvailableYetError:
@@ -234,7 +234,7 @@ def space_or_none(space: gym.Space[Any]) -> dict[str, Any] | None:
 
 
 def _plain_spec(spec: Any) -> Any:
-    """A specification with its spaces as JSON: a module of its own says them as they are, a network does not."""
+    """Encode the spaces of a specification as JSON. Networks hold spaces as objects, custom modules as JSON."""
     if isinstance(spec, gym.Space):
         return {SPACE: space_to_json(spec)}
     if isinstance(spec, dict):
@@ -243,7 +243,7 @@ def _plain_spec(spec: Any) -> Any:
 
 
 def _read_spec(spec: Any) -> Any:
-    """What `_plain_spec` returned, as it was."""
+    """Invert `_plain_spec`."""
     if isinstance(spec, dict):
         if set(spec) == {SPACE}:
             return space_from_json(spec[SPACE])
@@ -252,7 +252,7 @@ def _read_spec(spec: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Numbers, strings, tensors and arrays, nested in lists, tuples and dicts with string keys."""
+    """Whether the value consists of numbers, strings, tensors and arrays in lists, tuples and string-keyed dicts."""
     if isinstance(value, list | tuple):
         return all(is_plain(v) for v in value)
     if isinstance(value, dict):
@@ -266,18 +266,18 @@ def _hp_config(saved: Mapping[str, Any]) -> HyperparameterConfig:
 
 
 def _with_keys(state: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """The state of a torch optimiser with its parameters' numbers as `kind`: files have texts for keys."""
+    """Return a torch optimiser's state with parameter numbers as `kind`: files need string keys."""
     return {**state, "state": {kind(k): v for k, v in state["state"].items()}}
 
 
-# --- what a run keeps beside it: private attributes, generators, modes ---------------------------------------------
+# --- run state: private attributes, generators, modes --------------------------------------------------------------
 
 
 def run_state(agent: EvolvableAlgorithm) -> dict[str, Any]:
-    """As `state`, with everything else on which the rest of a run depends: private attributes, generators,
-    modes, the networks' own draws, objects that have `state` and `load_state`.
+    """Return `state` plus everything else needed to resume a run: private attributes, generators, modes, the
+    networks' random state, objects with `state` and `load_state`.
 
-    See `unsaved_attributes` for what is in none of them.
+    See `unsaved_attributes` for what is not saved.
     """
     others = {name: value for name, value in agent.__dict__.items() if name not in _ELSEWHERE}
     networks = agent.evolvable_attributes(networks_only=True)
@@ -298,7 +298,7 @@ def run_state(agent: EvolvableAlgorithm) -> dict[str, Any]:
 
 
 def load_run_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str = "state") -> None:
-    """Become the agent that `run_state` was taken from, to the bit."""
+    """Restore the result of `run_state`, bit for bit."""
     if state.get("hp_config"):
         agent.registry.hp_config = _hp_config(state["hp_config"])
     agent.load_state(state, source)
@@ -311,7 +311,7 @@ def load_run_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: 
         resolve(agent, name).set_state(value)
     for name, value in private["parts"].items():
         resolve(agent, name).load_state(value)
-    agent.__dict__.pop("mutation_record", None)  # of the agent that this one was made from
+    agent.__dict__.pop("mutation_record", None)  # belongs to the agent that this one was created from
     if private["mutation_record"] is not None:
         object.__setattr__(agent, "mutation_record", MutationRecord(**private["mutation_record"]))
     for name, value in private["modules"].items():
@@ -319,7 +319,7 @@ def load_run_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: 
 
 
 def unsaved_attributes(agent: EvolvableAlgorithm) -> list[str]:
-    """Attributes that neither a file nor a run keeps, because their kind has no plain form."""
+    """Return the attributes saved by neither checkpoints nor runs, because their type has no plain form."""
     networks, known = agent.evolvable_attributes(networks_only=True), (*_FIXED, np.random.Generator, torch.Generator)
     return [
         f"{name} ({type(value).__name__})"
@@ -336,7 +336,7 @@ def _is_stateful(value: Any) -> bool:
 
 
 def _module_state(network: EvolvableModule) -> dict[str, Any]:
-    """Generators (which modules may share), seeds and switches of a network and of every evolvable module in it."""
+    """Generators (possibly shared), seeds and flags of a network and of every evolvable module in it."""
     modules = list(network.evolvable_modules())
     owners = list({id(m._rng): m._rng for m in modules if isinstance(m._rng, np.random.Generator)}.values())
     return {
@@ -360,7 +360,7 @@ def _load_module_state(network: EvolvableModule, state: Mapping[str, Any]) -> No
 
 
 def _on_device(value: Any, device: str | torch.device) -> Any:
-    """The value with its tensors on `device`."""
+    """Move all tensors in a value to `device`."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):

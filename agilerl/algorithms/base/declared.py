@@ -1,11 +1,11 @@
-"""What an algorithm declares of its constructor's arguments: range, default of manifests, and why it differs.
+"""Declarations of constructor arguments: range, manifest default, and why it differs from the published one.
 
-An argument is declared where it stands, in the constructor's signature:
+An argument is declared in the constructor's signature:
 
     lr: Annotated[Positive, hp(1e-3, "small networks of few steps want larger ones")] = 1e-4
 
-says its name, its range (a type of `agilerl.ranges`), the published default (1e-4), the default of manifests (1e-3)
-and the reason for the difference. Configuration, command line, `INIT_HP`, error messages and lists follow from it.
+This gives its name, its range (a type of `agilerl.ranges`), the published default (1e-4), the manifest default (1e-3)
+and the reason for the difference. Configuration, command line, `INIT_HP`, error messages and lists derive from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agilerl import foreign
 from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
 
 _PUBLISHED: Any = object()
-OLD_ARGUMENTS = {  # of constructors before 2.0
+OLD_ARGUMENTS = {  # constructor arguments before 2.0
     "state_dim": "observation_space",
     "action_dim": "action_space",
     "one_hot": "observation_space (a Discrete is one-hot encoded)",
@@ -36,7 +36,7 @@ OLD_ARGUMENTS = {  # of constructors before 2.0
     "max_action": "action_space (its high)",
 }
 
-SYNONYMS: dict[str, tuple[str, ...]] = {  # words of other libraries for arguments, the usual name first
+SYNONYMS: dict[str, tuple[str, ...]] = {  # argument names in other libraries, the most common first
     "learning_rate": ("lr", "lr_actor", "lr_critic"),
     "train_freq": ("learn_step",),
     "n_steps": ("learn_step",),
@@ -47,14 +47,14 @@ SYNONYMS: dict[str, tuple[str, ...]] = {  # words of other libraries for argumen
 
 @dataclass(frozen=True)
 class Experience:
-    """What an algorithm learns from.
+    """Kind of experience that an algorithm learns from.
 
     Attributes:
-        name: of the source that collects it (`agilerl.sources`). says: how messages describe it.
-        has_training_episodes: whether episodes are played while it learns, whose returns tell members apart.
-        on_policy: whether all of it is what the policy, as it is, has just done: then nothing that it acts by may
-            change before it has learned.
-        steps: what budgets and records count, as texts call them.
+        name: source that collects it (`agilerl.sources`). says: description in messages.
+        has_training_episodes: whether training plays episodes whose returns can rank members.
+        on_policy: whether all of it was collected by the current policy. The policy must then not change before it
+            has learned.
+        steps: unit of budgets and records, as named in texts.
     """
 
     name: str
@@ -78,7 +78,7 @@ EXAMPLES = Experience("examples", "learns from given completions", steps="exampl
 
 @dataclass(frozen=True)
 class Declared:
-    """What `hp` says of an argument; `values` where the range is not the argument's own type."""
+    """Result of `hp` for an argument; `values` is set if the range is not the argument's own type."""
 
     manifest: Any
     because: str
@@ -89,9 +89,9 @@ def hp(manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None) -> 
     """Mark an argument of an algorithm's constructor as a hyperparameter that manifests may name.
 
     Args:
-        manifest: its default in manifests; the published one where it is left out.
-        because: why it differs from the published one; needed where it does.
-        values: its range in manifests, where the argument's own type says more (arrays, enums) than YAML can.
+        manifest: default in manifests; the published one if omitted.
+        because: reason for the difference; required if there is one.
+        values: range in manifests, if the argument's type allows more (arrays, enums) than YAML can express.
     """
     if (manifest is not _PUBLISHED) != bool(because):
         raise TypeError("hp(manifest, because): a default of manifests and the reason for it go together.")
@@ -114,15 +114,15 @@ class Hyperparameter:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a whole or a real number, which evolution can change."""
+        """Whether it is an integer or a float, which evolution can change."""
         kind = _plain(self.values)[0]
         return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (int, float)
 
 
 @lru_cache(maxsize=64)
 def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, Declared | None]]]:
-    """The constructor's signature, and argument -> (type with its range, published default, mark), where it has a
-    range or a mark."""
+    """Return the constructor's signature, and argument -> (type with range, published default, mark) for arguments
+    that have a range or a mark."""
     constructor: Any = cls.__init__
     hints, signature = get_type_hints(constructor, include_extras=True), inspect.signature(constructor)
     found = {}
@@ -141,7 +141,7 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
 
 
 def hyperparameters(cls: type) -> Mapping[str, Hyperparameter]:
-    """What an algorithm declares, by name, in the order of its constructor; of a subclass without one its parent's."""
+    """Return the declared arguments by name, in constructor order; inherited if the class has no constructor."""
     found = {}
     key: Any = cls
     for name, (values, published, mark) in _arguments(key)[1].items():
@@ -152,11 +152,11 @@ def hyperparameters(cls: type) -> Mapping[str, Hyperparameter]:
 
 
 def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise for arguments of a constructor, as they were given, that lie outside of their ranges.
+    """Check constructor arguments against their ranges.
 
     Raises:
-        AlgorithmError: says the range, the value and a fix; or the new name of an argument of earlier versions.
-        ArgumentError: an argument that the constructor does not have, with the nearest name; or too many of them.
+        AlgorithmError: out of range, with the range, the value and a fix; or renamed since an earlier version.
+        ArgumentError: unknown argument, with the nearest name; or too many arguments.
     """
     key: Any = cls
     signature, ranges = _arguments(key)
@@ -173,7 +173,7 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         raise ArgumentError(_unexpected(cls.__name__, unknown, list(signature.parameters)[1:]))
     try:
         given = signature.bind_partial(None, *args, **kwargs).arguments
-    except TypeError as error:  # too many, or one of them twice
+    except TypeError as error:  # too many, or a duplicate
         raise ArgumentError(
             f"{cls.__name__} got {error}. fix: arguments by name, of: {', '.join(list(signature.parameters)[1:])}."
         ) from None
@@ -183,7 +183,7 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _unexpected(algo: str, unknown: Sequence[str], names: Sequence[str]) -> str:
-    """The message for arguments that a constructor does not have: each with the nearest name, or all names."""
+    """Build the message for unknown arguments: each with the nearest name, or all names."""
     words = {word: [name for name in meant if name in names] for word, meant in SYNONYMS.items()}
     close: dict[str, list[str]] = {}
     for name in unknown:
@@ -197,14 +197,14 @@ def _unexpected(algo: str, unknown: Sequence[str], names: Sequence[str]) -> str:
 
 
 def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:
-    """Raise for hyperparameters that evolution may change and the algorithm does not have, or not in that range.
+    """Check that mutable hyperparameters exist and that their ranges lie within the declared ones.
 
     Args:
-        ranges: by name what has `min` and `max`. Where a class of the user's own has a constructor, other names than
-            the declared ones pass: it may set any attribute, and `check_registry` looks for it later.
+        ranges: name -> object with `min` and `max`. Undeclared names pass if a user's class has a constructor: it may
+            set any attribute, which `check_registry` verifies later.
 
     Raises:
-        RegistryError: an unknown name. AlgorithmError: a limit outside of the declared range.
+        RegistryError: unknown name. AlgorithmError: a limit outside of the declared range.
     """
     key: Any = cls
     known = [name for name, each in hyperparameters(cls).items() if each.is_number]
@@ -223,8 +223,8 @@ def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:
 
 
 def _declared_range(cls: type, name: str) -> Any:
-    """What the nearest constructor declares of an argument, None where none does: a constructor of the user's own may
-    hand all arguments on."""
+    """Return the nearest constructor's declaration of an argument, or None: a user's constructor may forward all
+    arguments."""
     constructors: list[Any] = [c for c in cls.__mro__ if "__init__" in vars(c)]
     for one in constructors:
         if (one is constructors[0] or _is_ours(one.__init__)) and name in (found := _arguments(one)[1]):
@@ -233,16 +233,16 @@ def _declared_range(cls: type, name: str) -> Any:
 
 
 def _is_ours(constructor: Any) -> bool:
-    """Whether it is one of this package."""
+    """Whether the constructor belongs to this package."""
     package = __name__.partition(".")[0]
     return inspect.isfunction(constructor) and str(constructor.__module__).partition(".")[0] == package
 
 
 def outside(values: Any, limits: Any) -> str | None:
-    """Which limit of a range is outside of a declared one, and what to do; None where neither is.
+    """Return which limit lies outside of the declared range and how to fix it, or None.
 
     Args:
-        values: annotated type. limits: what has `min` and `max`.
+        values: annotated type. limits: object with `min` and `max`.
     """
     base, bounds = _bounds_of(_plain(values)[0])
     if base not in (int, float):
@@ -261,14 +261,14 @@ def _is_open(name: str, bounds: list[Any]) -> bool:
 
 
 def _metadata(kind: Any) -> tuple[Any, ...]:
-    """What annotates a type; empty for a plain one."""
+    """Return the annotations of a type; empty for a plain one."""
     return tuple(get_args(kind)[1:]) if get_origin(kind) is Annotated else ()
 
 
 def _bounds_of(kind: Any) -> tuple[Any, list[Any]]:
-    """(plain type, bounds) of an annotated type."""
+    """Return (plain type, bounds) of an annotated type."""
     base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    # `Field(...)` among what annotates a type carries a list of its own.
+    # `Field(...)` in the annotations holds a list of marks.
     marks = (part for item in _metadata(kind) for part in foreign.marks(item))
     return base, [part for part in marks if isinstance(part, Ge | Gt | Le)]
 
@@ -303,7 +303,7 @@ def _words(base: type, bounds: list[Any]) -> str:
 
 
 def _plain(values: Any) -> tuple[Any, bool]:
-    """(the type, whether None may stand in its place) of `T | None`."""
+    """Return (the type, whether None is allowed) of `T | None`."""
     if get_origin(values) in (Union, types.UnionType):
         rest = [part for part in get_args(values) if part is not type(None)]
         return rest[0], len(rest) < len(get_args(values))

@@ -1,7 +1,7 @@
-"""How an agent is evaluated: greedy episodes, in an environment that is given or in the one it was trained in.
+"""Agent evaluation: greedy episodes in a given environment or in the training environment.
 
-Everything here takes an agent, in its wrapper or without one: anything with `seed`, `training`, `fitness`,
-`environment`, `set_training_mode`, `begin_episodes` and `_greedy`.
+The functions accept any agent, wrapped or not: any object with `seed`, `training`, `fitness`, `environment`,
+`set_training_mode`, `begin_episodes` and `_greedy`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Callback = Callable[[float, dict[str, Any]], None]
 
 
 class EvaluatedIn:
-    """Where the evaluations of a run take place, so that those after it are like them; no file of an agent holds it.
+    """Evaluation environment of a run, reused by later evaluations. It is not saved with the agent.
 
     Attributes:
-        env: the environment that was handed over, or a function that makes one; None for one made by its id, and in
-            another process: copies in this one share it, pickled ones have none.
-        eval_steps: as `training.eval_steps`. training: vector steps of a generation, see `EpisodeLimit.of`.
+        env: environment passed by the user, or a factory. None if it was created by id, and in other processes:
+            copies in this process share it, pickling drops it.
+        eval_steps: see `training.eval_steps`. training: vector steps per generation, see `EpisodeLimit.of`.
     """
 
     def __init__(self, env: Any = None, eval_steps: int | None = None, training: int = 0) -> None:
@@ -48,17 +48,17 @@ class EvaluatedIn:
 
     @classmethod
     def of(cls, manifest: Any, env: Any = None) -> EvaluatedIn:
-        """As a run of that manifest evaluates, in `env` where it was handed over."""
+        """Create from a run's manifest; `env` is the environment passed by the user, if any."""
         training = manifest.training
         return cls(env, training.eval_steps, training.evo_steps // manifest.environment.num_envs)
 
     def __call__(self) -> Any:
-        """The environment: made, where it is a function or a class."""
+        """Return the environment, calling it first if it is a function or a class."""
         return self.env() if self.is_maker else self.env
 
     @property
     def is_maker(self) -> bool:
-        """Whether every call gives another environment."""
+        """Whether every call returns a new environment."""
         return isinstance(self.env, type) or (self.env is not None and not hasattr(self.env, "reset"))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EvaluatedIn:
@@ -79,10 +79,10 @@ def run_test(
     callback: Callback | None = None,
     by_agent: bool = False,
 ) -> Any:
-    """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
+    """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
 
-    The training mode is restored. The result is appended to `fitness`. See `RLAlgorithm.test`; `by_agent` gives the row
-    of a team's agents [M], whose mean is appended.
+    The training mode is restored and the result is appended to `fitness`. See `RLAlgorithm.test`. With `by_agent` the
+    returns of each agent [M] are returned, and their mean is appended.
     """
     if not vectorized and isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
@@ -92,7 +92,7 @@ def run_test(
 
     def ended(returns: np.ndarray, info: Any) -> None:
         for score in returns.tolist():
-            callback(score, dict(info or {}))  # type: ignore[misc]  # only called where there is one
+            callback(score, dict(info or {}))  # type: ignore[misc]  # only called if given
 
     before = agent.training
     agent.set_training_mode(False)
@@ -114,7 +114,7 @@ def run_test(
 def evaluate(
     agent: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
 ) -> Evaluation:
-    """What `RLAlgorithm.evaluate` does, for any agent."""
+    """Implement `RLAlgorithm.evaluate` for any agent."""
     made: Any = None
     known, place = agent.environment or {}, agent.evaluated_in or EvaluatedIn()
     if env is None:
@@ -149,7 +149,7 @@ def evaluate(
 
 
 def _made(agent: Any, env: Any, num_envs: int, **kwargs: Any) -> Any:
-    """Environments by id or from what makes one, for an agent or a team."""
+    """Create environments from an id or a factory, for a single agent or several."""
     if hasattr(agent, "agent_ids"):
         return make_multi_agent_vect_envs(env, num_envs, **kwargs)
     if isinstance(env, str):
@@ -166,22 +166,22 @@ def predict(
     *,
     mask: Any = None,
 ) -> tuple[Any, Any]:
-    """(greedy action as the environment takes it, hidden state) for one observation or a batch of them.
+    """Return (greedy action in the environment's format, hidden state) for one observation or a batch.
 
-    The arguments are those of Stable-Baselines3's `predict`. Networks act in evaluation mode; the agent's own mode and
-    memory are left as they are.
+    The arguments are those of Stable-Baselines3's `predict`. Networks run in evaluation mode; the agent's mode and
+    memory are unchanged.
 
     Args:
-        agent: of any algorithm but those of language models, in its wrapper or without one.
-        obs: an observation of the environment, or a batch [E, ...]; of a team a mapping from agents to theirs. Also
-            PettingZoo's {"observation", "action_mask"}. The action has a leading axis where the observations have one.
-        state: what the last call gave, of an agent with a memory; None begins an episode.
-        episode_start: [E] bool; where all of it is true the state is begun anew.
-        deterministic: False is not available: exploration is that of training.
-        mask: 1 = legal, of one lane or of each; of a team a mapping from agents.
+        agent: any agent except a language model, wrapped or not.
+        obs: observation of the environment, or a batch [E, ...]; for several agents a mapping by agent. PettingZoo's
+            {"observation", "action_mask"} is accepted. The action has a leading axis if the observation has one.
+        state: hidden state from the last call, for recurrent agents; None starts an episode.
+        episode_start: [E] bool; if all are true the state is reset.
+        deterministic: must be True; exploration is only available in training.
+        mask: 1 = legal, for one environment or each; for several agents a mapping by agent.
 
     Raises:
-        NotAvailableYetError: a language policy, sampled actions, or an episode that begins in some lanes alone.
+        NotAvailableYetError: language policy, sampled actions, or an episode that starts in only some environments.
     """
     if agent.learns_language or agent.reads_texts:
         raise NotAvailableYetError(
@@ -209,10 +209,10 @@ def predict(
 
 
 def act(agent: Any, obs: Any, mask: Any = None) -> Any:
-    """The greedy action alone, of an agent without a memory; see `predict`.
+    """Return only the greedy action, for agents without memory; see `predict`.
 
     Raises:
-        AlgorithmError: an agent with a memory, whose state goes from call to call.
+        AlgorithmError: a recurrent agent, whose state must be carried between calls.
     """
     if agent.is_recurrent:
         raise AlgorithmError(
@@ -222,7 +222,7 @@ def act(agent: Any, obs: Any, mask: Any = None) -> Any:
 
 
 def _is_one(space: gym.Space[Any], obs: Any) -> bool:
-    """Whether an observation has no leading axis of lanes."""
+    """Whether an observation lacks a leading environment axis."""
     axes = tree.map_leaves(lambda own, values: np.ndim(values) == len(own.shape or ()), nested(space), obs)
     return bool(next(iter(tree.leaves(axes))))
 
@@ -248,14 +248,14 @@ def _team_action(team: Any, obs: Any, mask: Any) -> dict[str, Any]:
 
 
 class _GreedyActor:
-    """One agent as the population that `rollouts.evaluate` expects."""
+    """Wrap one agent as the population that `rollouts.evaluate` expects."""
 
     def __init__(self, agent: Any) -> None:
         self.agent, self.begin_episodes = agent, agent.begin_episodes
         if agent.end_episodes is not None:
-            self.end_episodes = lambda over: agent.end_episodes(over[0])  # of agents of a team [1, E, M]
+            self.end_episodes = lambda over: agent.end_episodes(over[0])  # multi-agent [1, E, M]
 
     def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> Any:
-        """obs [1, E, ...] -> actions [1, E, ...], each nested as its space is."""
+        """Map obs [1, E, ...] to actions [1, E, ...], each nested like its space."""
         action = self.agent._greedy(tree.take(obs, 0), None if mask is None else mask[0])
         return tree.map_leaves(lambda x: x[None], action)

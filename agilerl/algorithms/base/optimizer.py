@@ -1,4 +1,4 @@
-"""The published face of an optimiser: knows which networks it moves by name, and carries moments across mutations."""
+"""Optimiser wrapper that knows its networks by name and carries moments across mutations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from agilerl.modules.morph import Transfer
 
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")  # running means of squared gradients
-_ANSWER = "__dynamo_disable"  # of torch's compiler about a method, kept by `torch._disable_dynamo`
-_FUSED = ("Adam", "AdamW", "SGD")  # torch runs these as one kernel with fused=True, 1.3 to 1.5 times faster
+_ANSWER = "__dynamo_disable"  # set on a method by torch's compiler, kept by `torch._disable_dynamo`
+_FUSED = ("Adam", "AdamW", "SGD")  # fused=True runs these as one kernel, 1.3 to 1.5 times faster
 
 
 class OptimizerWrapper:
@@ -25,10 +25,10 @@ class OptimizerWrapper:
         networks: one module or a list of them; each becomes one parameter group.
         lr: learning rate.
         optimizer_kwargs: further arguments of the class.
-        network_names, lr_name: attribute names on the algorithm; found when the wrapper is assigned to it if absent.
+        network_names, lr_name: attribute names on the algorithm; inferred on assignment if absent.
 
     Attributes:
-        optimizer: the torch optimiser itself.
+        optimizer: the torch optimiser.
     """
 
     def __init__(
@@ -67,27 +67,27 @@ class OptimizerWrapper:
         return optimizer
 
     def step(self) -> None:
-        """One optimiser step on the gradients that are there."""
+        """Perform one optimiser step on the current gradients."""
         self.optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop (or zero) the gradients of the wrapped networks."""
+        """Clear (or zero) the gradients of the wrapped networks."""
         with without_compiler():
             self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """torch's format; every tensor is a copy that owns its storage."""
+        """Return the state in torch's format; every tensor is a copy that owns its storage."""
         with without_compiler():
             state: dict[str, Any] = _own_tensors(self.optimizer.state_dict())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy `state` in; nothing is shared with it afterwards. The agent's learning rate follows at its next use."""
+        """Load a copy of `state`. The agent's learning rate is updated on next use."""
         with without_compiler():
             self.optimizer.load_state_dict(_own_tensors(dict(state)))
 
     def set_lr(self, lr: float) -> None:
-        """Change the learning rate in place; moments and step counts stay."""
+        """Change the learning rate in place; moments and step counts are kept."""
         self.lr = lr
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -95,20 +95,20 @@ class OptimizerWrapper:
     def rebuild(
         self, networks: Mapping[str, nn.Module], transfers: Mapping[str, Mapping[str, Transfer]] | None = None
     ) -> None:
-        """Bind to the networks' present parameters and carry the moments over.
+        """Bind to the networks' current parameters and carry the moments over.
 
-        A parameter `p` of network `name` takes its old moments through `transfers[name][p]`, unchanged where the shape
-        is unchanged. The step count is kept where any moment is, and so are the options of the parameter groups.
+        Parameter `p` of network `name` maps its old moments through `transfers[name][p]`; they are unchanged if the
+        shape is. The step count is kept if any moment is, and so are the options of the parameter groups.
 
-        What is new starts with a first moment of zero, and with the mean second moment of the entries of its parameter
-        that are kept; of the whole network before, where none is. From zero, late in training, when the correction of
-        Adam's bias is 1, its first step would be (1 − β₁)/√(1 − β₂) = 3.2 learning rates whatever the gradient g, and
-        the next ones more. From the mean v it is at most (1 − β₁)|g|/√(β₂ v): one learning rate for |g| ≤ 10 √v, a
-        tenth of one for |g| = √v.
+        New entries start with a first moment of zero. Their second moment is the mean over the kept entries of the same
+        parameter, or over the old network if none is kept. Starting from zero late in training, when Adam's bias
+        correction is 1, the first step would be (1 − β₁)/√(1 − β₂) = 3.2 learning rates whatever the gradient g, and
+        later ones larger. From the mean v it is at most (1 − β₁)|g|/√(β₂ v): one learning rate for |g| ≤ 10 √v, a tenth
+        of one for |g| = √v.
 
         Args:
-            networks: attribute name -> module, for (some of) `network_names`; the others stay as they are.
-            transfers: attribute name -> parameter name -> how old entries map to new ones.
+            networks: attribute name -> module, for (some of) `network_names`; the others are unchanged.
+            transfers: attribute name -> parameter name -> mapping of old entries to new ones.
         """
         transfers = transfers or {}
         old, old_state, old_groups = self._parameters, self.optimizer.state, self.optimizer.param_groups
@@ -134,10 +134,10 @@ class OptimizerWrapper:
                     self.optimizer.state[parameter] = _complete(carried, old_state, parameter, usual)
 
     def follow(self) -> None:
-        """Bind to the networks' present parameters where they were replaced or cast behind our back.
+        """Rebind to the networks' current parameters if they were replaced or cast externally.
 
-        `load_state_dict(assign=True)` puts new parameters into a module, and `.double()` leaves the moments behind;
-        a torch optimiser would go on with what it had.
+        `load_state_dict(assign=True)` replaces parameters and `.double()` casts them without their moments; a torch
+        optimiser would keep the old ones.
         """
         for module, known in zip(self.networks, self._parameters, strict=True):
             present = list(module.parameters())
@@ -149,7 +149,7 @@ class OptimizerWrapper:
                 return self.rebuild({})
 
     def forget(self, name: str, network: nn.Module) -> None:
-        """Bind to a network that has nothing to do with the old one: its moments start at zero."""
+        """Bind to a network unrelated to the old one: its moments start at zero."""
         if self.network_names is None or name not in self.network_names:
             return
         position = self.network_names.index(name)
@@ -169,11 +169,11 @@ class OptimizerWrapper:
 
 @contextlib.contextmanager
 def without_compiler() -> Iterator[None]:
-    """Methods of torch optimisers do not load torch's compiler, two seconds of every new process.
+    """Keep torch optimisers from loading torch's compiler, which costs two seconds in every new process.
 
-    They load it only to tell it that it must not look into them (`torch._disable_dynamo`), and keep what it answers in
-    an attribute of the plain method. Where nobody has loaded the compiler, that attribute is the method itself
-    meanwhile, and gone afterwards.
+    They load it only to exclude their methods from compilation (`torch._disable_dynamo`), and cache the result as an
+    attribute of the plain method. If the compiler is not loaded, this context sets that attribute to the method
+    itself and removes it afterwards.
     """
     if "torch._dynamo" in sys.modules:
         yield
@@ -207,9 +207,9 @@ def _mean_second_moments(states: Sequence[Mapping[str, Any]]) -> dict[str, float
 def _carry(
     state: Mapping[str, Any], parameter: Tensor, transfer: Transfer | None, usual: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The moments of one parameter after a mutation; empty where there are none to carry.
+    """Return the moments of one parameter after a mutation; empty if none can be carried.
 
-    `usual`: second moments of new entries, where none of the parameter's own is kept.
+    `usual`: second moments of new entries if none of the parameter's own is kept.
     """
     carried: dict[str, Any] = {}
     for key, value in state.items():
@@ -242,7 +242,7 @@ def _complete(
 
 
 def _own_tensors(value: Any) -> Any:
-    """A copy of nested containers whose tensors are contiguous and own their storage."""
+    """Copy nested containers; tensors become contiguous and own their storage."""
     if isinstance(value, Tensor):
         return value.detach().clone(memory_format=torch.contiguous_format)
     if isinstance(value, dict):

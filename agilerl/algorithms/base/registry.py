@@ -1,6 +1,6 @@
-"""What an algorithm registers for evolution: its network groups, its optimisers, its mutable hyperparameters.
+"""Registration for evolution: network groups, optimisers and mutable hyperparameters of an algorithm.
 
-Names are paths: `actor`, or `actors.speaker_0` for an entry of a `ModuleDict` or mapping that is an attribute.
+Names are paths: `actor`, or `actors.speaker_0` for an entry of a `ModuleDict` or mapping attribute.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 __all__ = ["HyperparameterConfig", "MutationRegistry", "NetworkGroup", "OptimizerConfig", "RLParameter", "resolve"]
-_COUNTERS = ("index", "seed", "learn_counter")  # numbers, and no hyperparameters
+_COUNTERS = ("index", "seed", "learn_counter")  # numeric, but not hyperparameters
 
 
 @dataclass
 class NetworkGroup:
-    """An evaluation network, and the networks that share its architecture but are not trained (targets).
+    """An evaluation network and the untrained networks that share its architecture (targets).
 
     Attributes:
-        eval_network: the network, replaced by its attribute name when the group is registered.
-        shared_networks: one network or a list of them, or None; names after registration.
+        eval_network: the network; replaced by its attribute name on registration.
+        shared_networks: one network, a list of networks, or None; names after registration.
         policy: True for the group that selects actions; exactly one group of an algorithm has it.
     """
 
@@ -49,7 +49,7 @@ class NetworkGroup:
         eval: Any = None,
         shared: Any = None,
     ) -> None:
-        """`eval` and `shared` are accepted as other names of the first two."""
+        """`eval` and `shared` are aliases of `eval_network` and `shared_networks`."""
         self.eval_network = eval_network if eval_network is not None else eval
         if self.eval_network is None:
             raise TypeError("NetworkGroup needs eval_network. fix: NetworkGroup(eval_network=self.actor, policy=True)")
@@ -59,26 +59,26 @@ class NetworkGroup:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """One optimiser by name: the networks that it moves and the hyperparameter that is its learning rate."""
+    """An optimiser by name: the networks it updates and the hyperparameter that is its learning rate."""
 
     name: str
     networks: list[str]
     lr: str
 
     def wrapper(self, agent: Any) -> OptimizerWrapper:
-        """The optimiser itself, of this agent."""
+        """Return this agent's optimiser."""
         found: OptimizerWrapper = resolve(agent, self.name)
         return found
 
     def rate(self, agent: Any) -> float:
-        """Its learning rate, the agent's live hyperparameter."""
+        """Return its learning rate, the agent's current hyperparameter."""
         rate: float = resolve(agent, self.lr)
         return rate
 
 
 @dataclass
 class MutationRegistry:
-    """What `Mutations` and the learners may read and change of an algorithm, by name; see `resolve`."""
+    """Attributes of an algorithm, by name, that `Mutations` and learners may read and change; see `resolve`."""
 
     hp_config: HyperparameterConfig = field(default_factory=HyperparameterConfig)
     groups: list[NetworkGroup] = field(default_factory=list)
@@ -93,33 +93,33 @@ class MutationRegistry:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Names of all policies: one of a single agent, one of each agent or group of agents."""
+        """Names of all policies: one for a single agent, one per agent or group of agents otherwise."""
         return tuple(str(g.eval_network) for g in self.groups if g.policy)
 
     def policy(self) -> str | None:
-        """Name of the first policy, None while no group has `policy=True`."""
+        """Name of the first policy; None while no group has `policy=True`."""
         return next((str(g.eval_network) for g in self.groups if g.policy), None)
 
     def all_registered(self) -> set[str]:
-        """Names of every registered network."""
+        """Names of all registered networks."""
         return {name for g in self.groups for name in (g.eval_network, *(g.shared_networks or []))}
 
     def signature(self) -> tuple[Any, ...]:
-        """Two agents with equal signatures can read each other's checkpoints."""
+        """Return a key that is equal for two agents that can load each other's checkpoints."""
         groups = tuple((g.eval_network, tuple(g.shared_networks or ()), g.policy) for g in self.groups)
         optimizers = tuple((o.name, tuple(o.networks), o.lr) for o in self.optimizers)
         return (groups, optimizers, *((tuple(self.encoder_sources.items()),) if self.encoder_sources else ()))
 
 
-# --- what an assignment does --------------------------------------------------------------------------------------
+# --- assignment ---------------------------------------------------------------------------------------------------
 
 
 def assigned(agent: EvolvableAlgorithm, name: str, value: Any) -> None:
-    """Assign, and register what was assigned.
+    """Assign an attribute and register the value.
 
-    An `OptimizerWrapper` is asked which networks it moves, a new learning rate reaches its optimiser, and a network
-    that replaces another one starts without moments. What replaces a network that shares an encoder must have one of
-    the same architecture (KeyError), and gives it up.
+    Assigning an `OptimizerWrapper` records which networks it updates. A new learning rate is passed to its optimiser.
+    The optimiser moments of a replaced network are reset. A network that replaces one with a shared encoder must have
+    an encoder of the same architecture (KeyError otherwise), which is then dropped.
     """
     registry, before = agent.registry, agent.__dict__.get(name)
     if name in registry.encoder_sources:
@@ -128,7 +128,7 @@ def assigned(agent: EvolvableAlgorithm, name: str, value: Any) -> None:
     if isinstance(value, OptimizerWrapper):
         _register_optimizer(agent, name, value)
     elif isinstance(value, nn.Module) and before is not None and before is not value:
-        link_encoders(agent)  # first: what an optimiser moves is settled by it
+        link_encoders(agent)  # first: it determines which parameters an optimiser updates
         for config in registry.optimizers:
             config.wrapper(agent).forget(name, value)
     elif is_number(value):
@@ -151,7 +151,7 @@ def _register_optimizer(agent: EvolvableAlgorithm, name: str, wrapper: Optimizer
 
 
 def _modules(agent: EvolvableAlgorithm) -> Iterator[tuple[str, Any]]:
-    """(path, value) of the attributes, then of what containers among them hold."""
+    """Iterate over (path, value) of the attributes, then over the contents of containers among them."""
     yield from agent.__dict__.items()
     for name, value in agent.__dict__.items():
         if isinstance(value, Mapping | nn.ModuleDict):
@@ -185,7 +185,7 @@ def _learning_rate_name(agent: EvolvableAlgorithm, lr: float, where: str) -> str
 
 
 def register_group(agent: EvolvableAlgorithm, group: NetworkGroup) -> None:
-    """Register networks for mutation; modules in `group` are replaced by their names."""
+    """Register networks for mutation; modules in `group` are replaced by their attribute names."""
     named = copy.copy(group)
     named.eval_network = _network_name(agent, group.eval_network)
     shared = group.shared_networks
@@ -203,13 +203,13 @@ def _network_name(agent: EvolvableAlgorithm, network: Any) -> str:
 
 
 def lend(agent: EvolvableAlgorithm, reader: str, encoder_source: str) -> None:
-    """Let the network `reader` have no encoder from here on, and read the features of `encoder_source`."""
+    """Drop the encoder of the network `reader`; it reads the features of `encoder_source` from here on."""
     agent.registry.encoder_sources[reader] = encoder_source
     agent.registry.watched.add(reader)
 
 
 def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
-    """Raise where `network` cannot take the place of one that shares the encoder of another."""
+    """Check that `network` can replace a network with a shared encoder."""
     encoder_source = agent.registry.encoder_sources[name]
     if not hasattr(network, "check_same_encoder"):
         raise RegistryError(
@@ -221,19 +221,19 @@ def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
 
 
 def link_encoders(agent: EvolvableAlgorithm) -> None:
-    """Let every network without an encoder read the features of its present encoder source."""
+    """Connect every network without an encoder to the features of its current encoder source."""
     for reader, encoder_source in agent.registry.encoder_sources.items():
         resolve(agent, reader).share_encoder(resolve(agent, encoder_source))
 
 
 def follow(agent: EvolvableAlgorithm, method: str, *names: str) -> None:
-    """Call `method` (name, value) whenever one of the attributes `names` gets another value."""
+    """Call `method` (name, value) whenever one of the attributes `names` changes."""
     agent.registry.followers |= dict.fromkeys(names, method)
     agent.registry.watched |= set(names)
 
 
 def check_registry(agent: EvolvableAlgorithm) -> None:
-    """Raise where the registration is incomplete.
+    """Check that the registration is complete.
 
     Raises:
         AttributeError: no group, no policy group, or a hyperparameter that is not a numeric attribute.
@@ -255,11 +255,11 @@ def check_registry(agent: EvolvableAlgorithm) -> None:
 
 
 def numeric_attributes(agent: EvolvableAlgorithm) -> dict[str, float]:
-    """Public numeric attributes, counters apart: what `hp_config` may name."""
+    """Return public numeric attributes except counters: the valid names of `hp_config`."""
     found = agent.__dict__.items()
     return {k: v for k, v in found if is_number(v) and not k.startswith("_") and k not in _COUNTERS}
 
 
 def is_number(value: Any) -> bool:
-    """A number of Python or numpy, but no truth value."""
+    """Whether the value is a Python or numpy number other than a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -1,7 +1,7 @@
-"""Single-agent algorithms: one policy in one observation space and one action space.
+"""Single-agent algorithms: one policy, one observation space, one action space.
 
-The methods are thin: `transitions` learns, `actions` knows the form of actions, `evaluation` evaluates.
-A subclass may override any of them.
+Methods are thin: `transitions` implements learning, `actions` action formats, `evaluation` evaluation.
+Subclasses may override any of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from agilerl.tree import map_leaves
 
 
 class Bound:
-    """A bound of the actions [*shape] in the dtype of a Box, None for other spaces; a subclass may assign its own."""
+    """An action bound [*shape] in the dtype of a Box, None for other spaces; assignable by subclasses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,21 +49,22 @@ class Bound:
 
 
 class RLAlgorithm(EvolvableAlgorithm):
-    """An algorithm for one policy in one observation space and one action space.
+    """Base class of algorithms with one policy in one observation space and one action space.
 
-    `policy_class` is the network class of the policy, by which a saved one is made again.
+    `policy_class` is the network class used to rebuild a saved policy.
 
     Args:
-        observation_space, action_space: of one environment, not of the vector. Of a Dict with an "action_mask" that
-            fits the actions the mask is followed, and the rest is what the agent reads, see `envs.observed_masks`.
-        normalize_images: divide images with values from 0 to 255 by 255, in all of its networks; None leaves that to
+        observation_space, action_space: spaces of a single environment, not of the vector environment. If a Dict has
+            an "action_mask" that fits the actions, the mask is applied and the agent reads the rest, see
+            `envs.observed_masks`.
+        normalize_images: divide images with values from 0 to 255 by 255, in all networks; None leaves the choice to
             each network.
-        seed: of this agent's exploration and evaluation streams; None follows `torch.initial_seed()` and the index.
+        seed: seed of the exploration and evaluation streams; None derives it from `torch.initial_seed()` and the index.
 
-    The other arguments are `EvolvableAlgorithm`'s.
+    See `EvolvableAlgorithm` for the other arguments.
 
     Attributes:
-        environment: {"id", "kwargs"} of the environment that it was trained in; None where that is not known.
+        environment: {"id", "kwargs"} of the training environment; None if unknown.
     """
 
     policy_class: type[EvolvableNetwork]
@@ -73,7 +74,7 @@ class RLAlgorithm(EvolvableAlgorithm):
     share_encoders: bool
     environment: dict[str, Any] | None
 
-    # --- capabilities beside those of `EvolvableAlgorithm` ----------------------------------------------------------
+    # --- additional capabilities, see `EvolvableAlgorithm` ----------------------------------------------------------
 
     action_spaces: tuple[str, ...] = ()
     """Kinds of action space that it takes, by class name."""
@@ -86,12 +87,12 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     @property
     def is_recurrent(self) -> bool:  # type: ignore[override]
-        """Whether acting needs more than the observation: a hidden state that goes through an episode."""
+        """Whether acting needs a hidden state that is carried through an episode."""
         return bool(self.recurrent)
 
     @property
     def acts_raw(self) -> bool:
-        """Whether `get_action` gives what is stored, so that `environment_action` is still to come."""
+        """Whether `get_action` returns stored actions that `environment_action` must still convert."""
         return self.action_form.raw and self.training
 
     def __init__(
@@ -126,7 +127,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         self.observation_space: Any = observation_space
         self.action_space = action_space
         self.seed = resolve_seed(seed)
-        if seed is None and index:  # follows torch's and the index: agents made one by one are not twins
+        if seed is None and index:  # depends on the index so that agents created one by one differ
             own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))
             self.seed = int(own[0])
         self.environment = None
@@ -134,9 +135,9 @@ class RLAlgorithm(EvolvableAlgorithm):
         self.learn_counter = 0
 
     def register_network_group(self, group: NetworkGroup) -> None:
-        """Register, and `normalize_images` becomes one thing for the agent and all of its networks.
+        """Register networks, and apply one `normalize_images` to the agent and all of its networks.
 
-        Images are divided by 255 unless the algorithm, or a network that it was given, says otherwise.
+        Images are divided by 255 unless the algorithm, or one of the given networks, specifies otherwise.
         """
         super().register_network_group(group)
         if not hasattr(self, "normalize_images"):
@@ -149,37 +150,38 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     @classmethod
     def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
-        """The policy network that a saved `spec` describes, with fresh weights."""
+        """Build the policy network that a saved `spec` describes, with fresh weights."""
         return cls.policy_class.from_spec(spec, device=device)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
     def policy_network(self) -> EvolvableNetwork:
-        """The policy, for algorithms whose policy is a network over an observation space."""
+        """Return the policy, for algorithms whose policy is a network over an observation space."""
         policy = self.policy_module()
         assert isinstance(policy, EvolvableNetwork)
         return policy
 
     def reading(self) -> tuple[Any, ...]:
-        """As of `engine.protocol.Trainable`: that of the policy, whose way of reading all networks have."""
+        """See `engine.protocol.Trainable`. All networks preprocess like the policy."""
         return self.policy_network().reading()
 
     @property
     def row_input(self) -> Callable[[Any], Any]:
-        """As of `engine.protocol.Trainable`: that of the policy."""
+        """See `engine.protocol.Trainable`; that of the policy."""
         return self.policy_network().row_input
 
     def policy_program(self, network: Callable[[str], Any]) -> Any:
-        """As of `engine.protocol.Trainable`: the policy itself."""
+        """See `engine.protocol.Trainable`; the policy itself."""
         return network(str(self.registry.policy()))
 
     def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
-        """Raw output of the policy for observations [E, ...], nested as the space is: what `greedy` and `explore` take.
+        """Return the raw policy output for observations [E, ...], nested like the space; input of `greedy` and
+        `explore`.
 
-        `noisy` keeps the noise of noisy layers, whatever mode the network is in.
+        `noisy` keeps the noise of noisy layers, regardless of the network's mode.
         """
         policy = self.policy_module()
-        if policy.training == noisy:  # a walk over all its modules costs as much as a small network's step
+        if policy.training == noisy:  # switching walks over all modules, which costs as much as a small network's step
             return raw_output(policy)(self.network_inputs(policy, obs))
         policy.train(noisy)
         try:
@@ -188,49 +190,50 @@ class RLAlgorithm(EvolvableAlgorithm):
             policy.train(not noisy)
 
     def network_inputs(self, network: EvolvableModule, obs: Any) -> Any:
-        """Observations as `network` is given them: as they are, or tensors [E, ...] for a module of the user's own."""
+        """Prepare observations for `network`: unchanged, or tensors [E, ...] for a user-defined module."""
         known = isinstance(network, EvolvableNetwork)
         return obs if known else module_inputs(self.observation_space, obs, f"{self.algo}.get_action")
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """Greedy actions from policy outputs [..., out]; a subclass implements it."""
+        """Return greedy actions from policy outputs [..., out]; implemented by subclasses."""
         raise NotImplementedError("an algorithm with update() must implement greedy(outputs, mask) -> actions")
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Random numbers for `explore`, each [*shape, ...]; `shape` is (vector steps, E), or (E,) for one call.
+        """Draw the random numbers for `explore`, each [*shape, ...]; `shape` is (vector steps, E), or (E,) for one
+        call.
 
-        What depends on this agent's own hyperparameters (the scale of its noise, say) is applied here: `explore` is
-        called once for all members.
+        Apply anything that depends on this agent's hyperparameters (such as the noise scale) here: `explore` is called
+        once for all members.
         """
         raise NotImplementedError("an algorithm with update() must implement draw_exploration(rng, shape)")
 
     def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Noise of the policy's noisy layers for `count` vector steps [count, S]; None for a policy without any."""
+        """Draw noise of the policy's noisy layers for `count` vector steps [count, S]; None without noisy layers."""
         return None
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """Actions to store, from raw policy outputs [..., out]; see `environment_action` for those to take."""
+        """Return actions to store from raw policy outputs [..., out]; `environment_action` converts them."""
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-        """Uniformly random actions to store, [*shape] int64 or [*shape, A] in [-1, 1]; see `actions.random_actions`."""
+        """Sample uniform actions to store, [*shape] int64 or [*shape, A] in [-1, 1]; see `actions.random_actions`."""
         return random_actions(self, rng, shape, mask)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
-        """Stored actions [..., A] as the environment takes them."""
+        """Convert stored actions [..., A] to the environment's format."""
         return self.action_form.environment(self, action)
 
     def legal_choices(self, mask: np.ndarray) -> np.ndarray:
-        """The environment's masks [..., Σn] as masks [..., A] of what the policy chooses among."""
+        """Convert the environment's masks [..., Σn] to masks [..., A] over the policy's choices."""
         return self.action_form.legal(self, mask)
 
     action_low, action_high = Bound("low"), Bound("high")
 
     def preprocess_observation(self, obs: Any) -> Any:
-        """Observations as tensors [E, ...] on the agent's device, as every network takes them; one gets a batch of one.
+        """Convert observations to tensors [E, ...] on the agent's device; a single one becomes a batch of one.
 
-        Numbers with a point have the policy's dtype. Networks encode what is discrete and scale images by themselves,
-        so that nothing of that is done here. Nested dicts for Dict and Tuple spaces.
+        Floating-point numbers get the policy's dtype. Networks encode discrete observations and scale images
+        themselves. Dict and Tuple spaces give nested dicts.
         """
         like = next(iter(self.policy_module().parameters()))
         rows = module_inputs(self.observation_space, obs, f"{self.algo}.preprocess_observation")
@@ -238,96 +241,97 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     @property
     def action_size(self) -> int:
-        """Components of an action of a Box."""
+        """Number of components of a Box action."""
         return int(np.prod(self.action_space.shape or (1,)))
 
     # --- learning --------------------------------------------------------------------------------------------------
 
     def update_options(self) -> tuple[Any, ...]:
-        """Options that `update` branches on; members of one cohort have them in common."""
+        """Options that `update` branches on; equal for all members of a cohort."""
         return ()
 
     def update_interval(self) -> int:
-        """How often this agent learns; members of one cohort have it in common."""
+        """Steps between updates; equal for all members of a cohort."""
         return int(self.learn_step) if hasattr(self, "learn_step") else 1
 
     def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
-        """One update of every member in `engine`; of this agent only the options above may be read.
+        """Perform one update of every member in `engine`; only the options above may be read from this agent.
 
         Args:
-            batch: a `TransitionBatch`, or what the algorithm learns from instead.
+            batch: a `TransitionBatch`, or the algorithm's own kind of batch.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
 
-    update.is_missing = True  # type: ignore[attr-defined]  # how the engine tells an algorithm with `learn` alone
+    update.is_missing = True  # type: ignore[attr-defined]  # marks algorithms that implement only `learn`
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Random numbers that updates need, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
+        """Draw the random numbers for updates, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
 
-        K is B for numbers of the batch's rows, anything else for numbers of another kind (`modules.layers`).
+        K is B for numbers per row of the batch, and differs for other numbers (`modules.layers`).
         """
         return {}
 
     def learn(self, experiences: Any, *args: Any, **kwargs: Any) -> Any:
-        """One update from sampled transitions.
+        """Perform one update from sampled transitions.
 
         Args:
-            experiences: what `ReplayBuffer.sample` returns in either dialect: a TensorDict or mapping with the keys
+            experiences: result of `ReplayBuffer.sample` in either format: a TensorDict or mapping with the keys
                 obs, action, reward, next_obs, done, or a tuple in that order. `done` means terminated.
-            args, kwargs: what `learn_from` of the algorithm takes beside them.
+            args, kwargs: further arguments of the algorithm's `learn_from`.
 
         Returns:
-            What `learn_from` of the algorithm returns: the loss before the update, where nothing else is said.
+            Result of the algorithm's `learn_from`: the loss before the update, unless documented otherwise.
         """
         return self.learn_from(experiences, *args, **kwargs)
 
-    # The `learn` of this package: a subclass whose own differs from it brings an algorithm that no engine runs.
+    # A subclass that overrides this `learn` cannot be run by an engine.
     published_learn = learn
 
     def learn_from(self, experiences: Any, n_experiences: Any = None, per: bool = False) -> Any:
-        """What `learn` does; an algorithm that publishes further arguments or results overrides it.
+        """Implement `learn`; overridden by algorithms that publish further arguments or results.
 
-        `learn` itself stays: the learners take an overridden one for an algorithm that does not run in the engine.
+        Override this instead of `learn`: learners treat an overridden `learn` as an algorithm that cannot run in the
+        engine.
 
         Args:
-            experiences: sampled transitions, as `make_batch` takes them.
-            n_experiences: n-step transitions of the same rows, with their `discount`: what is learned from in place
-                of the one-step ones. The weights stay those of `experiences`.
+            experiences: sampled transitions, see `make_batch`.
+            n_experiences: n-step transitions of the same rows, with their `discount`; they replace the one-step ones.
+                The weights are still those of `experiences`.
             per: also return new priorities.
 
         Returns:
             `report` of the update; with `per` (that, `idxs` of the experiences or None, new priorities [B]).
 
         Raises:
-            ShapeError: `n_experiences` of other rows, or without the discount that says how many steps they span.
+            ShapeError: `n_experiences` has other rows, or lacks the discount that encodes the number of steps.
         """
         return transitions.learn(self, experiences, n_experiences, per)
 
     def see_data(self, memory: Any) -> None:
-        """Take what it needs of a whole data set, that is in `memory`, before it learns from it. Nothing by default."""
+        """Inspect the whole offline data set in `memory` before learning from it. No-op by default."""
 
     def arrange(self, dataset: Any) -> Any:
-        """A data set of transitions as one whose rows are what an update learns from: the same one by default."""
+        """Rearrange a data set of transitions into the rows that an update learns from; unchanged by default."""
         return dataset
 
     def report(self, result: UpdateResult) -> Any:
-        """What `learn` returns of an update: the loss before it."""
+        """Return the result of `learn` for an update: the loss before it."""
         return float(result.loss.detach())
 
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
-        """One update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis results."""
+        """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
         return transitions.learn_batch(self, batch, plain)
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
-        """Sampled transitions as tensors on the agent's device; see `transitions.make_batch`."""
+        """Convert sampled transitions to tensors on the agent's device; see `transitions.make_batch`."""
         return transitions.make_batch(self, experiences)
 
     def prepare_action(self, action: Tensor, count: int) -> Tensor:
-        """Stored actions as the update wants them: int64 [B] for discrete spaces."""
+        """Convert stored actions for the update: int64 [B] for discrete spaces."""
         return self.action_form.prepare(self, action, count)
 
     def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
-        """What `learn` takes, with `change` applied to all observations: for wrappers that alter what agents see."""
+        """Apply `change` to all observations in the argument of `learn`; used by observation wrappers."""
         return transitions.with_observations(experiences, change)
 
     # --- evaluation ------------------------------------------------------------------------------------------------
@@ -342,16 +346,16 @@ class RLAlgorithm(EvolvableAlgorithm):
         vectorized: bool = True,
         callback: playing.Callback | None = None,
     ) -> float:
-        """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
+        """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
 
-        The training mode is restored. The result is appended to `fitness`.
+        The training mode is restored and the result is appended to `fitness`.
 
         Args:
             env: single or vector environment; it is reset, never closed.
-            swap_channels: observations are [H, W, C] and turned to [C, H, W].
-            max_steps: cut episodes there and count the return so far; None runs to the end.
+            swap_channels: transpose observations from [H, W, C] to [C, H, W].
+            max_steps: truncate episodes after this many steps and count the return so far; None runs to the end.
             loop: evaluation rounds.
-            vectorized: published; it follows from the environment. False refuses a vector environment.
+            vectorized: published; inferred from the environment. False rejects a vector environment.
             callback: called at the end of every episode with its return and the info of that step (of all lanes).
         """
         more: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
@@ -360,15 +364,15 @@ class RLAlgorithm(EvolvableAlgorithm):
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
     ) -> Evaluation:
-        """Play whole episodes greedily and summarise their returns; neither `fitness` nor training is touched.
+        """Run greedy episodes and summarise their returns; neither `fitness` nor training is affected.
 
         Args:
-            episodes: how many. seed: of the episodes; None takes the agent's own final-test stream, so that two calls
-                play the same episodes.
-            env: anything that trains; None makes the environment that the agent was trained in.
-            max_steps: cut episodes there, as truncated, and count the return so far. None: as in training, which
-                follows `training.eval_steps`, else the environment's own limit, else one that is said when it cuts an
-                episode.
+            episodes: number of episodes. seed: seed of the episodes; None uses the agent's held-out stream, so that two
+                calls play the same episodes.
+            env: anything that trains; None creates the agent's training environment.
+            max_steps: truncate episodes after this many steps and count the return so far. None uses the limit of
+                training: `training.eval_steps`, else the environment's own limit, else a default that is reported when
+                it truncates an episode.
 
         Raises:
             EnvError: no environment is given and none is known.
@@ -376,10 +380,10 @@ class RLAlgorithm(EvolvableAlgorithm):
         return playing.evaluate(self, episodes, seed, env, max_steps)
 
     def begin_episodes(self) -> None:
-        """All environments that this agent is evaluated in begin an episode; for agents with a memory."""
+        """Start an episode in all evaluation environments; for recurrent agents."""
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        """Greedy actions [E, ...] for the environment."""
+        """Return greedy actions [E, ...] for the environment."""
         action: np.ndarray = self.get_action(obs, 0.0, mask)
         return action
 
@@ -396,12 +400,12 @@ class RLAlgorithm(EvolvableAlgorithm):
         super().load_state(state, source)
         saved = (state.get("spaces") or {}).get("observation_space")
         if saved is not None and isinstance(space := space_from_json(saved), MaskAsFeature):
-            self.observation_space = space  # its networks read the mask as a feature
+            self.observation_space = space  # the networks read the mask as a feature
         if "exploration" in state:
             self._exploration.bit_generator.state = state["exploration"]
 
     def policy_spec(self) -> dict[str, Any]:
-        """JSON-able description of the policy, with the environment that it was trained in."""
+        """Return a JSON-able description of the policy, with its training environment."""
         return {**super().policy_spec(), "environment": self.environment} | (
             {"action_masks": True} if self.action_masks else {}
         )
@@ -424,10 +428,10 @@ class RLAlgorithm(EvolvableAlgorithm):
         seed: int | None = None,
         **kwargs: Any,
     ) -> list[Any]:
-        """`size` agents with indices 0 .. size-1, each with weights of its own."""
+        """Create `size` agents with indices 0 .. size-1 and independent weights."""
         run_seed = resolve_seed(seed)
         own = seeds(run_seed, Purpose.INITIAL_WEIGHTS, size)
-        with one_thread():  # initial weights come out of a matrix factorisation, which rounds by thread count
+        with one_thread():  # orthogonal initialisation rounds differently by thread count
             agents: list[Any] = [
                 cls(observation_space, action_space, index=i, seed=int(own[i]), **kwargs) for i in range(size)
             ]

@@ -1,4 +1,4 @@
-"""Learning from transitions: sampled ones of either published dialect as a batch, and the update of one agent."""
+"""Learning from transitions: conversion of sampled transitions to a batch, and the update of one agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIX = "fix: store what the environment gives, and build the agent from that envi
 
 
 def experience_fields(experiences: Any) -> dict[str, Any]:
-    """Sampled transitions in either dialect as obs, action, reward, next_obs, done and what else was stored."""
+    """Return sampled transitions in either format as obs, action, reward, next_obs, done and other stored fields."""
     if isinstance(experiences, Mapping) or hasattr(experiences, "keys"):
         found = {OLD_FIELDS.get(str(k), str(k)): experiences[k] for k in experiences.keys()}  # noqa: SIM118
     elif isinstance(experiences, tuple | list) and len(experiences) >= len(FIELDS):
@@ -46,7 +46,7 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
 
 
 def learn(agent: RLAlgorithm, experiences: Any, n_experiences: Any, per: bool) -> Any:
-    """One update of an agent that learns from replay; see `RLAlgorithm.learn_from`."""
+    """Perform one update of an agent that learns from replay; see `RLAlgorithm.learn_from`."""
     learned = experiences
     if n_experiences is not None:
         given, learned = experience_fields(experiences), experience_fields(n_experiences)
@@ -65,7 +65,7 @@ def learn(agent: RLAlgorithm, experiences: Any, n_experiences: Any, per: bool) -
 
 
 def check_same_rows(agent: RLAlgorithm, count: int, later: int) -> None:
-    """ShapeError for n-step transitions of other rows than the one-step ones."""
+    """Raise ShapeError if n-step and one-step transitions have different rows."""
     if count != later:
         raise ShapeError(
             f"{agent.algo}.learn got {count} experiences and {later} n_experiences. "
@@ -74,25 +74,25 @@ def check_same_rows(agent: RLAlgorithm, count: int, later: int) -> None:
 
 
 def learn_batch(agent: RLAlgorithm, batch: Any, plain: bool = False) -> UpdateResult:
-    """One update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis results."""
+    """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
     agent.remember_observations(batch.obs)
     return learn_alone(agent, batch, plain)
 
 
 def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
-    """Sampled transitions as tensors on the agent's device.
+    """Convert sampled transitions to tensors on the agent's device.
 
     Args:
-        experiences: obs, action, reward, next_obs, done, and where there are such entries `discount` [B] or
-            [B, 1], γ^k · (1 − done) of transitions that span k steps (one step with the agent's own γ without
-            it), `weights` [B] or [B, 1], the importance weights of prioritised replay, and `next_mask` [B, Σn].
+        experiences: obs, action, reward, next_obs, done, and optionally `discount` [B] or [B, 1], which is
+            γ^k · (1 − done) of transitions that span k steps (by default one step with the agent's γ), `weights` [B] or
+            [B, 1], the importance weights of prioritised replay, and `next_mask` [B, Σn].
     """
     given = experience_fields(experiences)
     dtype = next(iter(agent.policy_module().parameters())).dtype
     space, device, owner = agent.observation_space, agent.device, f"{agent.algo}.learn"
     for name, kept in (("obs", "obs_mask"), ("next_obs", "next_mask")):
         rest, mask = parted(given[name], space)
-        if mask is not None:  # beside the observations: the environment's own, as a loop of the user's stores them
+        if mask is not None:  # the environment's mask, stored beside the observations by a custom loop
             given = {kept: _masks_of(agent, mask, given["done"], owner), **given, name: rest}
     obs, next_obs = (sampled_observations(space, given[k], device, owner) for k in ("obs", "next_obs"))
     count = tree.count_rows(obs)
@@ -111,7 +111,7 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
     discount = extra["discount"].to(dtype) if "discount" in extra else None
     masks: dict[str, Any] = {}
     for name in (name for name in ("next_mask", "obs_mask") if name in given):
-        legal = agent.legal_choices(torch.as_tensor(given[name]).numpy(force=True))  # of components: of combinations
+        legal = agent.legal_choices(torch.as_tensor(given[name]).numpy(force=True))  # component masks to joint masks
         masks[name] = torch.from_numpy(legal).to(agent.device).bool()
     drawn = agent.draw_noise(agent._exploration, (1, count))
     return TransitionBatch(
@@ -129,25 +129,25 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
 
 
 def _masks_of(agent: RLAlgorithm, mask: Any, done: Any, owner: str) -> np.ndarray:
-    """Masks beside stored observations as [B, W] bool; where an episode has ended nothing need be legal."""
+    """Convert stored masks to [B, W] bool; at terminal states no action need be legal."""
     rows = tree.unbind(tree.map_leaves(lambda x: torch.as_tensor(x).numpy(force=True), mask))
     over = torch.as_tensor(done).numpy(force=True).astype(bool).reshape(-1)
     return ActionMasks(agent.action_space, owner, ShapeError).rows(rows, is_over=over)
 
 
 def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
-    """Sampled transitions by name, with `change` applied to all observations."""
+    """Return sampled transitions by name, with `change` applied to all observations."""
     fields = experience_fields(experiences)
     return {**fields, **{name: change(fields[name]) for name in ("obs", "next_obs")}}
 
 
 def present_of(obs: Any) -> Mapping[str, Any] | None:
-    """Agent -> [E], who is there in observations by agent; None where they do not say."""
+    """Return agent -> presence mask [E] of observations by agent; None if absent."""
     return SeenByTeam.of(obs).present
 
 
 def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:
-    """Both batches as one, each with its own weights: their losses add."""
+    """Concatenate two batches, each with its own weights: their losses add up."""
     joined: dict[str, Any] = {
         name: tree.concatenate((value, vars(second)[name])) if vars(second)[name] is not None else None
         for name, value in vars(first).items()
@@ -156,11 +156,11 @@ def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionB
     return replace(first, **joined)
 
 
-# --- what is stored, on the agent's device and laid out as its space says --------------------------------------------
+# --- conversion of stored values to the agent's device and the layout of the space -----------------------------------
 
 
 def check_observation_space(algo: str, space: gym.Space[Any]) -> None:
-    """AlgorithmError, naming algorithm and space, for observations that no network can read."""
+    """Raise AlgorithmError, naming algorithm and space, for unsupported observations."""
     kinds = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
     try:
         check_supported(space)
@@ -173,7 +173,7 @@ def check_observation_space(algo: str, space: gym.Space[Any]) -> None:
 
 
 def check_not_empty(algo: str, does: Literal["read", "act in"], space: gym.Space[Any]) -> None:
-    """Raise AlgorithmError, naming algorithm and space, where the space or a part of it holds no number."""
+    """Raise AlgorithmError, naming algorithm and space, if the space or a part of it is empty."""
     part = empty_part(space)
     if part is None:
         return
@@ -185,10 +185,10 @@ def check_not_empty(algo: str, does: Literal["read", "act in"], space: gym.Space
 
 
 def column(name: str, given: Any, count: int, device: str | torch.device, owner: str) -> Tensor:
-    """One number per transition as a tensor [B] on `device`, from [B] or [B, 1].
+    """Return one number per transition as a tensor [B] on `device`, from [B] or [B, 1].
 
     Raises:
-        ShapeError: another number of them, or something that is not a number.
+        ShapeError: wrong count, or not numeric.
     """
     x = as_tensor(given, device, f"{owner} got {name}", "numbers [B] or [B, 1]")
     if x.numel() != count or x.dim() not in (1, 2):
@@ -200,7 +200,7 @@ def column(name: str, given: Any, count: int, device: str | torch.device, owner:
 
 
 def check_discrete_actions(given: Tensor, num_actions: int, owner: str) -> None:
-    """ShapeError for actions that are not integers in 0..num_actions - 1; on a GPU nothing is checked."""
+    """Raise ShapeError for actions that are not integers in 0..num_actions - 1; not checked on a GPU."""
     x = given.detach()
     if x.device.type == "cuda" or x.numel() == 0:
         return
@@ -213,17 +213,17 @@ def check_discrete_actions(given: Tensor, num_actions: int, owner: str) -> None:
 
 
 def sampled_observations(space: gym.Space[Any], given: Any, device: str | torch.device, owner: str) -> Any:
-    """Observations of a batch as tensors [B, ...] on `device`: nested dicts of them for Dict and Tuple spaces.
+    """Convert the observations of a batch to tensors [B, ...] on `device`: nested dicts for Dict and Tuple spaces.
 
-    Numbers that a buffer has stored as columns [B, 1] become [B]. Images whose channels were swapped already stay so.
+    Scalars that a buffer has stored as columns [B, 1] become [B]. Images are already channel-first.
 
     Args:
-        space: of one observation.
+        space: space of one observation.
         given: arrays or tensors; a mapping, TensorDict or tuple of them for a Dict or Tuple space.
-        owner: who is named in an error.
+        owner: name used in errors.
 
     Raises:
-        ShapeError: another shape than that of the space, or something that is not a number.
+        ShapeError: shape differs from the space, or not numeric.
     """
     parts = parts_of(space)
     if not parts:
@@ -236,10 +236,10 @@ def sampled_observations(space: gym.Space[Any], given: Any, device: str | torch.
 
 
 def module_inputs(space: gym.Space[Any], given: Any, owner: str) -> Any:
-    """Observations for a module of the user's own: tensors [E, ...], nested dicts of them for Dict and Tuple spaces.
+    """Convert observations for a user-defined module: tensors [E, ...], nested dicts for Dict and Tuple spaces.
 
     Args:
-        space: of one observation. given: one observation or a batch of them, numpy or torch. owner: named in an error.
+        space: space of one observation. given: one observation or a batch, numpy or torch. owner: name used in errors.
     """
     parts = parts_of(space)
     if parts:
@@ -259,10 +259,10 @@ def _children(space: gym.Space[Any], given: Any, owner: str) -> dict[str, Any]:
 
 
 def as_tensor(given: Any, device: str | torch.device, what: str, expected: str) -> Tensor:
-    """`given` as a tensor on `device`; ShapeError, `what` and what was `expected`, where it holds no numbers."""
+    """Return `given` as a tensor on `device`; ShapeError with `what` and `expected` if it is not numeric."""
     try:
         x = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError):  # texts, objects, rows of unequal length
+    except (TypeError, ValueError, RuntimeError):  # strings, objects, ragged rows
         kind = foreign.dtype_name(given)
         raise ShapeError(f"{what} of type {kind}; expected {expected}. {FIX}") from None
     return x.to(device)
@@ -285,4 +285,4 @@ def _leaf(space: gym.Space[Any], given: Any, device: str | torch.device, owner: 
     return x
 
 
-# --- methods of agents with a policy and critics, which take them over by name ---------------------------------------
+# --- methods of actor-critic agents, which assign them by name -------------------------------------------------------

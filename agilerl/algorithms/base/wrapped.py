@@ -1,6 +1,6 @@
-"""Wrappers around one agent: they change what it sees, and are selected, mutated, cloned and saved with it.
+"""Agent wrappers: they change an agent's observations, and are selected, mutated, cloned and saved with it.
 
-What is asked of an agent that may be wrapped is here too: which arguments it takes, and whose `learn` it is.
+Also contains helpers for agents that may be wrapped: which arguments they accept, and which `learn` they use.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from agilerl.envs.teams import TeamObservations
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.telemetry.evaluation import Evaluation
 
-ROWS_AT_ONCE = 8_192  # of a data set, whose statistics are taken
+ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
 OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
 
 
 class AgentWrapper:
-    """An agent whose observations pass through `observe` first; everything else is the agent's.
+    """An agent whose observations first pass through `observe`; everything else is delegated to the agent.
 
     Attributes are read from and written to the agent. It trains wherever an agent does, one member at a time.
     """
@@ -43,7 +43,7 @@ class AgentWrapper:
         self.agent = agent
 
     def __getattr__(self, name: str) -> Any:
-        if name in OWN or name.startswith("__"):  # not set yet: while unpickling, say
+        if name in OWN or name.startswith("__"):  # not set yet, e.g. while unpickling
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.agent, name)
 
@@ -65,47 +65,48 @@ class AgentWrapper:
         return unwrapped(self.agent)
 
     def observe(self, obs: Any, count: bool = False) -> Any:
-        """Observations as the agent is to see them; `count` tells that they are new experience.
+        """Transform observations for the agent; `count` marks them as new experience.
 
-        What `learn` gives the agent passes through here once more, so nothing that the agent has acted on since the
-        last `learn` may look otherwise by then; see `learned`.
+        Experience passed to `learn` is transformed again, so the transform must not change between acting and the next
+        `learn`; see `learned`.
         """
         return obs
 
     def _shown(self, obs: Any, count: bool = False) -> Any:
-        """`observe`; a mask of legal actions that stands beside what the agent reads stays beside it."""
-        space = getattr(self.agent, "observation_space", None)  # an agent of the user's own need not have one
+        """Apply `observe`, but leave an action mask beside the agent's observations unchanged."""
+        space = getattr(self.agent, "observation_space", None)  # optional for a user's agent
         rest, mask = parted(obs, space)
         seen = self.observe(rest, count=count)
         return seen if mask is None else with_mask(seen, mask, space)
 
     def learned(self) -> None:
-        """The agent has learned: from here on `observe` may be another one. Nothing by default."""
+        """Hook after `learn`; `observe` may change from here on. No-op by default."""
 
     def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The agent's action, with every argument that its own `get_action` takes."""
+        """Return the agent's action; all arguments of the agent's `get_action` are accepted."""
         return self.agent.get_action(self._shown(obs, count=bool(self.agent.training)), *args, **kwargs)
 
     def act(self, obs: Any, mask: Any = None) -> Any:
-        """The greedy action for an observation, or for a batch of them; see `evaluation.act`."""
+        """Return the greedy action for an observation or a batch; see `evaluation.act`."""
         return playing.act(self, obs, mask)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
     ) -> tuple[Any, Any]:
-        """(greedy action, hidden state), with the arguments of Stable-Baselines3; see `evaluation.predict`."""
+        """Return (greedy action, hidden state), as Stable-Baselines3's `predict`; see `evaluation.predict`."""
         return playing.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
         return self.agent._greedy(self.observe(obs), mask)
 
     def learn(self, *experiences: Any, **kwargs: Any) -> Any:
-        """The agent's `learn`, from observations that passed through `observe`.
+        """Call the agent's `learn` with observations transformed by `observe`.
 
-        Without experiences an agent with a rollout buffer learns from that; what it holds has passed already.
+        Without experiences, an agent with a rollout buffer learns from the buffer, which holds transformed
+        observations.
 
         Raises:
-            ValueError: no experiences, for an agent that learns from replay.
+            ValueError: no experiences for an agent that learns from replay.
         """
         if not experiences and not callable(getattr(self.unwrapped, "recorder", None)):
             raise ConfigError(f"{type(self).__name__}.learn needs experiences. fix: agent.learn(memory.sample(n)).")
@@ -118,13 +119,13 @@ class AgentWrapper:
     published_learn = learn
 
     def recorder(self, steps: int | None = None) -> Recording:
-        """As the agent's, through this wrapper: what `collect_rollouts` acts and stores by."""
+        """Return a recorder that applies this wrapper, for acting and storing in `collect_rollouts`."""
         return Recording(self, self.agent.recorder(steps))
 
     @property
     def rollout_buffer(self) -> Filling:
-        """The agent's, for a loop of your own: what it adds passes through `observe`, as what `get_action` sees does.
-        AttributeError for an agent without one."""
+        """The agent's rollout buffer, for custom training loops. `observe` is applied to added observations, as in
+        `get_action`. AttributeError for an agent without one."""
         return Filling(self, self.agent.rollout_buffer)
 
     def _seen(self, experiences: Any) -> Any:
@@ -146,10 +147,10 @@ class AgentWrapper:
         callback: playing.Callback | None = None,
         by_agent: bool = False,
     ) -> Any:
-        """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
+        """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
 
-        The training mode is restored. The result is appended to `fitness`. See `RLAlgorithm.test`; `by_agent` gives the
-        row of a team's agents [M], whose mean is appended.
+        The training mode is restored and the result is appended to `fitness`. See `RLAlgorithm.test`. With `by_agent`
+        the returns of each agent [M] are returned, and their mean is appended.
         """
         return playing.run_test(
             self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
@@ -158,55 +159,55 @@ class AgentWrapper:
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
     ) -> Evaluation:
-        """Play whole episodes greedily and summarise their returns; see `RLAlgorithm.evaluate`."""
+        """Run greedy episodes and summarise their returns; see `RLAlgorithm.evaluate`."""
         return playing.evaluate(self, episodes, seed, env, max_steps)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        """An independent copy of wrapper and agent."""
+        """Return an independent copy of wrapper and agent."""
         twin = copy.copy(self)
         twin.agent = self.agent.clone(index, wrap)
         twin.load_wrapper_state(self.wrapper_state())
         return twin
 
     def wrapper_state(self) -> dict[str, Any]:
-        """What the wrapper itself has learned, as plain data."""
+        """Return the wrapper's learned state as plain data."""
         return {}
 
     def load_wrapper_state(self, state: Mapping[str, Any]) -> None:
-        """Put back what `wrapper_state()` returned."""
+        """Restore the result of `wrapper_state()`."""
 
     def state(self) -> dict[str, Any]:
-        """State of wrapper and agent."""
+        """Return the state of wrapper and agent."""
         return {"class": type(self).__name__, "wrapper": self.wrapper_state(), "agent": self.agent.state()}
 
     def run_state(self) -> dict[str, Any]:
-        """As `state`, with everything else on which the rest of a run depends."""
+        """Return `state` plus everything else needed to resume a run."""
         return {**self.state(), "agent": self.agent.run_state()}
 
     def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        """Become the wrapper and agent that `run_state` was taken from."""
+        """Restore the result of `run_state`."""
         self.agent.load_run_state(state["agent"], source)
         self.load_wrapper_state(state["wrapper"])
 
     def save_checkpoint(self, path: str | Path) -> None:
-        """Write wrapper and agent to one file."""
+        """Save wrapper and agent to one file."""
         save_tree(path, self.state())
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Read a file of `save_checkpoint` in place."""
+        """Load a file of `save_checkpoint` in place."""
         tree = self._tree(path)
         self.agent.load_state(tree["agent"], str(path))
         self.load_wrapper_state(tree["wrapper"])
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
-        """Wrapper and agent from a file of `save_checkpoint`."""
+        """Load wrapper and agent from a file of `save_checkpoint`."""
         tree = cls._tree(path)
         return cls._of(tree, find_algorithm(str(tree["agent"]["algo"])), path, device, accelerator)
 
     @classmethod
     def _of(cls, tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> Self:
-        """Wrapper and agent, which is a `kind`, from what a file holds."""
+        """Build wrapper and agent (of class `kind`) from the contents of a file."""
         agent = kind._blank(tree["agent"], device, accelerator)
         agent.load_state(tree["agent"], str(path))
         wrapper = cls(agent)
@@ -222,7 +223,7 @@ class AgentWrapper:
 
 
 class Filling:
-    """The rollout buffer of a wrapped agent, filled by hand; everything but `add` is the buffer's."""
+    """The rollout buffer of a wrapped agent, filled manually; everything but `add` is the buffer's."""
 
     def __init__(self, wrapper: AgentWrapper, inner: Any) -> None:
         self.wrapper, self.inner = wrapper, inner
@@ -234,15 +235,15 @@ class Filling:
         return len(self.inner)
 
     def add(self, obs: Any, *args: Any, next_obs: Any = None, **kwargs: Any) -> None:
-        """As `RolloutBuffer.add`, of observations as the environment gives them; `next_obs` by its name."""
+        """See `RolloutBuffer.add`. Takes the environment's observations; `next_obs` is keyword-only."""
         after = None if next_obs is None else self.wrapper._shown(next_obs)
         self.inner.add(self.wrapper._shown(obs), *args, next_obs=after, **kwargs)
 
 
 class Recording:
-    """The recorder of a wrapped agent: observations pass through the wrapper on their way to it.
+    """Recorder of a wrapped agent that applies the wrapper to observations.
 
-    Everything else is the recorder's: `buffer`, whose observations are those that the agent saw, `full`, `restart`,
+    Everything else is delegated to the recorder: `buffer` (which holds transformed observations), `full`, `restart`,
     `chosen`.
     """
 
@@ -253,40 +254,40 @@ class Recording:
         return getattr(self.__dict__["inner"], name)
 
     def act(self, obs: Any, mask: Mask = None) -> Any:
-        """Exploring actions for the environment, from observations [E, ...]."""
+        """Return exploring actions for the environment from observations [E, ...]."""
         return self.inner.act(self.wrapper.observe(obs, count=bool(self.wrapper.agent.training)), mask)
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
-        """What the last `act` led to."""
-        if batch.truncated.any():  # only then the final observations are read
+        """Store the result of the last `act`."""
+        if batch.truncated.any():  # final observations are only read in this case
             batch = replace(batch, final_obs=self.wrapper.observe(batch.final_obs))
         self.inner.store(reward, batch)
 
     def finish(self, obs: Any) -> None:
-        """The rollout is complete; `obs` follows its last step."""
+        """Complete the rollout; `obs` follows its last step."""
         self.inner.finish(self.wrapper.observe(obs))
 
 
 class RSNorm(AgentWrapper):
-    """Observations normalised by their running mean and standard deviation, which move while the agent trains.
+    """Normalise observations by their running mean and standard deviation, updated during training.
 
-    Replay keeps raw observations; they are normalised when they are learned from, by the statistics of that moment.
-    An on-policy agent learns from what it has just done, so its policy must not change in between: what a rollout
-    shows moves the statistics after `learn`, and a first rollout is seen as it is.
+    Replay buffers store raw observations, which are normalised with the current statistics when sampled. An on-policy
+    agent's policy must not change between acting and learning, so a rollout updates the statistics only after `learn`.
+    The first rollout is not normalised.
 
-    Of a team `obs_rms` maps agents to statistics. Agents of one group share them, as they share a policy; rows of
-    absent agents are not counted. Where an agent learns from a data set, its statistics are those of the whole set
-    (`see_data`), unless it has some already.
+    For several agents `obs_rms` maps agents to statistics. Agents of one group share them, as they share a policy; rows
+    of absent agents are not counted. In offline training the statistics are computed over the whole data set
+    (`see_data`), unless some exist already.
 
     Args:
-        agent: an agent or a team. epsilon: added to the variance.
-        norm_obs_keys: the keys of a Dict space to normalise; None normalises every Box in the space.
+        agent: single-agent or multi-agent algorithm. epsilon: added to the variance.
+        norm_obs_keys: keys of a Dict space to normalise; None normalises every Box in the space.
 
     Raises:
-        ConfigError: a key that the observation space does not have.
+        ConfigError: a key is missing from the observation space.
     """
 
-    _coming: Any = None  # the statistics with the running rollout in them: those after `learn`
+    _coming: Any = None  # statistics including the current rollout, used after `learn`
 
     def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: list[str] | None = None) -> None:
         super().__init__(agent)
@@ -301,7 +302,7 @@ class RSNorm(AgentWrapper):
         self.obs_rms = self._nothing_seen()
 
     def _nothing_seen(self) -> Any:
-        """Statistics of no observation, in the shape of the space; of a team by agent."""
+        """Create empty statistics in the shape of the space; for several agents by agent."""
         if not is_team(self.agent):
             return self._statistics(self.agent.observation_space)
         by_group = {group: self._statistics(space) for group, space in self.agent.observation_space.items()}
@@ -309,7 +310,7 @@ class RSNorm(AgentWrapper):
         return {agent: by_group[group_of[agent]] for agent in self.agent.agent_ids}
 
     def _statistics(self, space: spaces.Space[Any]) -> Any:
-        """Statistics in the shape of the space; None for what is not normalised."""
+        """Create statistics in the shape of the space; None for parts that are not normalised."""
         if isinstance(space, spaces.Dict):
             kept = self.norm_obs_keys
             return {k: self._statistics(s) if kept is None or k in kept else None for k, s in space.spaces.items()}
@@ -318,7 +319,7 @@ class RSNorm(AgentWrapper):
         return RunningMeanStd(space.shape, self.epsilon) if isinstance(space, spaces.Box) else None
 
     def observe(self, obs: Any, count: bool = False) -> Any:
-        """Normalised copies; rows [B, ...] or one observation."""
+        """Return normalised copies of rows [B, ...] or one observation."""
         if count and is_on_policy(self):
             if self._coming is None:
                 self._coming = copy.deepcopy(self.obs_rms)
@@ -328,12 +329,12 @@ class RSNorm(AgentWrapper):
         return _of_team(self.obs_rms, obs) if is_team(self.agent) else _normalised(self.obs_rms, obs)
 
     def _take_in(self, statistics: Any, obs: Any) -> None:
-        """Count observations; of a team the rows of agents that are present."""
+        """Count observations; for several agents only rows of present agents."""
         if not is_team(self.agent):
             _count(statistics, obs)
             return
         rows, present = obs, present_of(obs) or {}
-        if AGENTS in obs and PRESENT in obs:  # as lanes give them
+        if AGENTS in obs and PRESENT in obs:  # vectorised environment format
             rows, there = obs[AGENTS], np.asarray(obs[PRESENT]).astype(bool)
             present = {agent: there[..., k] for k, agent in enumerate(self.agent.agent_ids)}
         for agent, part in statistics.items():
@@ -341,7 +342,7 @@ class RSNorm(AgentWrapper):
                 _count(part, rows[agent], present.get(agent))
 
     def see_data(self, memory: Any) -> None:
-        """Take the statistics of all observations in `memory`, where nothing was seen before; then the agent's own."""
+        """Compute statistics over all observations in `memory` unless some exist; then call the agent's `see_data`."""
         if not any(part.count for part in _parts(self.obs_rms)):
             for start in range(0, len(memory), ROWS_AT_ONCE):
                 rows = np.arange(start, min(start + ROWS_AT_ONCE, len(memory)))
@@ -349,13 +350,13 @@ class RSNorm(AgentWrapper):
         self.agent.see_data(ObservedMemory(memory, self.observe))
 
     def learned(self) -> None:
-        """What was seen since the last `learn` moves the statistics now."""
+        """Update the statistics with observations since the last `learn`."""
         if self._coming is not None:
             self.obs_rms, self._coming = self._coming, None
 
     def policy_spec(self) -> dict[str, Any]:
-        """As the agent's, with the statistics: without them the policy is another one.
-        Raises NotAvailableYetError for a team."""
+        """Return the agent's `policy_spec` with the statistics, which are part of the policy.
+        Raises NotAvailableYetError for several agents."""
         if is_team(self.agent):
             raise NotAvailableYetError(
                 f"{self.agent.algo}: a policy file with normalised observations is not available in this version. "
@@ -377,7 +378,7 @@ class RSNorm(AgentWrapper):
 
 
 class ObservedMemory:
-    """A memory whose observations pass through a wrapper: what the agent inside sees of a data set."""
+    """A memory that applies a wrapper to its observations: the wrapped agent's view of a data set."""
 
     def __init__(self, memory: Any, observe: Callable[[Any], Any]) -> None:
         self.memory, self.observe = memory, observe
@@ -386,15 +387,15 @@ class ObservedMemory:
         return len(self.memory)
 
     def sample_from_indices(self, rows: np.ndarray) -> Any:
-        """As the memory's, with normalised observations."""
+        """Sample rows from the memory, with normalised observations."""
         return with_observations(self.memory.sample_from_indices(rows), self.observe)
 
 
 def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> AgentWrapper:
-    """Wrapper and agent from a file of which `kind.load` found that it holds a wrapped agent.
+    """Load wrapper and agent from a file in which `kind.load` found a wrapped agent.
 
     Raises:
-        RunError: another algorithm's agent, or a wrapper of a class that is not there.
+        RunError: an agent of another algorithm, or an unknown wrapper class.
     """
     name, inner = str(tree["class"]), str(tree["agent"]["class"])
     if inner != kind.__name__:
@@ -417,17 +418,17 @@ def _parts(statistics: Any) -> list[RunningMeanStd]:
 
 
 def _pairs(statistics: Any, obs: Any) -> Any:
-    """(key, statistics, observations) of the parts of a Dict or Tuple space."""
+    """Iterate over (key, statistics, observations) of the parts of a Dict or Tuple space."""
     if isinstance(statistics, dict):
         return [(key, part, obs[key]) for key, part in statistics.items()]
-    if isinstance(obs, Mapping):  # sampled: replay names the parts of a tuple
+    if isinstance(obs, Mapping):  # replay names the parts of a tuple
         names = [f"tuple_obs_{i}" for i in range(len(statistics))]
         return [(name, part, obs[name]) for name, part in zip(names, statistics, strict=True)]
     return [(i, part, value) for i, (part, value) in enumerate(zip(statistics, obs, strict=True))]
 
 
 def _count(statistics: Any, obs: Any, present: Any = None) -> None:
-    """Take observations in; rows [E] bool that are not `present`, or not finite, are left out."""
+    """Count observations; rows [E] bool that are not `present`, or not finite, are skipped."""
     if isinstance(statistics, RunningMeanStd):
         rows = _array(obs).reshape(-1, *statistics.mean.shape)
         if present is not None:
@@ -440,7 +441,7 @@ def _count(statistics: Any, obs: Any, present: Any = None) -> None:
 
 
 def _of_team(statistics: Mapping[str, Any], obs: Any) -> Any:
-    """Observations by agent, normalised: as lanes give them, as vectors and memories do, or as plain mappings."""
+    """Normalise observations by agent, in the format of lanes, of vectors and memories, or of plain mappings."""
     if AGENTS in obs and PRESENT in obs:
         return {**obs, AGENTS: _of_team(statistics, obs[AGENTS])}
 
@@ -468,23 +469,23 @@ def _array(obs: Any) -> np.ndarray:
     return obs.detach().cpu().numpy() if isinstance(obs, torch.Tensor) else np.asarray(obs)
 
 
-# --- questions to an agent, through its wrappers ---------------------------------------------------------------------
+# --- queries through wrappers ----------------------------------------------------------------------------------------
 
 
 def unwrapped(agent: Any) -> Any:
-    """The agent inside all wrappers; the agent itself where there is none."""
+    """Return the agent inside all wrappers, or the agent itself."""
     return getattr(agent, "unwrapped", agent)
 
 
 def is_team(agent: Any) -> bool:
-    """Whether the agent, inside all wrappers, is a team."""
+    """Whether the agent inside all wrappers is a multi-agent algorithm."""
     return hasattr(unwrapped(agent), "agent_ids")
 
 
 def takes(agent: Any, method: str, name: str) -> bool:
-    """Whether `agent.method(..., name=...)` reaches somebody who takes the argument `name`.
+    """Whether `agent.method(..., name=...)` accepts the argument `name`.
 
-    A method with `**kwargs` takes everything; that of a wrapper passes it on, so the agent inside decides.
+    A method with `**kwargs` accepts everything. Wrappers forward their arguments, so the wrapped agent decides.
     """
     parameters = inspect.signature(getattr(agent, method)).parameters
     if name in parameters:
@@ -496,14 +497,14 @@ def takes(agent: Any, method: str, name: str) -> bool:
 
 
 def brings_learn(agent: Any) -> bool:
-    """Whether the agent, or a wrapper around it, has a `learn` other than the one this package publishes."""
+    """Whether the agent, or a wrapper around it, overrides the `learn` of this package."""
     kind, inner = type(agent), unwrapped(agent)
     own = kind.learn is not getattr(kind, "published_learn", None)
     return own or (inner is not agent and brings_learn(inner))
 
 
 def is_on_policy(agent: Any) -> bool:
-    """Whether the agent learns from what it has just done alone; one of the user's own says so by `gae_lambda`."""
+    """Whether the agent is on-policy; a user's agent is if it has `gae_lambda`."""
     inner = unwrapped(agent)
     declared = getattr(getattr(inner, "experience", None), "on_policy", False)
     return bool(declared or getattr(inner, "is_on_policy", False)) or hasattr(inner, "gae_lambda")

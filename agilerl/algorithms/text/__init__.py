@@ -1,1 +1,1 @@
-"""Algorithms of language models and of tokens."""
+"""Algorithms for language models and token decoders."""

@@ -1,7 +1,7 @@
-"""Language algorithms: an adapter of a frozen base that writes completions, or is taught what to write.
+"""Language algorithms: an adapter on a frozen base model, trained on rewards, preferences or examples.
 
-Siblings of the single-agent and the multi-agent ones: no spaces, prompts in place of observations. What a population of
-them does is in `sources.text.language`; `get_action`, `learn` and `test` do the same with one agent alone.
+They have no spaces, and prompts instead of observations. See `sources.text.language` for training a population;
+`get_action`, `learn` and `test` do the same for a single agent.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ class LLMAlgorithm(EvolvableAlgorithm):
 
     Args:
         actor_network: the base: a `BaseModel`, a Hugging Face causal language model, or the `AdapterNetwork` itself.
-        model_name: in its place the folder or hub id of one; loaded once, however many agents stand on it.
-        tokenizer: of the base, where that was handed over as a model.
-        lora_config: of the adapter: a PEFT configuration or its fields; LoRA of rank 16 on every linear layer by
+        model_name: alternatively the folder or hub id of a model, loaded once and shared by all agents.
+        tokenizer: tokenizer of the base, if the base is given as a model.
+        lora_config: adapter configuration: a PEFT configuration or its fields; LoRA of rank 16 on every linear layer by
             default.
-        pad_token_id, pad_token: in place of the tokenizer's.
-        micro_batch_size: texts of one pass through the base; gradients of several passes are added up, which changes
-            no result. None: all at once.
-        rollout_backend: what writes completions, see `agilerl.language.generate`.
-        lr_schedule: of learning rates over the budget of a training function: "constant", or "linear" to 0.
+        pad_token_id, pad_token: override those of the tokenizer.
+        micro_batch_size: texts per pass through the base; gradients are accumulated over passes, which does not change
+            the result. None: all at once.
+        rollout_backend: generation backend, see `agilerl.language.generate`.
+        lr_schedule: learning-rate schedule over the budget of a training function: "constant", or "linear" to 0.
 
     Attributes:
-        progress: share of the budget that is used up, for the schedule; training functions set it.
+        progress: used fraction of the budget, for the schedule; set by training functions.
 
-    The other arguments are `EvolvableAlgorithm`'s.
+    See `EvolvableAlgorithm` for the other arguments.
     """
 
     action_spaces: ClassVar[tuple[str, ...]] = ()
@@ -109,17 +109,17 @@ class LLMAlgorithm(EvolvableAlgorithm):
         self, max_model_len: int | None, use_vllm: bool, vllm_config: Any, gradient_checkpointing: bool,
         use_liger_loss: bool, micro_batch_size_per_gpu: int | None, update_epochs: int | None = None,
     ) -> None:  # fmt: skip
-        """Apply arguments of the published library that have another name here, or none.
+        """Apply arguments of the published library that are renamed or unused here.
 
         Args:
-            max_model_len: tokens of a prompt and its completion; None: as many as the base reads.
-            use_vllm: `rollout_backend="vllm"`. vllm_config: of its engine, see `language.vllm.VLLMConfig`.
-            gradient_checkpointing, use_liger_loss: change no result here, which is said once.
-            micro_batch_size_per_gpu: `micro_batch_size`.
+            max_model_len: maximum tokens of a prompt and its completion; None: the base's context.
+            use_vllm: same as `rollout_backend="vllm"`. vllm_config: engine options, see `language.vllm.VLLMConfig`.
+            gradient_checkpointing, use_liger_loss: no effect on results; reported once.
+            micro_batch_size_per_gpu: alias of `micro_batch_size`.
             update_epochs: passes over each batch; None: the algorithm has the argument itself.
 
         Raises:
-            AlgorithmError: a number out of range, or two names of one argument with two values.
+            AlgorithmError: a number out of range, or conflicting values for two names of one argument.
         """
         for name, value in (
             ("max_model_len", max_model_len), ("micro_batch_size_per_gpu", micro_batch_size_per_gpu),
@@ -140,7 +140,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
             "vllm_config": (settings, type(self).vllm_config),
             "update_epochs": (update_epochs, type(self).update_epochs),
         }
-        for name, (setting, default) in chosen.items():  # those of the class stay out of files
+        for name, (setting, default) in chosen.items():  # class defaults are not saved
             if setting is not None and setting != default:
                 setattr(self, name, setting)
         writes = self.experience.name == "completions"
@@ -160,7 +160,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def passes(
         self, engine: Any, texts: Texts, rewards: Tensor | None, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
-        """The optimiser steps of `update_epochs` passes over pairs or examples, numbered on."""
+        """Yield the optimiser steps of `update_epochs` passes over pairs or examples, numbered consecutively."""
         number = 0
         for _ in range(self.update_epochs):
             for batch in self.arrange(engine, texts, rewards, rngs):
@@ -170,7 +170,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def arrange(
         self, engine: Any, texts: Texts, rewards: Any, rngs: Sequence[np.random.Generator]
     ) -> Iterator[TextBatch]:
-        """The optimiser steps of one pass over texts."""
+        """Yield the optimiser steps of one pass over texts."""
         raise NotImplementedError(f"{type(self).__name__} must implement arrange(engine, texts, rewards, rngs)")
 
     def _policy(self, given: Any, name: Any, tokenizer: Any, config: Any) -> AdapterNetwork:
@@ -203,7 +203,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def register_adapter(
         self, name: str, reference: str | None, optimizer: str, lr: str, weight_decay: float, policy: bool = False
     ) -> None:
-        """Give an adapter AdamW and, where it has one, its frozen copy, and register them."""
+        """Register an adapter with AdamW and, if it has one, its frozen copy."""
         network, frozen = resolve(self, name), None
         if reference is not None:
             frozen = network.clone()
@@ -213,7 +213,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         setattr(self, optimizer, OptimizerWrapper(optim.AdamW, network, resolve(self, lr), options, lr_name=lr))
         self.register_network_group(NetworkGroup(network, frozen, policy=policy))
 
-    # --- what it stands on ------------------------------------------------------------------------------------------
+    # --- base model -------------------------------------------------------------------------------------------------
 
     @property
     def base(self) -> BaseModel:
@@ -222,17 +222,19 @@ class LLMAlgorithm(EvolvableAlgorithm):
 
     @property
     def context(self) -> int | None:
-        """Tokens of a prompt with its completion: the least of `max_model_len` and what the base reads; None: any."""
+        """Maximum tokens of prompt and completion: the minimum of `max_model_len` and the base's context; None: no
+        limit.
+        """
         limits = [limit for limit in (self.base.context, self.max_model_len) if limit is not None]
         return min(limits, default=None)
 
     @property
     def pad_token_id(self) -> int:
-        """What stands where a text has no token; it may be the end of text."""
+        """Padding token; it may equal the end-of-text token."""
         return self.base.pad_id
 
     def rng(self, number: int) -> np.random.Generator:
-        """The stream of this agent's `number`-th call outside of a training function."""
+        """Return the random stream of this agent's `number`-th call outside of a training function."""
         return stream(self.seed, Purpose.EXPLORATION, number, self.index)
 
     def _described(self) -> Iterator[str]:
@@ -243,12 +245,12 @@ class LLMAlgorithm(EvolvableAlgorithm):
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(self, split: str | None = None, env: Any = None) -> Evaluation:
-        """Score every item of a split: the reward of the most probable completion, the margin of a pair, or the
-        log-probability of an example's tokens; neither `fitness` nor training is touched.
+        """Score every item of a split: the reward of the greedy completion, the margin of a pair, or the
+        log-probability of an example's tokens; neither `fitness` nor training is affected.
 
         Args:
-            split: "report", "test" or "train"; None: the report where there is one, which chose nothing, else the test.
-            env: a gym; None makes the environment of the run that the agent was trained in.
+            split: "report", "test" or "train"; None: the held-out "report" split if it exists, else "test".
+            env: a gym; None creates the environment of the agent's training run.
 
         Raises:
             EnvError: no environment is given and none is known. ConfigError: no such split.
@@ -260,7 +262,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         return Evaluation.from_returns(values.tolist(), f"{self.experience.steps} of the {split} split")
 
     def check_context(self, env: Any) -> None:
-        """ConfigError where an item of a gym does not fit into the base's context, with what is written to it.
+        """Raise ConfigError if an item of a gym with its completion exceeds the base's context.
 
         Beyond its context a model with learned positions raises, and one with rotary positions was never trained.
         """
@@ -303,17 +305,17 @@ class LLMAlgorithm(EvolvableAlgorithm):
         return make_language_env(known["id"], self.base.tokenizer, self.experience.name, **dict(known["kwargs"] or {}))
 
     def scheduled(self, lr: float) -> float:
-        """A learning rate as it is at this point of the budget."""
+        """Return the learning rate at the current point of the budget."""
         return scheduled(lr, self.lr_schedule, self.progress)
 
-    # --- what engines and sources ask -------------------------------------------------------------------------------
+    # --- engine and source interface --------------------------------------------------------------------------------
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
-        """One optimiser step of every member in `engine`."""
+        """Perform one optimiser step of every member in `engine`."""
         raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch)")
 
     def stacking(self) -> tuple[Any, ...]:
-        """What members must have in common to learn in one pass: the form of their batches, and their options."""
+        """Return the key that members must share to learn in one pass: batch format and options."""
         run = (self.micro_batch_size, self.rollout_backend, self.update_epochs, self.context)
         return (type(self), *run, *self.update_options())
 
@@ -322,23 +324,23 @@ class LLMAlgorithm(EvolvableAlgorithm):
         return ()
 
     def update_interval(self) -> int:
-        """Of no meaning here: what is written is learned from at once."""
+        """Ignored here: completions are learned from immediately."""
         return 1
 
     def max_norm(self, like: Tensor) -> Tensor | None:
-        """The clip of gradients as engines take it."""
+        """Return the gradient-norm limit in the engines' format."""
         return None if not self.max_grad_norm else like.new_tensor([[float(self.max_grad_norm)]])
 
     # --- files and copies -------------------------------------------------------------------------------------------
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the adapter, and the tokenizer, as PEFT and transformers read them."""
+        """Save the adapter and the tokenizer in the format of PEFT and transformers."""
         self.actor.save_pretrained(folder)
 
     def save_checkpoint(self, path: str | Path) -> None:
-        """Write a folder: the adapter as PEFT reads it, the tokenizer, and everything else of the agent beside them.
+        """Save a folder: the adapter in PEFT format, the tokenizer, and all other agent state.
 
-        Each file is there whole or not at all, and what else is in the folder stays. The base is named by its hash, and
+        Each file is written atomically, and other files in the folder are kept. The base is identified by its hash and
         not copied.
         """
         folder = Path(str(path).removesuffix(".pt"))
@@ -352,22 +354,22 @@ class LLMAlgorithm(EvolvableAlgorithm):
             shutil.rmtree(made, ignore_errors=True)
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Read a folder of `save_checkpoint` in place.
+        """Load a folder of `save_checkpoint` in place.
 
         Raises:
-            RunError: another base, or files that are missing or damaged.
+            RunError: another base, or missing or damaged files.
         """
         self.load_run_state(load_tree(_state_in(path)), str(path))
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
-        """The agent in a folder of `save_checkpoint`, on the base that it names."""
+        """Load the agent from a folder of `save_checkpoint`, on the base that it names."""
         found: Self = copies.load(cls, _state_in(path), device, accelerator)
-        found.load_checkpoint(path)  # with the generators, too
+        found.load_checkpoint(path)  # includes the generators
         return found
 
     def load_pretrained(self, folder: str | Path) -> None:
-        """Take over the adapter in a folder of PEFT's format."""
+        """Load the adapter from a folder in PEFT format."""
         self.actor.load_pretrained(folder)
 
     @classmethod
@@ -377,12 +379,12 @@ class LLMAlgorithm(EvolvableAlgorithm):
         return cls(actor_network=actor, device=device, accelerator=accelerator)
 
     def probe_observations(self, count: int = 256) -> Any:
-        """None: no mutation here changes what a policy writes."""
+        """Return None: no mutation here changes a policy's completions."""
         return None
 
     @classmethod
     def population(cls, size: int, *, seed: int | None = None, **kwargs: Any) -> list[Self]:
-        """`size` agents on one base, with indices 0 .. size − 1, each with an adapter of its own."""
+        """Create `size` agents on one base, with indices 0 .. size − 1 and separate adapters."""
         own = seeds(resolve_seed(seed), Purpose.INITIAL_WEIGHTS, size)
         base = kwargs.get("actor_network")
         if isinstance(base, nn.Module) and not isinstance(base, AdapterNetwork):
@@ -392,7 +394,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
 
 
 def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
-    """A constructor with other defaults, which its signature shows: for a published name of a variant."""
+    """Return a constructor with other defaults, visible in its signature: for the published name of a variant."""
     signature = inspect.signature(constructor)
 
     @functools.wraps(constructor)
@@ -402,18 +404,18 @@ def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
 
     parameters = signature.parameters.values()
     own = [p.replace(default=defaults[p.name]) if p.name in defaults else p for p in parameters]
-    construct.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]  # as inspect reads it
+    construct.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]  # read by inspect
     return construct
 
 
 def _length(item: Any, kind: str) -> int:
-    """Tokens of a pair, with the longer of its completions, or of an example."""
+    """Return the number of tokens of an example, or of a pair with the longer of its completions."""
     answers = (item.chosen, item.rejected) if kind == "preferences" else (item.completion,)
     return len(item.prompt) + max(map(len, answers))
 
 
 def _fitting(prompts: list[int], written: int, most: int) -> str:
-    """What makes prompts of these lengths fit, beside completions of `written` tokens, into `most`."""
+    """Suggest how to fit prompts of these lengths and completions of `written` tokens into `most`."""
     longest, shortest = max(prompts), min(prompts)
     ways = []
     if shortest <= most - written:

@@ -1,4 +1,4 @@
-"""What language algorithms learn from: texts with what the rewards say of their tokens, cut into optimiser steps."""
+"""Batches of language algorithms: texts with token weights and advantages, split into optimiser steps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from agilerl.ranks import ONE, Ranks
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Texts of one optimiser step; tensors have a leading member axis where members are stacked.
+    """Texts of one optimiser step; tensors have a leading member axis if members are stacked.
 
     Attributes:
         texts: [..., R, P + T].
-        weight: [..., R, T] what the loss of each token counts; sums over it are the loss. Of preferences [..., R].
-        advantage: [..., R, T]. old, reference: [..., R, T] log-probabilities under the policy that wrote, and of the
-            frozen one; None: those of this very step, and none.
+        weight: [..., R, T] loss weight of each token; the loss is the weighted sum. For preferences [..., R].
+        advantage: [..., R, T]. old, reference: [..., R, T] log-probabilities under the generating policy and under the
+            frozen reference; None: those of this step, and none.
         returns, values: [..., R, T] of a critic, None without one.
-        live: per member whether there is anything to learn; None where all have.
-        number: of the optimiser step in the iteration.
+        live: per member whether there is anything to learn; None if all have.
+        number: index of the optimiser step in the iteration.
     """
 
     texts: Texts
@@ -39,7 +39,7 @@ class TextBatch:
     number: int = 0
 
     def parts(self, size: int | None) -> Iterator[TextBatch]:
-        """The rows in parts of at most `size`, whose losses add up to that of the whole; None: in one part."""
+        """Split the rows into parts of at most `size`, whose losses sum to that of the batch; None: one part."""
         rows = self.texts.tokens.shape[-2]
         if size is None or size >= rows:
             yield self if rows == 0 else self.rows(slice(0, rows))
@@ -48,7 +48,7 @@ class TextBatch:
             yield self.rows(slice(first, first + size))
 
     def rows(self, index: Any) -> TextBatch:
-        """Some rows of every member, without columns that are padding in all of them."""
+        """Select rows of every member and drop columns that are padding in all of them."""
         texts = self.texts.rows(index)
         trimmed = texts.trimmed()
         length = trimmed.completion_mask.shape[-1]
@@ -62,7 +62,7 @@ class TextBatch:
         return replace(self, texts=trimmed, **changed)
 
     def taken(self, index: Tensor) -> TextBatch:
-        """Rows `index` [N, K] of each member, or [K] without a member axis."""
+        """Select rows `index` [N, K] of each member, or [K] without a member axis."""
 
         def pick(x: Tensor) -> Tensor:
             if index.dim() == 1:
@@ -81,23 +81,23 @@ class TextBatch:
 
 
 def permutations(rngs: Sequence[np.random.Generator], rows: int) -> Tensor:
-    """[N, rows] an order for each member, from its own stream."""
+    """Return [N, rows], a random permutation for each member from its own stream."""
     return torch.from_numpy(np.stack([rng.permutation(rows) for rng in rngs]))
 
 
 def without_silent_rows(batch: TextBatch, signal: Tensor, ranks: Ranks = ONE) -> TextBatch | None:
-    """The batch without rows that no gradient comes from; None where no member has any left, on no rank.
+    """Drop rows without a gradient; return None if no member has any left, on any rank.
 
-    Weights were given before, so the loss and its gradient stay what they were. Members keep equally many rows: one
-    with fewer has rows of weight 0 beside its own.
+    Weights were computed before, so the loss and its gradient are unchanged. Members keep equally many rows: shorter
+    ones are padded with rows of weight 0.
 
     Args:
         signal: [N, R] bool.
     """
     most, live = int(signal.sum(1).max()), tuple(signal.any(1).tolist())
-    if ranks.size > 1:  # a member moves on all ranks or on none
+    if ranks.size > 1:  # a member steps on all ranks or on none
         live = tuple(bool(x) for x in ranks.sum(np.array(live, float)) > 0)
-        most = max(most, 1)  # a row without a signal stands for a rank that has none
+        most = max(most, 1)  # a row without a signal for a rank that has none
     if not any(live):
         return None
     if most < signal.shape[1]:

@@ -23,10 +23,10 @@ from agilerl.ranks import Ranks
 
 
 class CompletionAlgorithm(LLMAlgorithm):
-    """An algorithm that learns from rewards of completions that its policy writes.
+    """An algorithm that learns from rewards of its policy's completions.
 
-    A subclass has an `arrange(engine, texts, rewards, rngs)` that yields the optimiser steps of one iteration: of texts
-    [N, B·G, ...] and their rewards [N, B, G], in an order drawn from one generator for each member.
+    A subclass implements `arrange(engine, texts, rewards, rngs)`, which yields the optimiser steps of one iteration
+    from texts [N, B·G, ...] and rewards [N, B, G], in an order drawn from one generator per member.
     """
 
     batch_size: int
@@ -39,32 +39,33 @@ class CompletionAlgorithm(LLMAlgorithm):
     top_p: float
 
     def sampling(self, greedy: bool = False) -> Sampling:
-        """How it writes: while training by drawing, in evaluations the most probable tokens."""
+        """Return the sampling options: stochastic in training, greedy in evaluation."""
         length = (self.max_output_tokens, self.min_output_tokens)
         return Sampling(*length, 0.0) if greedy else Sampling(*length, self.temperature, self.top_k, self.top_p)
 
     def backend(self) -> RolloutBackend:
-        """What writes its completions."""
+        """Return the generation backend."""
         if self.rollout_backend == "vllm":
-            from agilerl.language.vllm import VLLM  # an optional package
+            from agilerl.language.vllm import VLLM  # optional dependency
 
-            if self.base.writer is None:  # its copy of the base takes minutes to load
+            if self.base.writer is None:  # loading its copy of the base takes minutes
                 self.base.writer = VLLM(self.base, self.vllm_config)
             writer: RolloutBackend = self.base.writer
             return writer
         made: RolloutBackend = BACKENDS[self.rollout_backend]()
         return made
 
-    def get_action(  # type: ignore[override]  # prompts in place of observations
+    def get_action(  # type: ignore[override]  # prompts instead of observations
         self, prompts: Sequence[Mapping[str, Any]], training: bool = True
     ) -> tuple[list[Any], list[Any]]:
-        """Completions of prompts: G of each while training, else one, the most probable.
+        """Generate completions of prompts: G sampled ones each in training, else one greedy completion.
 
         Args:
-            prompts: each with `input_ids` [1, P] and `attention_mask` [1, P], as `ReasoningGym.reset` gives them.
+            prompts: each with `input_ids` [1, P] and `attention_mask` [1, P], as returned by `ReasoningGym.reset`.
 
         Returns:
-            (token numbers [G, P + T] of each prompt, masks [G, P + T − 1]: which token that follows is its own).
+            (token ids [G, P + T] of each prompt, masks [G, P + T − 1]: whether the next token belongs to the
+            completion).
         """
         engine, group = SequentialAdapters(self), self.group_size if training else 1
         tokens, attention = _stacked_prompts(prompts, self.pad_token_id)
@@ -80,7 +81,8 @@ class CompletionAlgorithm(LLMAlgorithm):
         return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
 
     def learn(self, experiences: Any) -> tuple[float, float]:
-        """All optimiser steps on (token numbers, masks, rewards [B, G]) of `get_action` and an environment's `step`.
+        """Perform all optimiser steps on (token ids, masks, rewards [B, G]) of `get_action` and an environment's
+        `step`.
 
         Returns:
             (mean loss, mean divergence from the reference policy).
@@ -97,16 +99,16 @@ class CompletionAlgorithm(LLMAlgorithm):
         return float(np.mean([x for x, _ in each])), float(np.mean([x for _, x in each]))
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
-        """Mean reward of the most probable completion of every prompt of the environment's test split.
+        """Return the mean reward of greedy completions on the environment's test split.
 
-        The other arguments have no meaning to greedy completions of a whole split. The result is appended to `fitness`.
+        The other arguments are ignored. The result is appended to `fitness`.
         """
         value = mean_reward([SequentialAdapters(self)], [self], [env], "test")[0]
         self.fitness.append(value)
         return value
 
     def counted(self, texts: Texts, mask_truncated: bool = False) -> Tensor:
-        """[N, R] 1 for completions that are learned from, 0 for those that were cut off where they are not."""
+        """Return [N, R]: 1 for completions to learn from, 0 for truncated ones if they are masked."""
         if not mask_truncated:
             return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
         end = is_end(texts.tokens[..., texts.prompt :], self.base.end_ids) & texts.completion_mask
@@ -114,19 +116,19 @@ class CompletionAlgorithm(LLMAlgorithm):
         return found
 
     def rows_of_step(self, engine: Any, rows: int) -> int:
-        """Completions of one optimiser step on this rank, of `rows` that it has: on all ranks together `batch_size`."""
+        """Return the completions per optimiser step on this rank, of its `rows`; `batch_size` over all ranks."""
         share: int = -(-self.batch_size // engine.ranks.size)
         return min(share, rows)
 
     def minibatches(
         self, engine: Any, whole: TextBatch, rngs: Sequence[np.random.Generator], normalisation: str, always: bool
     ) -> Iterator[TextBatch]:
-        """Optimiser steps of `batch_size` completions, in an order of each member's own, `update_epochs` times.
+        """Yield optimiser steps of `batch_size` completions, shuffled separately per member, `update_epochs` times.
 
         Args:
-            whole: everything that was written, [N, R, ...], with a weight [N, R] for each completion.
-            always: whether completions without an advantage give a gradient too (by a divergence, or a critic's loss).
-                Otherwise they count in the weights of the others, and are not run.
+            whole: all completions, [N, R, ...], with a weight [N, R] for each.
+            always: whether completions without an advantage contribute a gradient (by a divergence, or a critic's
+                loss). Otherwise they only count in the weights of the others and are skipped.
         """
         rows, ranks = whole.texts.tokens.shape[1], engine.ranks
         size, number = self.rows_of_step(engine, rows), 0
@@ -149,7 +151,7 @@ class CompletionAlgorithm(LLMAlgorithm):
 
     @torch.no_grad()
     def scored(self, engine: Any, network: Any, texts: Texts) -> Tensor:
-        """What a network says of every completion token [N, R, T], in parts of `micro_batch_size`."""
+        """Return a network's output at every completion token [N, R, T], in parts of `micro_batch_size`."""
         rows, size = texts.tokens.shape[1], self.micro_batch_size or texts.tokens.shape[1]
         parts = []
         for first in range(0, rows, size):
@@ -182,14 +184,14 @@ class CompletionAlgorithm(LLMAlgorithm):
 
 
 def token_rewards(rewards: Tensor, completion_mask: Tensor) -> Tensor:
-    """[N, R, T] of rewards [N, B, G], each at the last token of its completion; rewards by token as they are."""
+    """Place rewards [N, B, G] at the last token of each completion [N, R, T]; token rewards are unchanged."""
     return rewards if rewards.shape == completion_mask.shape else rewards_by_token(rewards.flatten(1), completion_mask)
 
 
 def of_all_ranks(weight: Tensor, completion_mask: Tensor, ranks: Ranks, normalisation: str) -> Tensor:
-    """Weights [N, R, T] whose losses' mean over ranks is the loss of what all ranks have written together.
+    """Return weights [N, R, T] such that the mean loss over ranks is the loss over the completions of all ranks.
 
-    What counts alike is a token, or else a completion: a rank with more of them counts for more.
+    Tokens, or else completions, count equally: a rank with more of them counts for more.
     """
     if ranks.size == 1:
         return weight
@@ -200,7 +202,7 @@ def of_all_ranks(weight: Tensor, completion_mask: Tensor, ranks: Ranks, normalis
 
 
 def given(engine: Any, batch: TextBatch) -> TextBatch:
-    """A batch [N, ...] as `update` takes it from this engine."""
+    """Return a batch [N, ...] in the format that this engine's `update` takes."""
     fields = {
         name: engine.inner(value)
         for name in ("weight", "advantage", "old", "reference", "returns", "values")
@@ -210,7 +212,7 @@ def given(engine: Any, batch: TextBatch) -> TextBatch:
 
 
 def check_groups(algo: str, rewards: Tensor) -> None:
-    """Raise AlgorithmError where rewards [..., B, G] are of groups of one, whose advantages are always 0."""
+    """Raise AlgorithmError if rewards [..., B, G] have groups of one, whose advantages are always 0."""
     if rewards.shape[-1] < 2:
         raise AlgorithmError(
             f"{algo} compares completions of one prompt (games of one beginning), and each group has only one, from "
@@ -219,7 +221,7 @@ def check_groups(algo: str, rewards: Tensor) -> None:
 
 
 def _stacked_prompts(prompts: Sequence[Mapping[str, Any]], pad: int) -> tuple[Tensor, Tensor]:
-    """Published prompts as (tokens, attention) [B, P], padded on the left with `pad`, whatever they are padded with."""
+    """Stack published prompts to (tokens, attention) [B, P], left-padded with `pad` whatever their own padding."""
     tokens = [torch.as_tensor(p["input_ids"]).reshape(1, -1) for p in prompts]
     masks = [torch.as_tensor(p["attention_mask"]).reshape(1, -1).bool() for p in prompts]
     width = max(t.shape[-1] for t in tokens)

@@ -1,4 +1,4 @@
-"""How language policies are judged: by greedy completions of a split, or by what they find probable of its texts."""
+"""Evaluation of language policies: by greedy completions of a split, or by the likelihood of its texts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ AT_ONCE = 64
 
 
 def own_tokens(prompts: Sequence[Sequence[Any]], base: Any) -> tuple[Tensor, Tensor]:
-    """(tokens, attention) [N·B, P] of the prompts of each member, member after member."""
+    """Return (tokens, attention) [N·B, P] of the prompts, member by member."""
     return pad_left([p.tokens for own in prompts for p in own], base.pad_id, base.device)
 
 
 def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[list[list[str]]]:
-    """What stands in completions [N·B·G, ...]: by member, by prompt, of each of the group."""
+    """Decode completions [N·B·G, ...]: by member, by prompt, for each of the group."""
     ids = texts.tokens[:, texts.prompt :].cpu().numpy()
     masks, ends = texts.completion_mask.cpu().numpy(), list(base.end_ids)
     rows = [row[mask & ~np.isin(row, ends)].tolist() for row, mask in zip(ids, masks, strict=True)]
@@ -39,7 +39,7 @@ def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[lis
 
 
 def completions_of(engine: Any, agents: Sequence[Any], prompts: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """The most probable completion of every prompt, by member; prompts of each member [N][B], equally many."""
+    """Generate the greedy completion of every prompt, by member; prompts [N][B], equally many per member."""
     lead, base = agents[0], agents[0].base
     with engine.acting("actor") as forward:
         how = [agent.sampling(greedy=True) for agent in agents]
@@ -48,10 +48,10 @@ def completions_of(engine: Any, agents: Sequence[Any], prompts: Sequence[Sequenc
 
 
 def rewards_of(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
-    """By agent the reward of its most probable completion of every prompt of a split.
+    """Return by agent the reward of its greedy completion of every prompt of a split.
 
     Args:
-        engines: as of `engines_for(agents)`, with the agents of each. envs: of each agent.
+        engines: result of `engines_for(agents)`, with the agents of each. envs: environment of each agent.
     """
     found: list[list[float]] = [[] for _ in agents]
     place = {id(agent): number for number, agent in enumerate(agents)}
@@ -67,12 +67,12 @@ def rewards_of(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any
 
 
 def mean_reward(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
-    """As `rewards_of`, the mean of each agent."""
+    """Return the mean of `rewards_of` for each agent."""
     return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
 
 
 def flatten_turns(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], base: Any) -> Texts:
-    """Prompts with given completions, which end as they are given: [R, P + T]."""
+    """Concatenate prompts with completions, without adding an end token: [R, P + T]."""
     pad = base.pad_id
     tokens, attention = pad_left(prompts, pad, base.device)
     length = max(len(c) for c in completions)
@@ -86,7 +86,7 @@ def flatten_turns(prompts: Sequence[Sequence[int]], completions: Sequence[Sequen
 
 
 def completion_rows(batch: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(prompt, completion) of every row of a batch as `PreferenceGym` and `SFTGym` hand it out, without padding."""
+    """Yield (prompt, completion) of every row of a `PreferenceGym` or `SFTGym` batch, without padding."""
     names = ("prompt_lengths", f"{prefix}input_ids", f"{prefix}attention_mask")
     missing = [name for name in names if name not in batch]
     if missing:
@@ -110,7 +110,7 @@ def _all_of(kind: type[Row], rows: Any, source: str) -> list[Row]:
 
 
 def pairs_of(experiences: Any) -> list[Pair]:
-    """The pairs of a batch: those of `PreferenceGym.reset()` and `.step()`, or a list of them as it is."""
+    """Return the pairs of a batch from `PreferenceGym.reset()` or `.step()`; a list of pairs is unchanged."""
     if not isinstance(experiences, Mapping):
         return _all_of(Pair, experiences, "PreferenceGym")
     both = zip(*(completion_rows(experiences, f"{name}_") for name in ("chosen", "rejected")), strict=True)
@@ -118,39 +118,39 @@ def pairs_of(experiences: Any) -> list[Pair]:
 
 
 def examples_of(experiences: Any) -> list[Example]:
-    """The examples of a batch: those of `SFTGym.reset()` and `.step()`, or a list of them as it is."""
+    """Return the examples of a batch from `SFTGym.reset()` or `.step()`; a list of examples is unchanged."""
     if not isinstance(experiences, Mapping):
         return _all_of(Example, experiences, "SFTGym")
     return [Example(index, *row) for index, row in enumerate(completion_rows(experiences))]
 
 
 def pair_texts(pairs: Sequence[Sequence[Any]], base: Any) -> Texts:
-    """Pairs of each member [N][B] as texts [N, 2B, ...], chosen and rejected in turn."""
+    """Convert pairs of each member [N][B] to texts [N, 2B, ...], alternating chosen and rejected."""
     prompts = [pair.prompt for own in pairs for pair in own for _ in range(2)]
     completions = [text for own in pairs for pair in own for text in (pair.chosen, pair.rejected)]
     return by_member(flatten_turns(prompts, completions, base), len(pairs))
 
 
 def example_texts(examples: Sequence[Sequence[Any]], base: Any) -> Texts:
-    """Examples of each member [N][B] as texts [N, B, ...]."""
+    """Convert examples of each member [N][B] to texts [N, B, ...]."""
     flat = [example for own in examples for example in own]
     return by_member(flatten_turns([e.prompt for e in flat], [e.completion for e in flat], base), len(examples))
 
 
 def by_member(texts: Texts, members: int) -> Texts:
-    """Texts [N·R, ...] as [N, R, ...]."""
+    """Reshape texts [N·R, ...] to [N, R, ...]."""
     return Texts(*(x.view(members, -1, x.shape[-1]) for x in (texts.tokens, texts.attention, texts.completion_mask)))
 
 
 @torch.no_grad()
 def mean_margin(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
-    """β · (log-ratio of the chosen − that of the rejected completion), mean over a split's pairs, by agent."""
+    """Return β · (log-ratio of the chosen − that of the rejected completion), mean over a split's pairs, by agent."""
     return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
 
 
 @torch.no_grad()
 def margins_by_pair(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
-    """As `mean_margin`, of every pair; above 0 where the policy has come to prefer what was chosen."""
+    """Return the margin of `mean_margin` for every pair; positive if the policy prefers the chosen completion."""
 
     def score(engine: Any, texts: Texts) -> Tensor:
         given = engine.given(texts)
@@ -165,14 +165,14 @@ def margins_by_pair(engines: Sequence[Any], agents: Sequence[Any], envs: Sequenc
 
 
 def mean_likelihood(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
-    """Mean log-probability of a token of a split's completions, by agent."""
+    """Return the mean log-probability per completion token of a split, by agent."""
     found = likelihoods(engines, agents, envs, split)
     return [float(own[:, 0].sum() / own[:, 1].sum()) for own in found]
 
 
 @torch.no_grad()
 def likelihoods(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
-    """[items, 2] by agent: the log-probability of each completion of a split, and its number of tokens."""
+    """Return [items, 2] by agent: log-probability and token count of each completion of a split."""
 
     def score(engine: Any, texts: Texts) -> Tensor:
         given = engine.given(texts)
@@ -184,9 +184,9 @@ def likelihoods(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[An
 
 
 def scores_by_item(agent: Any, env: Any, split: str) -> np.ndarray:
-    """What one agent is judged by, of every item of a split; the mean is its fitness there.
+    """Return one agent's score on every item of a split; the mean is its fitness there.
 
-    Of examples the log-probability of each completion over the mean number of tokens of all of them.
+    For examples: the log-probability of each completion divided by the mean token count of all completions.
     """
     engines, kind = [SequentialAdapters(agent)], agent.experience.name
     if kind == "examples":
@@ -200,7 +200,7 @@ def scores_by_item(agent: Any, env: Any, split: str) -> np.ndarray:
 def _scored(
     engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str, lay_out: Any, score: Any
 ) -> list[np.ndarray]:
-    """What `score` says of every item of a split, by agent."""
+    """Return the `score` of every item of a split, by agent."""
     found: list[list[np.ndarray]] = [[] for _ in agents]
     place = {id(agent): number for number, agent in enumerate(agents)}
     for engine in engines:

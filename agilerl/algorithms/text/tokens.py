@@ -1,9 +1,9 @@
-"""What algorithms for language share: texts as rows of a memory, and how a policy goes on writing.
+"""Shared parts of token algorithms: texts as rows of a memory, and autoregressive generation.
 
-Data sets hold transitions, as of every environment: the text before an action, the tokens that were said, the text
-with what was answered. Learning is from whole texts, so that one pass over a game gives all of its states: `arrange`
-lays the transitions of an episode together to one row. Its observation is the whole text [L]; its action says which
-tokens are the policy's own [L]; its reward and its end stand at the last token of each action [L].
+Data sets hold transitions, as for every environment: the text before an action, the generated tokens, and the text with
+the answer appended. Learning uses whole texts, so that one forward pass over a game covers all of its states: `arrange`
+merges the transitions of an episode into one row. Its observation is the whole text [L]; its action marks the policy's
+own tokens [L]; its reward and its end are at the last token of each action [L].
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ FIX = "fix: the text before each action, the tokens of the action, and the text 
 
 
 class TextActions(PlainActions):
-    """Of the environment the tokens that are said next [K]; of a row in memory which of its tokens were said [L]."""
+    """Environment actions are the next tokens [K]; stored actions mark which tokens of a row were generated [L]."""
 
     def legal(self, agent: RLAlgorithm, mask: np.ndarray) -> np.ndarray:
         raise NotAvailableYetError(f"{agent.algo} takes no masks of legal actions. fix: an environment without them.")
 
     def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
-        """[B, L] int64, 1 where a token is the policy's own."""
+        """Return [B, L] int64, 1 for the policy's own tokens."""
         return action.reshape(count, -1).long()
 
 
 def build_network(agent: RLAlgorithm, given: Any, with_values: bool) -> EvolvableModule:
-    """The network that was given, or one after `net_config`.
+    """Return the given network, or build one from `net_config`.
 
     Raises:
-        TypeError: another kind of network. AlgorithmError: spaces that are not of texts.
+        TypeError: unsupported network class. AlgorithmError: not text spaces.
     """
     vocabularies(agent.observation_space, agent.action_space, agent.algo)
     if given is None:
@@ -60,14 +60,14 @@ def build_network(agent: RLAlgorithm, given: Any, with_values: bool) -> Evolvabl
 
 
 def lengths_of(tokens: np.ndarray) -> np.ndarray:
-    """Tokens [..., L] -> how many stand before the padding on the right [...]."""
+    """Return the number of tokens before the right padding [...] of tokens [..., L]."""
     there = tokens != PAD
     found: np.ndarray = np.where(there.any(-1), tokens.shape[-1] - there[..., ::-1].argmax(-1), 0)
     return found
 
 
 class TokenAlgorithm(RLAlgorithm):
-    """An algorithm for a decoder of tokens that learns from whole texts and goes on writing token by token.
+    """An algorithm for a token decoder that learns from whole texts and generates token by token.
 
     Attributes:
         net_config: arguments of `EvolvableGPT`.
@@ -82,16 +82,16 @@ class TokenAlgorithm(RLAlgorithm):
     net_config: dict[str, Any] | None
 
     def token_scores(self, outputs: Any) -> Tensor:
-        """Logits of the next token [..., V] from an output of the network."""
+        """Return next-token logits [..., V] from an output of the network."""
         raise NotImplementedError(f"{type(self).__name__} must implement token_scores(outputs)")
 
     # --- data ---------------------------------------------------------------------------------------------------------
 
     def arrange(self, dataset: Any) -> Any:
-        """A data set of transitions as one of whole texts, a row each; see above.
+        """Convert a data set of transitions to one row per text; see the module docstring.
 
         Raises:
-            ShapeError: texts or actions of other spaces, or texts that do not go on with what was said.
+            ShapeError: texts or actions of other spaces, or texts that do not continue with the previous action.
         """
         length, size = len(self.observation_space.nvec), len(self.action_space.nvec)
         before, after = (np.asarray(x) for x in (dataset.obs, dataset.next_obs))
@@ -131,7 +131,7 @@ class TokenAlgorithm(RLAlgorithm):
         return replace(dataset, obs=texts, next_obs=texts, action=mine, reward=reward, terminated=over, ended=ended)
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
-        """Sampled rows of such a memory as tensors on the agent's device, as `transitions.make_batch` for others."""
+        """Convert sampled rows of such a memory to tensors on the agent's device, see `transitions.make_batch`."""
         given, owner = experience_fields(experiences), f"{self.algo}.learn"
         dtype = next(iter(self.policy_module().parameters())).dtype
         shape = (len(given["obs"]), len(self.observation_space.nvec))
@@ -152,14 +152,14 @@ class TokenAlgorithm(RLAlgorithm):
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
-        """What the policy says next [E, K] int64 after texts [E, L], token by token the most probable one.
+        """Generate the next tokens [E, K] int64 after texts [E, L] greedily, token by token.
 
-        It is the output of the policy that engines ask for, because what is said first decides what is said then.
+        Engines request this as the policy output, because each token depends on the previous ones.
         """
         return self._written(obs, None)
 
     def _written(self, obs: Any, numbers: Tensor | None) -> Tensor:
-        """As `policy_output`; with uniform numbers [E, K] each token is drawn."""
+        """Generate as `policy_output`; with uniform numbers [E, K] each token is sampled."""
         network: Any = self.policy_module()
         count = len(self.action_space.nvec)
         given = np.asarray(obs.cpu() if isinstance(obs, Tensor) else obs)
@@ -170,7 +170,7 @@ class TokenAlgorithm(RLAlgorithm):
                 f"[E, {len(self.observation_space.nvec)}] token numbers that do not begin with padding. "
                 "fix: pass what the environment shows."
             )
-        # A text without room for an action is that of an episode that is over: what is said there is of no meaning.
+        # A text without room for an action belongs to a finished episode; its action is ignored.
         lengths = torch.from_numpy(np.minimum(lengths_of(given), given.shape[1] - count)).to(self.device)
         tokens = torch.from_numpy(given.astype(np.int64)).to(self.device)
         position = 0
@@ -178,7 +178,7 @@ class TokenAlgorithm(RLAlgorithm):
         def choose(outputs: Any) -> Tensor:
             nonlocal position
             scores = self.token_scores(outputs[0])
-            scores[..., PAD] = -torch.inf  # padding is never said
+            scores[..., PAD] = -torch.inf  # padding is never generated
             if numbers is None:
                 chosen: Tensor = scores.argmax(-1)
             else:
@@ -191,12 +191,11 @@ class TokenAlgorithm(RLAlgorithm):
         return write_on([network.gpt], tokens, lengths, count, choose)
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """The tokens that were chosen [..., K] int64."""
+        """Return the chosen tokens [..., K] int64."""
         return outputs.cpu().numpy()
 
     def get_action(self, obs: Any, epsilon: float = 0.0, action_mask: Mask = None) -> np.ndarray:
-        """What to say next [E, K] int64 after texts [E, L]: while training drawn token by token, else the most
-        probable.
+        """Generate the next tokens [E, K] int64 after texts [E, L]: sampled in training, else greedy.
 
         `epsilon` is ignored; masks raise NotAvailableYetError.
         """
@@ -209,12 +208,12 @@ class TokenAlgorithm(RLAlgorithm):
         return self.greedy(self._written(obs, numbers))
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        """Greedy actions [E, K] for the environment, whatever mode the agent is in."""
+        """Return greedy actions [E, K] for the environment, regardless of the agent's mode."""
         if mask is not None:
             self.legal_choices(np.asarray(mask))
         return self.greedy(self.policy_output(obs))
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-        """Uniformly random tokens [*shape, K] int64, no padding."""
+        """Sample uniform tokens [*shape, K] int64 without padding."""
         sizes = self.action_space.nvec
         return rng.integers(1, int(sizes[0]), (*shape, len(sizes)))
