@@ -6,7 +6,8 @@ it defines the defaults. For agents see `algorithms.base.adapted`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 
@@ -93,7 +94,8 @@ def published_learn(kind: type) -> Any:
 
 def num_envs(env: Any) -> int:
     """Return the number of environments of a vector; 1 for a single environment."""
-    return max(1, int(getattr(env, "num_envs", 1)))
+    found = getattr(env, "num_envs", None)
+    return max(1, int(found)) if isinstance(found, Integral) else 1
 
 
 def can_replicate(env: Any) -> bool:
@@ -103,7 +105,8 @@ def can_replicate(env: Any) -> bool:
 
 def copies(env: Any) -> list[Any]:
     """Return the environments of an in-process vector; [] for any other."""
-    return list(getattr(env, "envs", None) or ())
+    found = getattr(env, "envs", None)
+    return list(found) if isinstance(found, Iterable) else []
 
 
 def single(env: Any) -> Any:
@@ -124,7 +127,8 @@ def unlimited(env: Any) -> Any:
 
 def metadata(env: Any) -> Mapping[str, Any]:
     """Return its metadata; {} by default."""
-    return getattr(env, "metadata", None) or {}
+    found = getattr(env, "metadata", None)
+    return found if isinstance(found, Mapping) else {}
 
 
 def render_mode(env: Any) -> str | None:

@@ -145,6 +145,10 @@ def import_code(names: Iterable[str] | None) -> None:
         ConfigError: there is none, or it fails.
     """
     for name in names or ():
+        if not name:
+            raise ConfigError(
+                "--import names a module or a file; got ''. fix: --import my_module, or --import my_code.py."
+            )
         try:
             if name.endswith(".py"):
                 _import_file(Path(name))

@@ -23,13 +23,22 @@ def whole(text: Any, option: str = "--steps", example: str = "100000", least: fl
         BadParameter: anything else.
     """
     try:
-        number = int(text) if isinstance(text, int) else float(text)
-        if number == int(number) and least <= number < 2**63:
-            return int(number)
-    except (ValueError, OverflowError):
-        pass
+        number: int | None = int(text)  # exact: a float rounds above 2**53
+    except ValueError:
+        number = _rounded(text)
+    if number is not None and least <= number < 2**63:
+        return number
     limit = "" if least == -math.inf else f" >= {least}"
     raise typer.BadParameter(f"must be a whole number{limit}; got {text!r}. fix: {option} {example}.")
+
+
+def _rounded(text: str) -> int | None:
+    """The whole number in a text such as 1e5; None if it holds none."""
+    try:
+        number = float(text)
+        return int(number) if number == int(number) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def whole_option(text: str, *names: str, example: str, least: float = -math.inf) -> Any:

@@ -13,7 +13,7 @@ import gymnasium as gym
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted, declares_on_policy, needs_both_memories
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
-from agilerl.algorithms.base.wrapped import is_team, unwrapped
+from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
@@ -50,6 +50,8 @@ class Request:
     def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
         self.function, self.asked = function, asked
         given = list(asked["pop"] or [])  # wrappers that change nothing here are put back at the end
+        for agent in given:
+            _check_nesting(agent)
         self._wrapper = next((type(a) for a in given if adapted(a).trains_unwrapped), None)
         self.population = [a.agent if adapted(a).trains_unwrapped else a for a in given]
         self.num_envs = foreign.num_envs(asked["env"])
@@ -268,6 +270,18 @@ def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, 
             AgileRLWarning,
             stacklevel=4,
         )
+
+
+def _check_nesting(agent: Any) -> None:
+    """AlgorithmError for a wrapper that is only taken off at the outside, inside another one."""
+    inner = agent.agent if isinstance(agent, AgentWrapper) else None
+    while isinstance(inner, AgentWrapper):
+        if inner.trains_unwrapped:
+            outer, own = type(agent).__name__, type(inner).__name__
+            raise AlgorithmError(
+                f"{outer}({own}(agent)): {own} must be the outermost wrapper in training. fix: {own}({outer}(agent))."
+            )
+        inner = inner.agent
 
 
 def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None:

@@ -39,6 +39,8 @@ class AgentWrapper:
     Attributes are read from and written to the agent. It trains wherever an agent does, one member at a time.
     """
 
+    trains_unwrapped = False  # of the wrapper itself, whatever the wrapped agent declares
+
     def __init__(self, agent: Any) -> None:
         self.agent = agent
 

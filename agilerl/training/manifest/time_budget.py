@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -36,8 +37,8 @@ def steps_in(
     Raises:
         ConfigError: not a positive number, or language models, whose budget is in prompts.
     """
-    if not minutes > 0:
-        raise ConfigError(f"minutes must be above 0; got {minutes!r}. fix: minutes=10.")
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"minutes must be above 0 and finite; got {minutes!r}. fix: minutes=10.")
     experience = find_algorithm(manifest.algorithm.name).experience
     if find_algorithm(manifest.algorithm.name).learns_language:
         raise ConfigError(

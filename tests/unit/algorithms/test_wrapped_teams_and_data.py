@@ -15,7 +15,7 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.data.dataset import read_dataset
 from agilerl.envs.teams import TeamObservations
-from agilerl.errors import NotAvailableYetError
+from agilerl.errors import AlgorithmError, NotAvailableYetError
 from agilerl.options import OfflineOptions
 from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.offline import fill
@@ -23,7 +23,7 @@ from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import make_multi_agent_vect_envs, make_vect_envs
-from agilerl.wrappers.agent import AgentWrapper, RSNorm
+from agilerl.wrappers.agent import AgentWrapper, AsyncAgentsWrapper, RSNorm
 
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
 IDS = ["walker_0", "walker_1", "caller_0"]
@@ -300,3 +300,14 @@ def test_actions_of_two_choices_may_be_bool() -> None:
         rows = {**data(), "actions": data()["actions"].astype(kind)}
         fill(memory, read_dataset(rows), learner(), OfflineOptions())
     assert torch.equal(*(memory.sample_from_indices(np.arange(200))["action"] for memory in memories))
+
+
+@pytest.mark.parametrize("kind", [IPPO, MADDPG])
+def test_statistics_stand_inside_the_wrapper_that_training_takes_off(kind: Any) -> None:
+    """The other way round the outer wrapper was taken off in its place, and counted nothing."""
+    env = make_multi_agent_vect_envs(Far, 2)
+    make = {"agent_ids": IDS, "net_config": NET, "seed": 1}
+    wrong = RSNorm(AsyncAgentsWrapper(kind(SPACES, [BOX] * 3, **make)))
+    with pytest.raises(AlgorithmError, match=r"AsyncAgentsWrapper must be the outermost.*AsyncAgentsWrapper\(RSNorm\("):
+        train_multi_agent_on_policy(env, "Far", "IPPO", [wrong], max_steps=32, evo_steps=32, verbose=False)
+    env.close()
