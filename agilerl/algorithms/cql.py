@@ -170,9 +170,7 @@ class CQL(StochasticActorCritic):
     def _constants(
         self, engine: UpdateEngine, batch: TransitionBatch, temperature: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (sampled actions [..., B, M, A], their log densities [..., B, M], targets [..., B]) before any
-        step.
-        """
+        """Return (sampled actions [..., B, M, A], log densities [..., B, M], targets [..., B]) before any step."""
         noise = batch.noise
         raw, next_raw = (engine.frozen("actor")(obs) for obs in (batch.obs, batch.next_obs))
         drawn = [

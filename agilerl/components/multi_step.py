@@ -189,9 +189,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return {**super().state(rows=rows), "windows": own}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """See `ReplayBuffer.load_state`; RunError without windows or for another n_step or gamma, as sums are
-        stored.
-        """
+        """See `ReplayBuffer.load_state`; RunError without windows or for another n_step or gamma."""
         own = state.get("windows")
         if own is None:
             raise RunError("the saved buffer has no n-step windows. fix: load it into a ReplayBuffer.")

@@ -93,9 +93,7 @@ class SumTree(_Tree):
         return leaf
 
     def _descend(self, prefix: np.ndarray, is_guarded: bool) -> np.ndarray:
-        """Descend from the root to a leaf; guarded, which costs half as much again, never right into an empty
-        subtree.
-        """
+        """Descend from the root to a leaf; if guarded, which costs half as much again, never into an empty subtree."""
         rest = np.array(prefix, dtype=np.float64)
         node = np.ones(rest.shape, dtype=np.int64)
         for _ in range(self._depth):

@@ -92,9 +92,7 @@ class LaneWindows:
         return self._finish(lanes, np.where(ended, self._open[lanes], self._open[lanes] == self.n_step))
 
     def flush(self, lanes: np.ndarray | None = None) -> Finished:
-        """End every open window (only of `lanes` [k] if given) with the last step of its lane; later windows start
-        anew.
-        """
+        """End every open window (of `lanes` [k] only, if given) with the last step of its lane."""
         lanes = np.arange(self.num_lanes) if lanes is None else lanes
         finished = self._finish(lanes, self._open[lanes])
         self._seen[lanes] = 0

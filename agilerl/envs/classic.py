@@ -163,9 +163,7 @@ class AcrobotLanes(BatchLanes):
 
 
 def _squares(values: np.ndarray) -> np.ndarray:
-    """values², rounded as C's pow: Gymnasium squares scalars, for which NumPy calls pow, which may differ from x *
-    x.
-    """
+    """values², rounded as C's pow, which NumPy calls for Gymnasium's scalars and which may differ from x * x."""
     return np.array([math.pow(value, 2.0) for value in values.ravel().tolist()]).reshape(values.shape)
 
 

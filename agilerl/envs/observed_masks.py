@@ -157,9 +157,7 @@ class MaskedObservations:
         return rest, {MASK: mask, **info}
 
     def resumed(self, whole: Any, info: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        """Return the result of `reset` or `step` if the lanes below stopped at the observations `whole` and this
-        info.
-        """
+        """Return the result of `reset` or `step` when continuing from the observations `whole` and this info."""
         self.whole = whole
         rest, mask = self._divided(whole, np.ones(self.num_lanes, bool))
         return rest, {MASK: mask, **(info or {})}

@@ -91,9 +91,7 @@ class SharedTeams(SharedRows):
         self.team_blocks = [context.RawArray("b", max(1, size)) for size in sizes]
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (reward [L, M], flags [3, L, M] terminated, truncated, acted, defined [L, A]) as views of the
-        memory.
-        """
+        """Views of the memory: reward [L, M], flags [3, L, M] (terminated, truncated, acted), defined [L, A]."""
         reward, flags, defined = (
             np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
             for block, (shape, dtype) in zip(self.team_blocks, self.team_layout, strict=True)

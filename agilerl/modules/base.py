@@ -98,9 +98,7 @@ def probabilities(layers: int, nodes: int, new_layer_prob: float) -> list[float]
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """Whether calling `module` runs its class's code only: no hooks, parametrizations, compilation or patched
-    forward.
-    """
+    """Whether calling `module` runs only its class's code: no hooks, parametrizations, compilation or patches."""
     calls = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl")
     for _, part in module.named_modules():
         state = part.__dict__
@@ -213,18 +211,14 @@ class EvolvableModule(nn.Module):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
-        """Build a module with the architecture of `spec` and fresh weights; `arguments` are `device` and
-        `random_seed`.
-        """
+        """Build a module with the architecture of `spec` and fresh weights; `arguments`: `device`, `random_seed`."""
         data = dict(spec)
         if data.pop("class", cls.__name__) != cls.__name__:
             raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
         return cls(**{**data, **arguments})
 
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
-        """Build with `from_spec`; missing arguments (a user-defined module or encoder class) come from this
-        instance.
-        """
+        """Build with `from_spec`; user-defined modules and encoder classes come from this instance."""
         return type(self).from_spec(spec, device=device)
 
     def clone(self) -> Self:
@@ -258,9 +252,7 @@ class EvolvableModule(nn.Module):
 
     @property
     def rng(self) -> Any:
-        """Random generator of this module: any object with `choice` and `integers`. Assignment applies to
-        sub-modules.
-        """
+        """Random generator of this module: any object with `choice` and `integers`. Setting it includes sub-modules."""
         return self._rng
 
     @rng.setter

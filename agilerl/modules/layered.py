@@ -242,17 +242,13 @@ class LayeredModule(EvolvableModule):
         return self.has_room(what, least if verb == "add" else -least)
 
     def remaining(self, scores: Tensor, count: int) -> Index:
-        """Return the units to keep: `count` of the least important, or last (random freshness, as published), are
-        dropped.
-        """
+        """Return the units left after removing the `count` least important (with random freshness the last) ones."""
         size = len(scores)
         return without(size, range(size - count, size) if self.fresh == "random" else scores.argsort()[:count].tolist())
 
     @torch.no_grad()
     def output_target(self) -> Tensor | None:
-        """Return the output layer's values for the probe inputs [..., O]; None without them or with random
-        freshness.
-        """
+        """Return the output layer's values for the probe inputs [..., O]; None without or with random freshness."""
         if self.probe_inputs is None or self.fresh == "random":
             return None
         return cast(Tensor, self.model[OUTPUT](self.output_features(self.probe_inputs)))
@@ -323,9 +319,7 @@ class ResidualModule(LayeredModule):
         return {}
 
     def widen(self, what: str, given: int | None) -> int:
-        """Add units (`what` in the ranges) to the trunk and to every block; returns their number, as given by
-        `drawn`.
-        """
+        """Add units (`what` in the ranges) to the trunk and to every block; returns their number, see `drawn`."""
         count = self.drawn(what, given)
         if count:
             attribute, times = self.ranges[what].attribute, {self.trunk: 1}

@@ -130,9 +130,7 @@ class EvolvableSimBa(ResidualModule):
 
     @torch.no_grad()
     def _start_at_the_mean(self, width: int, count: int) -> None:
-        """Set new trunk units to the mean of the old ones; their outgoing weights are random, as LayerNorm maps them to
-        0.
-        """
+        """Set new trunk units to the mean of the old ones; LayerNorm maps them to 0, so their readers are random."""
         initial, total, wide = self._change.initial, width + count, self.scale_factor * width
         writers = [("linear_input", self.num_inputs, self.num_inputs)]
         writers += [(f"block_{k}_linear_1", wide, self.scale_factor * total) for k in range(self.num_blocks)]

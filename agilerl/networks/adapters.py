@@ -78,9 +78,7 @@ class AdapterNetwork(EvolvableModule):
             yield forward
 
     def forward(self, texts: Texts, temperature: Any = 1.0) -> Tensor:
-        """Return log-probabilities [R, T] of completion tokens; with a value head the values of the states before
-        them.
-        """
+        """Return log-probabilities [R, T] of completion tokens; with a value head the values before them."""
         with self.running() as forward:
             hidden = hidden_states(forward, texts)
             if self.with_value:

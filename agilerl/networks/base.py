@@ -147,9 +147,7 @@ class EvolvableNetwork(EvolvableModule):
         return made
 
     def build_network_head(self, net_config: Any = None) -> None:
-        """Rebuild `head_net` with the same number of outputs; overridden by user-defined networks, which call it
-        once.
-        """
+        """Rebuild `head_net` with the same number of outputs; user-defined networks override this and call it once."""
         self.head_net = self.create_mlp(self._head().num_inputs, self._head().num_outputs, "head", net_config)
 
     def recreate_encoder(self) -> None:
@@ -299,16 +297,12 @@ class EvolvableNetwork(EvolvableModule):
         return None if stack is None else {"": stack}
 
     def encoder_parts(self) -> dict[str, Any] | None:
-        """Return the encoder's part of `dense_stacks`: itself as "encoder", or its own parts; None without an
-        encoder.
-        """
+        """Return the encoder's part of `dense_stacks`: itself as "encoder", or its parts; None without an encoder."""
         encoder = self.encoder
         return encoder.dense_parts() if isinstance(encoder, EvolvableMultiInput) else {"encoder": encoder}
 
     def encode_by(self, parts: Mapping[str, Callable[[Any], Tensor]], x: Any) -> Tensor:
-        """Compute features with the functions of the encoder: one of `parts`, or several that read its parts side by
-        side.
-        """
+        """Compute features with the functions of the encoder: one of `parts`, or several in parallel."""
         encoder = parts.get("encoder")
         return self.encoder.features_by(parts, x) if encoder is None else encoder(x)  # type: ignore[no-any-return]
 

@@ -238,9 +238,7 @@ class ActionDistribution:
         return found
 
     def sample(self, raw: Tensor, numbers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Sample an action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., mask_width] 1 =
-        legal.
-        """
+        """Sample an action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., mask_width]."""
         if self.parts:
             given = torch.split(numbers, [math.prod(part.numbers_shape) for part in self.parts], -1)
             drawn = [x if part.numbers_shape else x[..., 0] for part, x in zip(self.parts, given, strict=True)]
@@ -259,9 +257,7 @@ class ActionDistribution:
         return self._components(categorical_sample, logits, numbers)
 
     def log_prob(self, raw: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the log probability or density [...] of given actions; summed over the parts of a joint
-        distribution.
-        """
+        """Return the log probability or density [...] of given actions; for a joint distribution the sum over parts."""
         if self.parts:
             each = zip(self._each(raw, mask), self.split(action), strict=True)
             return torch.stack([part.log_prob(own, x, legal) for (part, own, legal), x in each], -1).sum(-1)
@@ -320,9 +316,7 @@ class ActionDistribution:
         return [part.of_columns(x) for part, x in zip(self.parts, own, strict=True)]
 
     def of_columns(self, row: Tensor) -> Tensor:
-        """Convert a flattened action [..., columns] to this distribution's format: int64 [...] for one discrete
-        action.
-        """
+        """Convert a flattened action [..., columns] to this distribution's format: int64 [...] for one choice."""
         if self.kind == "categorical":
             return row[..., 0].long()
         return row if self.is_continuous or self.parts else row.long()

@@ -208,9 +208,7 @@ def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[
 
 
 def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
-    """One-hot encode components [..., K] to [..., sum of choices], in one operation: a board can have hundreds of
-    them.
-    """
+    """One-hot encode components [..., K] to [..., sum of choices] at once: a board can have hundreds of them."""
     sizes, starts = space.nvec.ravel(), space.start.ravel()
     of = torch.as_tensor(np.repeat(np.arange(sizes.size), sizes), device=x.device)  # component of each column
     ends = np.cumsum(sizes)

@@ -213,7 +213,7 @@ def test_agent(
         act: observations [L, ...] and action masks [L, A] (or None) -> actions [L, ...].
         env: anything that `as_lanes` accepts, such as a vector environment or a single one.
         max_steps: vector steps after which every episode is truncated; its return so far counts. None: the
-            environment's limit, else `envs.limits.LEAST`, with a warning if that truncates an episode.
+            environment's limit, else `envs.limits.DEFAULT_EPISODE_LIMIT`, with a warning if that truncates an episode.
         loop: number of repetitions; the mean over all is returned.
         swap_channels: images are [H, W, C] and `act` expects [C, H, W].
         seeds: [loop, L] for repeatable episodes; None continues the environments' own generators.
