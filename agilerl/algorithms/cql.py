@@ -47,7 +47,7 @@ class CQL(StochasticActorCritic):
         backup_entropy: True: targets include the entropy of the next action, as in soft actor-critic.
         learn_step: ignored offline; every step is one gradient update.
 
-        See `SAC` for the other arguments.
+    See `SAC` for the other arguments.
     """
 
     action_spaces = ("Box",)

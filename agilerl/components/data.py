@@ -29,7 +29,7 @@ def to_tensordict(
     Args:
         dtype: dtype of every tensor; None keeps integers, bytes and bools (published: float32 throughout).
 
-        Raises:
+    Raises:
         ConfigError: not a dtype.
     """
     _check_dtype("to_tensordict", dtype)

@@ -50,11 +50,11 @@ class RolloutBuffer(RolloutStore):
         max_seq_len, bptt_sequence_type: stored only; the agent decides how sequences are cut.
         seed: seed of the rows sampled by `get(n)`.
 
-        Attributes:
+    Attributes:
         advantages, returns: [T, E] after they are computed; None before.
         others: see `RolloutStore`.
 
-        Raises:
+    Raises:
         ConfigError: a capacity or number of environments below 1, or a recurrent buffer without an architecture.
     """
 

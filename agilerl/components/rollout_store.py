@@ -132,7 +132,7 @@ class RolloutStore:
             valid: [L] bool, False where the row is not a transition; all by default.
             legal: [L, A] bool. hidden: key -> [layers, L, units], before the step.
 
-            Raises:
+        Raises:
             ShapeError: the buffer is full, or rows do not fit the first ones.
         """
         if self.full:

@@ -238,7 +238,7 @@ class ActionDistribution:
         return found
 
     def sample(self, raw: Tensor, numbers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Sample an action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., mask_width]."""
+        """Sample actions: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., mask_width] 1 = legal."""
         if self.parts:
             given = torch.split(numbers, [math.prod(part.numbers_shape) for part in self.parts], -1)
             drawn = [x if part.numbers_shape else x[..., 0] for part, x in zip(self.parts, given, strict=True)]

@@ -64,7 +64,7 @@ def record(
         learned: computes the training rewards [L]; None uses the rewards unchanged.
         takes_masks: whether action masks are passed on.
 
-        Yields:
+    Yields:
         Every vector step after it is stored.
     """
     masks = ActionMasks(lanes.single_action_space, lanes.backend)
