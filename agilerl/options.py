@@ -1,7 +1,7 @@
-"""What one training run is asked to do, as data. Steps are environment steps of ONE member unless named otherwise.
+"""Options of a training run, as data. Steps are environment steps of ONE member unless stated otherwise.
 
-Every option, its default and what it means stands here once. The published functions and the training section of a
-manifest give options by these names; where they have published another name or default, they say that one alone.
+Every option, its default and its meaning is defined here once. The published functions and the training section of a
+manifest use these names; they define only names or defaults that were published differently.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ OF_FQE = ("held_out", "fqe_gamma", "fqe_updates")
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """Options of the loop, whatever the experience comes from.
+    """Options of the training loop, independent of the kind of experience.
 
     Attributes:
-        max_steps: environment steps per member, to whole vector steps (on-policy: rollouts).
+        max_steps: environment steps per member, rounded to whole vector steps (on-policy: rollouts).
         evo_steps: steps per member between evaluations (a generation).
-        evo_first: steps of the first generation; each later one lasts as long as all before it together, until that is
-            `evo_steps`. None: all last that long.
-        eval_steps: cut evaluation episodes there; None: where the environment ends them, and where it has no limit of
-            its own after a generation's vector steps, at least 1,000 (`envs.limits.EpisodeLimit`).
+        evo_first: steps of the first generation; each later one lasts as long as all earlier ones together, up to
+            `evo_steps`; None: constant length.
+        eval_steps: truncate evaluation episodes after this many steps; None: the environment's own limit, or if it has
+            none a generation's vector steps, at least 1,000 (`envs.limits.EpisodeLimit`).
         eval_episodes: evaluation episodes per member and generation.
-        eval_members: how many members are evaluated in a generation, those whose training returns are the highest (see
+        eval_members: number of members evaluated per generation, those with the highest training returns (see
             `hpo.screening`); None: all.
-        eval_screen: so many of these episodes at a time; those who are behind for certain by then
-            (`rollouts.evaluate.contested`) play no more of them, and nobody does once the best one is certain. 0: all
-            play all, as one member alone does.
+        eval_screen: evaluation episodes per round; after each round, members significantly behind the leader
+            (`rollouts.evaluate.contested`) are dropped, and evaluation stops once the leader is clear. 0: all members
+            play all episodes, as a single member always does.
         eval_share: a generation lasts until its members have trained for the steps of their last evaluation, divided by
-            this, whatever `evo_steps` is: evaluation has about this share of the steps of training at most, where
-            episodes are long. Confirmations do not count. None: generations last as long as `evo_steps` says.
+            this, regardless of `evo_steps`: evaluation then takes at most about this fraction of the training steps,
+            even with long episodes. Confirmations do not count; None: generations last `evo_steps`.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
-        patience: of a run without a target: it ends after so many generations in which neither fitness nor training
-            returns have got better, once anything has been learned (`hpo.stopping`); None: never.
-        fitness_window: how many evaluations a stop averages.
-        confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none.
-            Where none is reached as many, at most, confirm the best agents of the last generations.
-        confirm_screen: so many of these are played first; the others only where they lie at most a standard error below
-            the target. 0: all at once.
-        confirm_most: where their mean reaches the target by less than `stop_errors`, more follow, until that is decided
-            or so many have been played. 0: none follow.
-        stop_errors: as `stop_margin`, in standard errors of what these episodes gave; both add up.
-        evolve_from: share of the budget before which nothing is selected or mutated.
+        patience: early stopping of a run without a target, after this many generations without improvement of fitness
+            or training returns, once anything has been learned (`hpo.stopping`); None: never.
+        fitness_window: number of evaluations averaged for stopping.
+        confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none. If
+            the target is not reached, at most this many confirm the best agents of the last generations.
+        confirm_screen: number of these episodes played first; the others follow only if the first lie at most a
+            standard error below the target. 0: all at once.
+        confirm_most: maximum number of confirmation episodes if their mean exceeds the target by less than
+            `stop_errors`; more are played until that is decided. 0: no further episodes.
+        stop_errors: additional margin, in standard errors of these episodes; it is added to `stop_margin`.
+        evolve_from: fraction of the budget before which there is no selection or mutation.
         evolve_last: whether the last generation is evolved too, as published; its children never train.
         rescore_episodes: extra episodes for the two fittest before selection.
-        reward_floor: a lower reward is learned from as this; None: as it is.
-        reward_scale: factor on the rewards that are learned from; scores and fitness are never scaled.
+        reward_floor: lower bound of training rewards; None: no bound.
+        reward_scale: factor on training rewards; scores and fitness are never scaled.
         clip_rewards: learn from the sign of a reward (Mnih et al. 2015, methods), times `reward_scale`.
-        normalize_rewards: divide rewards by a running scale, see `sources.rewards`; in place of the last two.
+        normalize_rewards: divide rewards by a running scale, see `sources.rewards`; replaces the last two.
         lockstep: whether members act at the same time on replicas of the environment.
-        carry_envs: episodes go on over the end of a generation, in the lanes of each slot, whoever acts there next. A
-            resumed run begins them anew, so it equals one that never stopped only statistically. Needs lockstep.
+        carry_envs: episodes continue across generations, in the lanes of each slot, whichever member acts there next. A
+            resumed run restarts them, so it equals an uninterrupted one only statistically. Needs lockstep.
         learner: "auto", "fused" or "sequential".
         threads: intra-op threads of torch during the whole run: rounding depends on their number.
         swap_channels: images are [H, W, C].
-        opponents: of a game of two: "self" trains against a pool of the population's past (`sources.teams.self_play`);
-            None: against itself alone.
-        dataset: the file of transitions, or the run whose replay, members learn from; of algorithms that learn from
-            data alone.
-        fitness: of these, what selection follows: "returns" of episodes in the environment, or "fqe", their values by
-            fitted Q evaluation on data that are held out, without a step in any environment (`sources.fitted`).
-        held_out: of "fqe", the share of the data set's episodes that members do not learn from and are judged on.
-        fqe_gamma: discount of these values, the same for all members. fqe_updates: of the evaluation, in a generation.
-        checkpoint: save the population each time a member has made so many more steps; None: never.
+        opponents: of a two-player game: "self" trains against a pool of the population's past
+            (`sources.teams.self_play`); None: against itself only.
+        dataset: the file of transitions, or the run whose replay, members learn from; for offline algorithms.
+        fitness: selection criterion of offline algorithms: "returns" of episodes in the environment, or "fqe", values
+            by fitted Q evaluation on held-out data, without environment steps (`sources.fitted`).
+        held_out: for "fqe", the fraction of the data set's episodes held out for evaluation.
+        fqe_gamma: discount of these values, the same for all members. fqe_updates: updates per evaluation, in a
+            generation.
+        checkpoint: save the population each time a member has made this many more steps; None: never.
     """
 
     max_steps: int = 1_000_000
@@ -163,19 +163,19 @@ class LoopOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], **more: Any) -> Self:
-        """The options that have names in `given`, whatever else is there; `more` wins."""
+        """Select the options from `given`, ignoring other keys; `more` takes precedence."""
         return cls(**{**{f.name: given[f.name] for f in fields(cls) if f.name in given}, **more})
 
     def generation_steps(self, begun: int, evaluated: float = 0.0) -> int:
-        """Environment steps of one member in the generation before which it has made `begun`.
+        """Return the steps per member of the generation that starts after `begun` steps.
 
-        evaluated: those of the evaluation before it, of each member.
+        evaluated: steps per member of the preceding evaluation.
         """
         steps = self.evo_steps if self.evo_first is None else min(self.evo_steps, max(self.evo_first, begun))
         return steps if self.eval_share is None else max(steps, math.ceil(evaluated / self.eval_share))
 
     def generations(self, rounded: Callable[[int], int] = int) -> int:
-        """How many generations `max_steps` make, or at most where `eval_share` makes some last longer; `rounded`: to
+        """Return the number of generations in `max_steps`, an upper bound if `eval_share` extends some; `rounded`: to
         whole vector steps, rollouts or batches."""
         begun = count = 0
         usual = rounded(self.evo_steps)
@@ -185,30 +185,30 @@ class LoopOptions:
 
     @cached_property
     def changes_rewards(self) -> bool:
-        """Whether rewards are learned from as anything but what they are."""
+        """Whether training rewards differ from the environment's."""
         return self.reward_floor is not None or self.clip_rewards or self.reward_scale != 1.0
 
     def learned_reward(self, reward: np.ndarray) -> np.ndarray:
-        """Rewards as they are learned from."""
+        """Return the training rewards."""
         reward = reward if self.reward_floor is None else np.maximum(reward, self.reward_floor)
         reward = np.sign(reward) if self.clip_rewards else reward
         return reward if self.reward_scale == 1.0 else reward * self.reward_scale
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able, for `run.json`."""
+        """Return a JSON-able dict, for `run.json`."""
         return {f.name: vars(self)[f.name] for f in fields(self)}
 
 
 @dataclass(frozen=True)
 class OffPolicyOptions(LoopOptions):
-    """Options of training from replay, beside those of the loop.
+    """Options of off-policy training, in addition to those of the loop.
 
     Attributes:
         learning_delay: steps of the whole population stored before learning starts.
-        random_steps: steps of the whole population, from the first on, with uniformly random actions.
+        random_steps: initial steps of the whole population with uniformly random actions.
         eps_start, eps_end, eps_decay: exploration, multiplied by `eps_decay` every vector step.
-        explore_hold: longest time, in vector steps, for which a random action is held; 1 draws anew each step.
-        explore_least: noise of a member's first lane as a share of its last one's, evenly spaced between; 1: all alike.
+        explore_hold: maximum time, in vector steps, for which a random action is held; 1 draws anew each step.
+        explore_least: noise of a member's first lane relative to its last one, evenly spaced between; 1: equal noise.
     """
 
     learning_delay: int = 0
@@ -236,9 +236,9 @@ def _within(name: str, value: Any, low: float, high: float) -> None:
 
 @dataclass(frozen=True)
 class OfflineOptions(LoopOptions):
-    """Options of training from a data set: those of the loop. A step is one update of one member."""
+    """Options of offline training: those of the loop. A step is one update of one member."""
 
-    learning_delay: ClassVar[int] = 0  # the data are there before the first step
+    learning_delay: ClassVar[int] = 0  # the data exist before the first step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -260,7 +260,7 @@ class LanguageOptions(LoopOptions):
     """Options of training language policies: those of the loop. A step is one prompt, pair or example of one member.
 
     Attributes:
-        evolve_every: generations between two evolutions.
+        evolve_every: generations between evolutions.
     """
 
     evolve_every: int = 1

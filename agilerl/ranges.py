@@ -1,4 +1,4 @@
-"""Number types with their ranges, and the words that describe them in a message."""
+"""Number types with ranges, and their descriptions in messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _no_bool(value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """Accept 2e5 and "2e5" (which YAML 1.1 reads as text) where they are whole numbers."""
+    """Accept 2e5 and "2e5" (a string in YAML 1.1) for integers."""
     value = _no_bool(value)
     if isinstance(value, (str, float)):
         try:
@@ -50,7 +50,7 @@ def _text(value: Any) -> Any:
 
 
 def _settings(value: Any) -> Any:
-    """A configuration of PEFT as what differs from its defaults; a mapping as it is."""
+    """Reduce a PEFT configuration to its non-default fields; a mapping is unchanged."""
     if not foreign.has_methods(value, "to_dict"):
         return value
     usual, kept = type(value)().to_dict(), ("peft_type", "r", "lora_alpha")
@@ -68,7 +68,7 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str:
-    """What a field accepts, in words: "a whole number >= 1", "a number > 0 and <= 1 or null"."""
+    """Describe accepted values: "a whole number >= 1", "a number > 0 and <= 1 or null"."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return describe(arguments[0], [*arguments[1:], *metadata])
@@ -86,7 +86,7 @@ def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str
 def _bounds(metadata: tuple[Any, ...] | list[Any]) -> list[str]:
     found = []
     for item in metadata:
-        for part in foreign.marks(item):  # `Field(...)` inside Annotated carries its own list
+        for part in foreign.marks(item):  # `Field(...)` inside Annotated holds a list of marks
             for kind, sign in ((Gt, ">"), (Ge, ">="), (Lt, "<"), (Le, "<=")):
                 if isinstance(part, kind):
                     found.append(f"{sign} {getattr(part, kind.__name__.lower())}")

@@ -1,8 +1,7 @@
-"""Processes that train one population together: who they are, and what they say to each other.
+"""Distributed training: the processes that train one population, and their collectives.
 
-Every rank holds the same population and makes the same decisions. What differs from rank to rank (experience,
-gradients, episodes) becomes the same by a collective; what is the same already is not sent. Everything here does
-nothing, and costs nothing, with one process.
+Every rank holds the same population and makes the same decisions. Rank-specific data (experience, gradients, episodes)
+are combined by a collective; identical data are not sent. With a single process all functions here are no-ops.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ TIMEOUT_SECONDS = 600.0
 
 
 class RankError(AgileRLError, RuntimeError):
-    """Another process of this run has ended, does not answer, or no longer has what this one has."""
+    """Another process of this run has ended, does not answer, or is out of sync with this one."""
 
 
 class Ranks:
-    """This process among those that train together. As it is made here it is alone: `ONE`.
+    """This process among those that train together. The base class is a single process: `ONE`.
 
-    Every method is a collective unless it says otherwise: all ranks call it, in the same order. A rank that has ended
-    or gives no answer is a `RankError` on all others.
+    Every method is a collective unless documented otherwise: all ranks call it, in the same order. If a rank has ended
+    or does not answer, all others raise `RankError`.
 
     Attributes:
-        rank: number of this process, from 0. size: how many there are. is_main: whether it is the one that writes.
+        rank: number of this process, from 0. size: number of processes. is_main: whether it writes files.
     """
 
     rank, size = 0, 1
@@ -51,27 +50,27 @@ class Ranks:
     # -- no collectives ----------------------------------------------------------------------------------------------
 
     def seed(self, run_seed: int) -> int:
-        """The run seed of this rank's own streams (environments, exploration, sampling); that of rank 0 is the run's.
+        """Return the run seed of this rank's streams (environments, exploration, sampling); rank 0 has the run's seed.
 
-        No collective.
+        Not a collective.
         """
         return run_seed if self.rank == 0 else int(seeds(run_seed, Purpose.RANK, 1, 0, self.rank)[0])
 
     def shares(self, count: int) -> list[int]:
-        """How many of `count` things each rank takes: as equal as can be, but at least one each. No collective."""
+        """Split `count` things over the ranks: as equally as possible, but at least one each. Not a collective."""
         each = [count * (rank + 1) // self.size - count * rank // self.size for rank in range(self.size)]
         return [max(1, own) for own in each]
 
     # -- tensors -----------------------------------------------------------------------------------------------------
 
     def mean_(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes, in place, its mean over all ranks: one collective for all of them together.
+        """Replace each tensor, in place, by its mean over all ranks, in one collective for all tensors.
 
-        They have one dtype and one device; the ranks get equal bits.
+        The tensors share dtype and device; all ranks get bit-identical results.
         """
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The mean of a tensor over all ranks; the argument itself where there is one."""
+        """Return the mean of a tensor over all ranks; the argument itself with a single rank."""
         if self.size == 1:
             return tensor
         found = tensor.detach().clone()
@@ -81,51 +80,51 @@ class Ranks:
     # -- small numbers -----------------------------------------------------------------------------------------------
 
     def gather_rows(self, values: np.ndarray) -> np.ndarray:
-        """[*shape] of every rank as [size, *shape] float64; shapes are equal on all ranks."""
+        """Gather arrays [*shape] of all ranks as [size, *shape] float64; shapes must be equal."""
         return np.asarray(values, np.float64)[None]
 
     def sum(self, values: Any) -> np.ndarray:
-        """Sums over all ranks of an array of numbers."""
+        """Sum an array of numbers over all ranks."""
         total: np.ndarray = self.gather_rows(np.asarray(values)).sum(0)
         return total
 
     def average(self, values: Any) -> np.ndarray:
-        """Means over all ranks of an array of numbers."""
+        """Average an array of numbers over all ranks."""
         return self.sum(values) / self.size
 
     def least(self, values: Any) -> np.ndarray:
-        """The smallest over all ranks of each number."""
+        """Return the elementwise minimum over all ranks."""
         smallest: np.ndarray = self.gather_rows(np.asarray(values)).min(0)
         return smallest
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true on any rank."""
+        """Whether the flag is true on any rank."""
         return bool(flag) if self.size == 1 else bool(self.gather_rows(np.array(flag)).any())
 
     def all(self, flag: bool) -> bool:
-        """Whether it is true on every rank."""
+        """Whether the flag is true on every rank."""
         return not self.any(not flag)
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def gather(self, data: bytes) -> list[bytes]:
-        """What each rank gave, in the order of ranks; of any lengths."""
+        """Gather bytes of any length, in rank order."""
         return [data]
 
     def gather_plain(self, value: Any) -> list[Any]:
-        """As `gather`, of JSON values."""
+        """Gather JSON values, in rank order."""
         return [value] if self.size == 1 else [json.loads(x) for x in self.gather(json.dumps(value).encode())]
 
     def broadcast(self, data: bytes) -> bytes:
-        """What rank 0 gave."""
+        """Return the data of rank 0."""
         return data
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all ranks."""
         self.any(False)
 
     def check_equal(self, data: bytes, what: str, fix: str = "report it") -> None:
-        """RankError on every rank where `data` is not the same on all of them; a hash of it is sent."""
+        """Raise RankError on every rank unless `data` is identical on all; only a hash is sent."""
         if self.size == 1:
             return
         found = self.gather(hashlib.sha256(data).digest())
@@ -138,19 +137,19 @@ ONE = Ranks()
 
 
 class ProcessRanks(Ranks):
-    """Several processes of one `torch.distributed` world, with groups of their own.
+    """Processes of one `torch.distributed` world, with separate process groups.
 
     Args:
-        timeout: seconds that each collective waits.
+        timeout: seconds to wait in each collective.
     """
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self._numbers: Any = None  # group for small numbers and bytes, on the CPU
-        self._tensors: Any = None  # group for tensors where they are
+        self._tensors: Any = None  # group for tensors on their device
 
     def join(self) -> None:
-        """Make the groups."""
+        """Create the groups."""
         dist, limit = torch.distributed, timedelta(seconds=self.timeout)
 
         def make() -> None:
@@ -211,7 +210,7 @@ class ProcessRanks(Ranks):
             ) from error
 
     def close(self) -> None:
-        """Leave the groups: whoever waits for this rank in one of them no longer does. No collective."""
+        """Leave the groups, so that other ranks stop waiting for this one. Not a collective."""
         for group in {id(own): own for own in (self._tensors, self._numbers) if own is not None}.values():
             with contextlib.suppress(Exception):
                 torch.distributed.destroy_process_group(group)
@@ -224,13 +223,12 @@ def _bytes(data: bytes) -> Tensor:
 
 @contextlib.contextmanager
 def joined(accelerator: Any) -> Iterator[Ranks]:
-    """The ranks of an accelerator as long as the block runs; `ONE` for None and for a single process.
+    """Context manager: the ranks of an accelerator; `ONE` for None and for a single process.
 
-    However the block ends on one rank, nobody waits for that rank any longer: the others' next collective is a
-    `RankError`.
+    However the block ends on one rank, the others stop waiting for it: their next collective raises `RankError`.
 
     Raises:
-        NotAvailableYetError: several processes that are not of `torch.distributed` (XLA).
+        NotAvailableYetError: several processes outside of `torch.distributed` (XLA).
     """
     size = processes_of(accelerator)
     if size == 1:
@@ -246,13 +244,13 @@ def joined(accelerator: Any) -> Iterator[Ranks]:
     try:
         ranks.join()
         yield ranks
-        ranks.barrier()  # nobody leaves while somebody still needs it
+        ranks.barrier()  # no rank leaves while another still needs it
     finally:
         ranks.close()
 
 
 def processes_of(accelerator: Any) -> int:
-    """How many processes an accelerator has; 1 for None."""
+    """Return the number of processes of an accelerator; 1 for None."""
     return foreign.num_processes(accelerator)
 
 
@@ -267,13 +265,13 @@ def _timeout() -> float:
     return seconds
 
 
-# -- what the launcher was asked for ----------------------------------------------------------------------------------
+# -- launcher configuration -------------------------------------------------------------------------------------------
 
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 def check_launch(accelerator: Any) -> None:
-    """Warn once where the launcher was asked for other processes than those that train together. No collective."""
+    """Warn once if the launcher was asked for other processes than those that train together. Not a collective."""
     processes, asked = processes_of(accelerator), asked_for()
     if asked is None or asked[0] == processes:
         return
@@ -293,11 +291,11 @@ def check_launch(accelerator: Any) -> None:
 
 
 def asked_for() -> tuple[int, str] | None:
-    """(processes that the launcher was asked for, where that is said); None where nothing says it. No collective."""
+    """Return (processes requested from the launcher, source of the number), or None if unknown. Not a collective."""
     for name in _SIZES:
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name]), name
-    try:  # `accelerate launch` tells its only process nothing: its own command line does, where the system shows it
+    try:  # `accelerate launch` tells a single process nothing: read its command line instead
         words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None

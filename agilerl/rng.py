@@ -13,7 +13,7 @@ from agilerl.errors import ConfigError
 
 
 class Purpose(IntEnum):
-    """What a stream is for. The integers are part of the run identity: never renumber, only append."""
+    """Purpose of a stream. The integers are part of the run identity: never renumber, only append."""
 
     INITIAL_WEIGHTS = 0
     ENVIRONMENT = 1
@@ -35,12 +35,12 @@ class Purpose(IntEnum):
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:
-    """A generator of its own for (run seed, purpose, generation, member); equal keys give equal draws."""
+    """Return an independent generator for (run seed, purpose, generation, member); equal keys give equal draws."""
     return np.random.default_rng(sequence(run_seed, purpose, generation, member))
 
 
 def sequence(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.SeedSequence:
-    """The seed sequence behind `stream`.
+    """Return the seed sequence behind `stream`.
 
     Raises:
         ConfigError: a negative seed.
@@ -50,16 +50,16 @@ def sequence(run_seed: int, purpose: Purpose, generation: int = 0, member: int =
 
 
 def seeds(run_seed: int, purpose: Purpose, count: int, generation: int = 0, member: int = 0) -> np.ndarray:
-    """`count` seeds [count] int64 in [0, 2**31), one per environment lane.
+    """Return `count` seeds [count] int64 in [0, 2**31), one per environment lane.
 
-    They are hashed, so that two blocks of lanes do not overlap as seeds made by adding 1 do.
+    They are hashed, so that blocks of lanes do not overlap as consecutive seeds would.
     """
     words = sequence(run_seed, purpose, generation, member).generate_state(count, np.uint32)
     return (words >> 1).astype(np.int64)
 
 
 def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
-    """A generator that goes on where `bit_generator.state` was taken; ValueError if it is not one of numpy's."""
+    """Restore a generator from its `bit_generator.state`; ValueError if it is not one of numpy's."""
     known, name = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"), str(state["bit_generator"])
     if name not in known:
         raise ValueError(f"unknown bit generator {name!r}; expected one of {list(known)}.")
@@ -69,13 +69,13 @@ def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
 
 
 def check_seed(seed: int) -> None:
-    """ConfigError for a seed that is no whole number from 0 on: NumPy's generators take no other."""
+    """Raise ConfigError unless the seed is a non-negative integer, as required by NumPy."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}. fix: seed=0.")
 
 
 def resolve_seed(seed: int | None) -> int:
-    """The seed as given, else one that follows `torch.manual_seed` without changing torch's global state.
+    """Return the given seed, or derive one from `torch.manual_seed` without changing torch's global state.
 
     Raises:
         ConfigError: a negative seed.

@@ -1,4 +1,4 @@
-"""Observation and action spaces: what is in them, as JSON, and as images with channels first."""
+"""Observation and action spaces: structure, JSON form, and channel-first images."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from agilerl import foreign
 from agilerl.errors import ConfigError, NotAvailableYetError, unknown_choice
 
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
-BUCKETS, MOST = 128, 15  # of the counts that a text becomes, and where a count stops
+BUCKETS, MOST = 128, 15  # buckets of the counts of a text, and maximum count
 
 
-MASK = "action_mask"  # the part of an observation that says which actions are legal
+MASK = "action_mask"  # key of the action mask in an observation
 
 
 class MaskAsFeature(spaces.Dict):
-    """A Dict whose part "action_mask" is an observation like any other, and no mask that agents follow.
+    """A Dict whose part "action_mask" is an ordinary observation instead of a mask that agents apply.
 
-    Agents that were saved before masks in observations were followed have such a space.
+    Used for agents that were saved before masks in observations were supported.
     """
 
 
 class WordCounts(spaces.Box):
-    """Texts as vectors [128] of counts: what environments' texts become, see `counts_of`."""
+    """Texts as vectors [128] of word counts, see `counts_of`."""
 
     def __init__(self) -> None:
         super().__init__(0, MOST, (BUCKETS,), np.uint8)
@@ -49,11 +49,12 @@ def _counts(text: str) -> np.ndarray:
 
 
 def counts_of(texts: Any) -> np.ndarray:
-    """A text as counts [128], or nested texts [...] as counts [..., 128], uint8.
+    """Convert a text to counts [128], or nested texts [...] to counts [..., 128], uint8.
 
-    Every word (letters, digits and underscores; in lower case) and every two neighbouring words raise the counts in
-    two of 128 buckets by one: bits 0 to 6 and 16 to 22 of the CRC-32 of their UTF-8 bytes, words of a pair with one
-    space between them. Two buckets each keep terms apart that share one of them, and pairs keep some of the order.
+    Every word (letters, digits and underscores; in lower case) and every pair of neighbouring words increments two of
+    128
+    buckets: bits 0 to 6 and 16 to 22 of the CRC-32 of their UTF-8 bytes, with one space between the words of a pair.
+    Two buckets separate terms that share one of them, and pairs keep some of the order.
     """
     if isinstance(texts, str):
         return _counts(str(texts)).copy()
@@ -63,17 +64,17 @@ def counts_of(texts: Any) -> np.ndarray:
 
 
 def is_text(space: Any) -> bool:
-    """True for spaces of strings: Gymnasium's Text, and spaces of others whose dtype is a string's."""
+    """Whether this is a space of strings: Gymnasium's Text, or another space with a string dtype."""
     return isinstance(space, Space) and space.dtype is not None and np.dtype(space.dtype).kind == "U"
 
 
 def holds_text(space: Any) -> bool:
-    """Whether there is a text in what environments with this observation space give."""
+    """Whether observations of this space contain text."""
     return is_text(space) or (isinstance(space, Space) and any(map(holds_text, parts_of(space).values())))
 
 
 def without_texts(space: Any) -> Any:
-    """The space with `WordCounts` in place of every text; itself where there is none."""
+    """Replace every text in the space by `WordCounts`; unchanged if there is none."""
     if is_text(space):
         return WordCounts()
     if not holds_text(space):
@@ -84,7 +85,7 @@ def without_texts(space: Any) -> Any:
 
 
 def count_words(space: Any, obs: Any) -> Any:
-    """Observations of a space with texts, one or a batch, with counts in place of them."""
+    """Replace texts in observations, one or a batch, by counts."""
     if is_text(space):
         return counts_of(obs)
     if isinstance(space, spaces.Dict) and holds_text(space):
@@ -95,7 +96,7 @@ def count_words(space: Any, obs: Any) -> Any:
 
 
 def space_to_json(space: Space[Any]) -> dict[str, Any]:
-    """A JSON-able description of a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space."""
+    """Return a JSON-able description of a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space."""
     if isinstance(space, spaces.Box):
         low, high = ([repr(float(v)) for v in bound.ravel()] for bound in (space.low, space.high))
         low, high = (bound[:1] if len(set(bound)) == 1 else bound for bound in (low, high))
@@ -115,7 +116,7 @@ def space_to_json(space: Space[Any]) -> dict[str, Any]:
 
 
 def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
-    """The inverse of `space_to_json`."""
+    """Invert `space_to_json`."""
     kind = data.get("type")
     if kind == "Box" and data.get("text"):
         return WordCounts()
@@ -131,7 +132,7 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":
-        # What is saved are spaces that networks read: a mask among their parts is a feature.
+        # Saved spaces are those that networks read: a mask among their parts is a feature.
         made = MaskAsFeature if MASK in data["spaces"] else spaces.Dict
         return made({key: space_from_json(sub) for key, sub in data["spaces"].items()})
     if kind == "Tuple":
@@ -140,7 +141,7 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
 
 
 def short_form(space: Any) -> str:
-    """A space in a few characters, without bounds: Box(8,), Discrete(4), Dict(image: Box(84, 84), speed: Box(1,)),
+    """Format a space briefly, without bounds: Box(8,), Discrete(4), Dict(image: Box(84, 84), speed: Box(1,)),
     MultiDiscrete([106] * 31)."""
     if isinstance(space, WordCounts):
         return f"text as counts({BUCKETS})"
@@ -153,13 +154,13 @@ def short_form(space: Any) -> str:
         inside = ", ".join(f"{name}: {short_form(part)}" for name, part in parts.items())
         return f"{type(space).__name__}({inside})"
     sizes = space.nvec.tolist() if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 else []
-    if len(sizes) > 8 and len(set(sizes)) == 1:  # a text: as many numbers as tokens
+    if len(sizes) > 8 and len(set(sizes)) == 1:  # a text: one number per token
         return f"MultiDiscrete([{sizes[0]}] * {len(sizes)})"
     return " ".join(str(space).split())
 
 
 def parts_of(space: Space[Any]) -> dict[str, Space[Any]]:
-    """The spaces inside a Dict by key, inside a Tuple as `tuple_obs_0`, `tuple_obs_1`, ..., as replay names them."""
+    """Return the spaces inside a Dict by key, inside a Tuple as `tuple_obs_0`, `tuple_obs_1`, ..., as in replay."""
     if isinstance(space, spaces.Dict):
         return {str(key): sub for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -168,7 +169,7 @@ def parts_of(space: Space[Any]) -> dict[str, Space[Any]]:
 
 
 def empty_part(space: Space[Any]) -> str | None:
-    """Dotted name of the first part of `space` that holds no number, "" for the whole space; None without one."""
+    """Return the dotted name of the first empty part of `space`, "" for the whole space; None if there is none."""
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         return "" if 0 in space.shape else None
     if not isinstance(space, spaces.Dict | spaces.Tuple):
@@ -181,20 +182,20 @@ def empty_part(space: Space[Any]) -> str | None:
 
 
 def nested(space: Space[Any]) -> Any:
-    """The spaces of the leaves of an observation, in a tree nested as the space is."""
+    """Return the leaf spaces in a tree nested like the space."""
     if isinstance(space, spaces.Dict):
         return {key: nested(sub) for key, sub in space.spaces.items()}
     return tuple(map(nested, space.spaces)) if isinstance(space, spaces.Tuple) else space
 
 
 def flat_size(space: Space[Any]) -> int:
-    """Number of encoder inputs that an observation of `space` becomes when everything in it is laid side by side."""
+    """Return the number of encoder inputs of a flattened observation of `space`."""
     check_supported(space)
     return int(spaces.flatdim(space))
 
 
 def check_supported(space: Space[Any]) -> None:
-    """Raise NotAvailableYetError, naming the space, unless it is made of the kinds that can be encoded."""
+    """Raise NotAvailableYetError, naming the space, if it contains unsupported kinds."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         for sub in parts_of(space).values():
             check_supported(sub)
@@ -204,9 +205,9 @@ def check_supported(space: Space[Any]) -> None:
 
 
 def differ(built: Space[Any], given: Space[Any]) -> bool:
-    """Whether a network that was built for one space would misread what the other holds.
+    """Whether a network built for one space would misread observations of the other.
 
-    Bounds may differ, but for images of bytes, which are scaled by them.
+    Bounds may differ, except for byte images, which are scaled by them.
     """
     mine, theirs = parts_of(built), parts_of(given)
     if mine or theirs:
@@ -219,10 +220,10 @@ def differ(built: Space[Any], given: Space[Any]) -> bool:
 
 
 def mask_width(space: Space[Any] | None) -> int:
-    """Entries of the canonical action mask of one lane (`envs.masks`); 0 where nothing is chosen.
+    """Return the length of the canonical action mask of one lane (`envs.masks`); 0 without discrete choices.
 
-    One per choice, component by component; of a MultiBinary two per bit in C order, whether 0 is legal and whether 1
-    is; of Dict and Tuple (a team's actions, or hybrid ones) those of all parts, in the order of `parts_of`.
+    One entry per choice, component by component; for a MultiBinary two per bit in C order, whether 0 is legal and
+    whether 1 is; for Dict and Tuple (multi-agent or hybrid actions) those of all parts, in the order of `parts_of`.
     """
     if isinstance(space, spaces.Discrete):
         return int(space.n)
@@ -237,16 +238,16 @@ def mask_width(space: Space[Any] | None) -> int:
 
 
 def is_image(space: Space[Any]) -> bool:
-    """True for a Box of three axes."""
+    """Whether the space is a Box with three axes."""
     return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
-SMALL_IMAGE, SMALL = 16, 2_048  # pixels a side; inputs of an observation laid side by side
+SMALL_IMAGE, SMALL = 16, 2_048  # pixels per side; number of flattened inputs
 
 
 def is_small(space: Space[Any]) -> bool:
-    """Whether dense layers read an observation with everything in it side by side by default: a vector; a Dict, a Tuple
-    or an image whose images have at most 16 x 16 pixels and that becomes at most 2,048 inputs."""
+    """Whether dense layers read the flattened observation by default: a vector; or a Dict, Tuple or image whose images
+    have at most 16 x 16 pixels and that has at most 2,048 inputs."""
     if parts_of(space):
         return all(map(is_small, parts_of(space).values())) and flat_size(space) <= SMALL
     if not isinstance(space, spaces.Box) or len(space.shape) < 3:
@@ -256,7 +257,7 @@ def is_small(space: Space[Any]) -> bool:
 
 
 def is_channels_last(space: Space[Any]) -> bool:
-    """True for an image [H, W, C]: its last axis is shorter than both others and has at most 16 entries."""
+    """Whether the space is an image [H, W, C]: its last axis is shorter than both others and has at most 16 entries."""
     if not is_image(space):
         return False
     height, width, channels = space.shape or (0, 0, 0)
@@ -264,14 +265,14 @@ def is_channels_last(space: Space[Any]) -> bool:
 
 
 def is_byte_image(space: Space[Any]) -> bool:
-    """True for a Box of three axes or more whose values run from 0 to 255."""
+    """Whether the space is a Box with three or more axes and values from 0 to 255."""
     if not isinstance(space, spaces.Box) or len(space.shape) < 3:
         return False
     return bool((space.low == 0).all() and (space.high == 255).all())
 
 
 def channels_first(space: Space[Any], is_turned: Callable[[Space[Any]], bool] = is_channels_last) -> Space[Any]:
-    """The space with every image [H, W, C] in it as [C, H, W]; unchanged where there is none."""
+    """Transpose every image [H, W, C] in the space to [C, H, W]; unchanged if there is none."""
     if isinstance(space, spaces.Box) and is_turned(space):
         low, high = np.moveaxis(space.low, -1, 0), np.moveaxis(space.high, -1, 0)
         return spaces.Box(low, high, dtype=space.dtype.type)
@@ -283,17 +284,17 @@ def channels_first(space: Space[Any], is_turned: Callable[[Space[Any]], bool] = 
 
 
 def observation_space_channels_to_first(space: Space[Any]) -> Space[Any]:
-    """As `channels_first`, of every Box of three axes, whichever of them is the channels."""
+    """Apply `channels_first` to every Box with three axes, wherever its channels are."""
     return channels_first(space, is_image)
 
 
 def swap_channels(obs: Any, space: Space[Any] | None = None) -> Any:
-    """Observations [..., H, W, C] as [..., C, H, W] (views), in dicts and tuples too.
+    """Transpose observations [..., H, W, C] to [..., C, H, W] (views), in dicts and tuples too.
 
     Args:
         obs: one observation or a batch.
-        space: of one observation, channels last: only its rank-3 boxes are images. Without it everything of three
-            axes and more is taken for an image.
+        space: space of one observation, channels last: only its rank-3 boxes are images. Without it everything with
+            three or more axes is treated as an image.
     """
     if isinstance(obs, Mapping):
         parts = space.spaces if isinstance(space, spaces.Dict) else {}

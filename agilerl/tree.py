@@ -1,7 +1,7 @@
 """Nested observations: a tensor or array, or a dict or tuple of such trees, as Dict and Tuple spaces nest them.
 
-Leaves are numpy arrays or tensors of torch, which is imported where a function cannot do without it: this module is
-below everything and costs nothing to import.
+Leaves are numpy arrays or torch tensors. torch is imported only where needed: this module is imported by all others
+and must be cheap.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Tree = Any
 
 
 def map_leaves(change: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """The tree with `change` applied to every leaf; mappings (a TensorDict too) become dicts, tuples stay tuples.
+    """Apply `change` to every leaf; mappings (including TensorDicts) become dicts, tuples stay tuples.
 
     Args:
-        others: trees with at least the parts of `tree`; `change` is given their leaves after its own.
+        others: trees with at least the parts of `tree`; their leaves are passed to `change` after the tree's.
     """
     if isinstance(tree, Mapping):
         return {
@@ -33,7 +33,7 @@ def map_leaves(change: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def leaves(tree: Tree) -> Iterator[Any]:
-    """Every leaf, in the order of the keys."""
+    """Iterate over the leaves, in key order."""
     if isinstance(tree, Mapping):
         for key in tree.keys():  # noqa: SIM118
             yield from leaves(tree[key])
@@ -45,27 +45,27 @@ def leaves(tree: Tree) -> Iterator[Any]:
 
 
 def count_rows(tree: Tree) -> int:
-    """The length of the leading axis, which all leaves share; 0 for a tree without leaves."""
+    """Return the length of the shared leading axis; 0 for a tree without leaves."""
     return next((len(leaf) for leaf in leaves(tree)), 0)
 
 
 def take(tree: Tree, rows: Any) -> Tree:
-    """Rows of a batch: an index, a slice, an index array or a boolean mask."""
+    """Select rows of a batch by an index, a slice, an index array or a boolean mask."""
     return map_leaves(lambda leaf: leaf[rows], tree)
 
 
 def reshape(tree: Tree, *leading: int) -> Tree:
-    """[L, ...] -> [*leading, ...] as views."""
+    """Reshape leaves [L, ...] to [*leading, ...], as views."""
     return map_leaves(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), tree)
 
 
 def copy(tree: Tree) -> Tree:
-    """A copy that shares no memory."""
+    """Return a deep copy."""
     return map_leaves(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf.clone(), tree)
 
 
 def choose(rows: np.ndarray, where: Tree, otherwise: Tree) -> Tree:
-    """Row by row: `where` where `rows` [L] bool is True, else `otherwise`. New arrays."""
+    """Select row by row: `where` where `rows` [L] bool is True, else `otherwise`. Returns new arrays."""
 
     def chosen(one: Any, other: Any) -> np.ndarray:
         out = np.array(other)
@@ -76,14 +76,14 @@ def choose(rows: np.ndarray, where: Tree, otherwise: Tree) -> Tree:
 
 
 def put(batch: Tree, lane: Any, row: Tree) -> None:
-    """Write one observation into row `lane` of `batch`, or several into as many rows, in place."""
+    """Write one observation to row `lane` of `batch`, or several to as many rows, in place."""
     map_leaves(lambda leaf, own: leaf.__setitem__(lane, own), batch, row)
 
 
 def stack(space: Any, rows: Sequence[Tree]) -> Tree:
-    """Rows of single observations -> arrays [L, ...], nested as the space is, in its dtype where it has one.
+    """Stack single observations to arrays [L, ...], nested like the space, in its dtype if it has one.
 
-    Without a space they are nested as the rows are.
+    Without a space they are nested like the rows.
     """
     inner = rows[0] if space is None else foreign.parts(space)
     subs: Any = {} if space is None else inner
@@ -96,7 +96,7 @@ def stack(space: Any, rows: Sequence[Tree]) -> Tree:
 
 
 def unbind(tree: Tree) -> list[Tree]:
-    """Leaves [K, ...] as K trees of leaves [...], which are views."""
+    """Split leaves [K, ...] into K trees of leaves [...], as views."""
     if isinstance(tree, Mapping):
         parts = {key: unbind(part) for key, part in tree.items()}
         return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
@@ -106,12 +106,12 @@ def unbind(tree: Tree) -> list[Tree]:
 
 
 def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
-    """Leaves [B_i, ...] of one structure as [ΣB_i, ...]; along another axis if `dim` names it."""
+    """Concatenate leaves [B_i, ...] to [ΣB_i, ...], or along axis `dim`."""
 
     def joined(*parts: Any) -> Any:
         if isinstance(parts[0], np.ndarray):
             return np.concatenate(parts, dim)
-        import torch  # not at the top: see above
+        import torch  # lazy: see the module docstring
 
         return torch.cat(parts, dim)
 
@@ -119,7 +119,7 @@ def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
 
 
 def untuple(tree: Tree) -> Tree:
-    """Dicts of dicts instead of tuples inside: element i of a tuple becomes key `tuple_obs_i`, as in a replay."""
+    """Replace tuples by dicts: element i of a tuple becomes key `tuple_obs_i`, as in replay."""
     if isinstance(tree, tuple):
         tree = {f"tuple_obs_{i}": part for i, part in enumerate(tree)}
     return {key: untuple(part) for key, part in tree.items()} if isinstance(tree, Mapping) else tree

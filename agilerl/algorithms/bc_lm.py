@@ -30,7 +30,7 @@ class BC_LM(TokenAlgorithm):
         learn_step: ignored offline; every step is one gradient update.
         actor_network: a `TokenNetwork` to use instead of building one.
 
-        See `DQN` for the other arguments.
+    See `DQN` for the other arguments.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class CQL(StochasticActorCritic):
         backup_entropy: True: targets include the entropy of the next action, as in soft actor-critic.
         learn_step: ignored offline; every step is one gradient update.
 
-        See `SAC` for the other arguments.
+    See `SAC` for the other arguments.
     """
 
     action_spaces = ("Box",)
@@ -170,9 +170,7 @@ class CQL(StochasticActorCritic):
     def _constants(
         self, engine: UpdateEngine, batch: TransitionBatch, temperature: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (sampled actions [..., B, M, A], their log densities [..., B, M], targets [..., B]) before any
-        step.
-        """
+        """Return (sampled actions [..., B, M, A], log densities [..., B, M], targets [..., B]) before any step."""
         noise = batch.noise
         raw, next_raw = (engine.frozen("actor")(obs) for obs in (batch.obs, batch.next_obs))
         drawn = [

@@ -127,9 +127,7 @@ class DPO(LLMAlgorithm):
         return torch.cat(found, 1)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
-        """Perform one optimiser step on the mean over pairs of equation 7, plus `nll_alpha` times that of −log
-        π(chosen).
-        """
+        """Perform one optimiser step on the mean over pairs of equation 7, plus `nll_alpha` · −log π(chosen)."""
         hp, total, margins = engine.hp, torch.zeros(()), torch.zeros(())
         network = engine.network("actor")
         for part in batch.parts(self.row_size):

@@ -38,7 +38,7 @@ class IQL(StochasticActorCritic):
         max_weight: maximum weight of an action in the policy loss.
         value_network, critic_networks: a state value, and two critics, to use instead of building them.
 
-        See `DDPG` and `DQN` for the other arguments.
+    See `DDPG` and `DQN` for the other arguments.
     """
 
     action_spaces = ("Box",)

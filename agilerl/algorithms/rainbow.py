@@ -153,9 +153,7 @@ class RainbowDQN(RLAlgorithm):
         return {name: layer_noise(self.actor, rng, shape[0]) for name in ("layers", "target_layers")}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Perform one step on D_KL(Φ T z ‖ z) (section 3 of the paper) or the squared TD error; one soft target
-        update.
-        """
+        """Perform one step on D_KL(Φ T z ‖ z) (section 3 of the paper) or the squared TD error, and a soft update."""
         hp = engine.hp
         if self.noisy:
             engine.set_noise("actor", batch.noise["layers"], batch.noise["target_layers"])

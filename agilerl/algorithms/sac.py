@@ -49,7 +49,7 @@ class SAC(StochasticActorCritic):
             With action masks that leave n of A actions it is scaled by log n / log A.
         critic_networks: two critics to use instead of building them.
 
-        See `DDPG` and `DQN` for the other arguments.
+    See `DDPG` and `DQN` for the other arguments.
     """
 
     policy_class = StochasticActor

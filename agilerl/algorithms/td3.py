@@ -31,7 +31,7 @@ class TD3(DeterministicActorCritic):
         critic_networks: two critics to use instead of building them.
         policy_noise, noise_clip: σ and c of target policy smoothing, in units of raw actions.
 
-        See `DDPG` and `DQN` for the other arguments.
+    See `DDPG` and `DQN` for the other arguments.
     """
 
     shares_in_populations = True

@@ -131,9 +131,7 @@ class TD3BC(DeterministicActorCritic):
         return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
 
     def _reading(self, name: str) -> EvolvableNetwork:
-        """Return a network that reads observations. AlgorithmError for a user-defined module, which cannot scale
-        them.
-        """
+        """Return a network that reads observations. AlgorithmError for user-defined modules."""
         network = resolve(self, name)
         if not isinstance(network, EvolvableNetwork):
             raise AlgorithmError(

@@ -1,6 +1,6 @@
-"""Replay: transitions in preallocated rows, and the published ways in and out.
+"""Replay buffers: transitions in preallocated rows, and the published interfaces.
 
-Published names are here too; nothing of them is imported before it is asked for.
+Published names are re-exported here with lazy imports.
 """
 
 from __future__ import annotations

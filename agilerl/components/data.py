@@ -1,4 +1,4 @@
-"""Experience on its way into and out of the buffers: `Transition`, and trees of tensors from whatever users have."""
+"""Conversion of experience for the buffers: `Transition`, and nested tensors from common containers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def to_tensordict(
     Tensors are not copied; arrays and numbers follow the rules of `Transition`.
 
     Args:
-        dtype: of every tensor; None keeps integers, bytes and bools as they are (published: float32 throughout).
+        dtype: dtype of every tensor; None keeps integers, bytes and bools (published: float32 throughout).
 
     Raises:
-        ConfigError: a dtype that is none.
+        ConfigError: not a dtype.
     """
     _check_dtype("to_tensordict", dtype)
     # Imported here because it costs 1.2 CPU seconds and the training loops never need it.
@@ -45,7 +45,7 @@ def to_tensordict(
 def to_torch_tensor(
     data: Any, dtype: torch.dtype | None = torch.float32, device: str | torch.device | None = None
 ) -> Any:
-    """Everything as tensors of `dtype` on `device`; dicts and tuples stay dicts and tuples."""
+    """Convert all leaves to tensors of `dtype` on `device`; dicts and tuples are kept."""
     _check_dtype("to_torch_tensor", dtype)
     return map_leaves(lambda leaf: torch.as_tensor(leaf, dtype=dtype, device=device), data)
 
@@ -59,7 +59,7 @@ def _check_dtype(function: str, dtype: Any) -> None:
 
 
 def with_batch_axis(value: Any) -> Any:
-    """The same with a leading axis of length 1 in front of every leaf."""
+    """Add a leading axis of length 1 to every leaf."""
     return map_leaves(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) else np.asarray(leaf)[None], value)
 
 
@@ -67,14 +67,14 @@ class Transition:
     """One transition (or a batch of them) as tensors.
 
     float64 becomes float32; integers, uint8 and bool keep their dtype; Python and numpy scalars become tensors of
-    shape (1,); dict and tuple observations are nested. `done` means terminated: an episode that was cut off by a time
-    limit is not done.
+    shape (1,); dict and tuple observations are nested. `done` means terminated: an episode truncated by a time limit
+    is not done.
 
     Args:
-        device: where the tensors are put; None leaves them where they are.
+        device: target device of the tensors; None leaves them in place.
 
     Attributes:
-        batch_size: leading axes that belong to the batch; settable, as `transition.batch_size = [1]`.
+        batch_size: leading batch axes; settable, as in `transition.batch_size = [1]`.
     """
 
     FIELDS = ("obs", "action", "reward", "next_obs", "done")
@@ -90,7 +90,7 @@ class Transition:
 
     @property
     def batch_size(self) -> torch.Size:
-        """The leading axes of every field that count as batch."""
+        """Leading batch axes of every field."""
         return self._batch_size
 
     @batch_size.setter
@@ -104,13 +104,13 @@ class Transition:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         first: Any = next(leaves(self.obs))
         place: torch.device = first.device
         return place
 
     def unsqueeze(self, dim: int) -> Transition:
-        """The same with a new batch axis of length 1 at `dim` (views of the same tensors)."""
+        """Add a batch axis of length 1 at `dim` (views of the same tensors)."""
         if not 0 <= dim <= len(self._batch_size):
             raise ShapeError(f"dim must be an axis of the batch, 0..{len(self._batch_size)}; got {dim}.")
         fields = {name: map_leaves(lambda leaf: leaf.unsqueeze(dim), vars(self)[name]) for name in self.FIELDS}
@@ -118,11 +118,11 @@ class Transition:
         return Transition(**fields, batch_size=size)
 
     def to_dict(self) -> dict[str, Tree]:
-        """The fields as a plain (nested) dict of tensors; no copy."""
+        """Return the fields as a plain (nested) dict of tensors, without copying."""
         return {name: vars(self)[name] for name in self.FIELDS}
 
     def to_tensordict(self) -> TensorDict:
-        """The fields as a TensorDict with this batch size; no copy."""
+        """Return the fields as a TensorDict with this batch size, without copying."""
         return to_tensordict(self.to_dict(), batch_size=self._batch_size)
 
     def __repr__(self) -> str:
@@ -131,10 +131,10 @@ class Transition:
 
 
 class MultiAgentTransition(Transition):
-    """One transition of a team (or a batch of them): each field is a dict by agent, as `Transition` has one value.
+    """One multi-agent transition (or a batch): each field is a dict by agent where `Transition` has one value.
 
-    Of observations that a vector of `agilerl.vector` gave, `next_obs` is where the step led, so the final observation
-    where an episode has ended; and who was there goes along, as entries `obs_present` and `next_obs_present`.
+    With observations of a vector environment of `agilerl.vector`, `next_obs` is the final observation where an episode
+    has ended. Presence masks are stored as entries `obs_present` and `next_obs_present`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class MultiAgentTransition(Transition):
     ) -> None:  # fmt: skip
         later = SeenByTeam.of(next_obs)
         before, after, acted = SeenByTeam.of(obs).present, later.present, later.acted
-        if before is not None and acted is not None:  # where an environment was replaced nobody has a transition
+        if before is not None and acted is not None:  # where an environment was replaced no agent has a transition
             before = {agent: there & acted[agent] for agent, there in before.items()}
         if later.final is not None:
             next_obs, after = later.final, later.final_present
@@ -156,14 +156,14 @@ class MultiAgentTransition(Transition):
 
 
 class ReplayDataset(IterableDataset[Any]):
-    """An endless iterable of batches, for `DataLoader(dataset, batch_size=None, collate_fn=lambda batch: batch)`.
+    """Endless iterable of batches, for `DataLoader(dataset, batch_size=None, collate_fn=lambda batch: batch)`.
 
-    Every process draws from its own buffer. A loader that `accelerate` has prepared does not: by default it reads the
-    data set of rank 0 alone and gives each process a part of that. `components.sampler.Sampler` goes past it, and
-    `Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))` prepares loaders without it.
+    Every process samples from its own buffer. A loader prepared by `accelerate` does not: by default it reads only the
+    data set of rank 0 and splits its batches over processes. `components.sampler.Sampler` avoids this, and
+    `Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))` disables it.
 
     Args:
-        buffer: a replay buffer. batch_size: rows of a batch; settable, from the next batch on.
+        buffer: a replay buffer. batch_size: rows per batch; settable, from the next batch on.
     """
 
     def __init__(self, buffer: Any, batch_size: int = 256) -> None:
@@ -174,7 +174,7 @@ class ReplayDataset(IterableDataset[Any]):
         self.buffer, self.batch_size = buffer, batch_size
 
     def draw(self, *args: Any, **kwargs: Any) -> Any:
-        """One batch of `batch_size` rows; further arguments are those of the buffer's `sample`."""
+        """Sample one batch of `batch_size` rows; further arguments are passed to the buffer's `sample`."""
         return self.buffer.sample(self.batch_size, *args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Images kept once: an observation that is the s' of one transition and the s of the next has one place in memory."""
+"""Deduplicated images: an observation that is s' of one transition and s of the next is stored once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from agilerl.components.row_store import Field, Path, Rows, numpy_dtype
 
-Leaves = dict[Path, np.ndarray]  # parts of an observation by their path below "obs"
-# What a row keeps instead of its images: numbers of frames; 0 is the frame of nothing, for rows never written.
+Leaves = dict[Path, np.ndarray]  # parts of an observation by path below "obs"
+# Stored in a row instead of images: frame numbers. Frame 0 is the empty frame, for unwritten rows.
 FRAME: Path = ("obs", "#frame")
 NEXT_FRAME: Path = ("next_obs", "#frame")
 MIN_SHARED_BYTES = 64  # below, the two numbers and the comparison cost more than the copy
 
 
 def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
-    """The fields of `obs` that are worth keeping once: unpacked ones whose counterpart in `next_obs` is alike."""
+    """Return the fields of `obs` worth sharing: unpacked ones whose counterpart in `next_obs` has the same layout."""
     shared = []
     for path, field in fields.items():
         other = fields.get(("next_obs", *path[1:])) if path[0] == "obs" and field.columns is None else None
@@ -30,18 +30,18 @@ def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
 
 
 class FrameStore:
-    """Reference-counted frames: a frame is every shared part of one observation.
+    """Reference-counted frames: a frame contains all shared parts of one observation.
 
-    The observations of a lane's vector steps overlap: s of a step is s' of the one before, unless an episode ended
-    there, the environments were reset, or other lanes follow. Whether it is, is decided by comparing the bytes, so a
-    frame is shared only where that changes nothing; without an overlap both are kept.
+    The observations of consecutive vector steps of a lane overlap: s of a step is s' of the previous one, unless an
+    episode ended, the environments were reset, or other lanes follow. Overlap is detected by comparing bytes, so frames
+    are shared only if they are identical; otherwise both are stored.
 
-    `capacity` frames have a place in the main memory; the further ones (final observations, and frames under way to
-    their rows) have theirs in a side store, which grows as needed and is empty at first.
+    `capacity` frames fit into the main memory. Further ones (final observations, and frames not yet stored in rows) go
+    to a side store, which is empty at first and grows as needed.
 
     Args:
-        fields: from `shared_fields`. capacity: frames in the main memory.
-        device: where frames are kept and come out.
+        fields: result of `shared_fields`. capacity: frames in the main memory.
+        device: device of the frames.
     """
 
     def __init__(self, fields: Sequence[Field], capacity: int, device: torch.device) -> None:
@@ -53,33 +53,33 @@ class FrameStore:
         self._references[0] = 1
         self._epochs, self._epoch = np.zeros(capacity + 1, dtype=np.int64), 0
         self._free: list[int] = []
-        self._used = 1  # frame numbers ever given out
+        self._used = 1  # frame numbers ever assigned
         self._lane_frame = np.zeros(0, dtype=np.int64)  # frame of each lane's last s'; 0: none
         self._lane_words: Leaves = {}  # the bits of those frames
         self._make_lanes(0, keep=False)
 
     def _empty(self, field: Field, count: int) -> Any:
-        """Memory for `count` frames: an array on the host, a tensor on other devices."""
+        """Allocate memory for `count` frames: an array on the host, a tensor on other devices."""
         if self.device.type == "cpu":
             return np.zeros((count, *field.shape), numpy_dtype(field.dtype))
         return torch.zeros((count, *field.shape), dtype=field.dtype, device=self.device)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all frames that there is room for."""
+        """Bytes of all allocated frames."""
         return sum(_bytes(field) for field in self.fields.values()) * len(self._references)
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def intern(self, rows: Rows, mask: np.ndarray | None, lanes: np.ndarray | None = None) -> Rows:
-        """The rows of one vector step with frame numbers in place of the images.
+        """Replace the images in the rows of one vector step by frame numbers.
 
-        The caller holds one reference to each frame of the result and gives it back by `release(frames_in(result))`.
+        The caller holds one reference to each frame of the result and releases it with `release(frames_in(result))`.
 
         Args:
-            rows: checked fields [K, ...]. mask: [K] bool; rows where it is False are left out. None takes all.
-            lanes: [K] int64, whose rows they are: several steps of a lane in their order, in runs of rising lanes.
-                None: one row of each lane 0..K-1.
+            rows: checked fields [K, ...]. mask: [K] bool; rows where it is False are dropped. None keeps all.
+            lanes: [K] int64, lane of each row: several steps of a lane in order, in runs of increasing lanes. None: one
+                row for each lane 0..K-1.
         """
         count = len(next(iter(rows.values())))
         if lanes is None:
@@ -98,11 +98,11 @@ class FrameStore:
         return {path: np.concatenate([part[path] for part in parts]) for path in parts[0]}
 
     def _intern_once(self, rows: Rows, lanes: np.ndarray, mask: np.ndarray | None) -> Rows:
-        """`intern` of rows [K] of different lanes [K]."""
+        """Apply `intern` to rows [K] of distinct lanes [K]."""
         kept = np.arange(len(lanes)) if mask is None else np.flatnonzero(mask)
         obs, next_obs = self._leaves(rows, "obs"), self._leaves(rows, "next_obs")
         frame = np.where(self._is_known(obs, lanes), self._lane_frame[lanes], 0)[kept]
-        self._references[frame] += 1  # no two lanes have a frame in common
+        self._references[frame] += 1  # lanes never share a frame
         is_new = frame == 0
         frame[is_new] = self._place({part: values[kept[is_new]] for part, values in obs.items()})
         if mask is not None:
@@ -116,16 +116,16 @@ class FrameStore:
         return self._numbered(rows, frame, next_frame, kept)
 
     def intern_apart(self, rows: Rows) -> Rows:
-        """As `intern` for rows that need not follow on those before: both observations of each are kept."""
+        """Intern rows that do not continue previous ones: both observations of each are stored."""
         frames = [self._place(self._leaves(rows, role)) for role in ("obs", "next_obs")]
         return self._numbered(rows, frames[0], frames[1], slice(None))
 
     def retain(self, frames: np.ndarray) -> None:
-        """One more reference to each of `frames` [k], as often as it occurs."""
+        """Add one reference to each of `frames` [k], counting duplicates."""
         np.add.at(self._references, frames, 1)
 
     def release(self, frames: np.ndarray) -> None:
-        """One reference less to each of `frames` [k], as often as it occurs; frames without any are free again."""
+        """Remove one reference from each of `frames` [k], counting duplicates; unreferenced frames are freed."""
         np.subtract.at(self._references, frames, 1)
         self._references[0] = 1
         dead = frames[self._references[frames] == 0]
@@ -135,7 +135,7 @@ class FrameStore:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def expand(self, data: dict[Path, Any]) -> None:
-        """Put copies of the images in place of the frame numbers [..., 1] of both observations, as tensors."""
+        """Replace the frame numbers [..., 1] of both observations by copies of the images, as tensors."""
         for role, path in (("obs", FRAME), ("next_obs", NEXT_FRAME)):
             frames = data.pop(path)[..., 0]
             for part in self.fields:
@@ -160,30 +160,30 @@ class FrameStore:
     # -- in pieces, for a log: what was placed since an epoch ----------------------------------------------------------
 
     def next_epoch(self) -> int:
-        """Begin an epoch: what is placed from now on belongs to it. Returns its number."""
+        """Start an epoch for subsequently placed frames and return its number."""
         self._epoch += 1
         return self._epoch
 
     def oldest_epoch(self) -> int:
-        """The epoch of the oldest frame that is still referred to."""
+        """Return the epoch of the oldest referenced frame."""
         alive = np.flatnonzero(self._references[1:] > 0) + 1
         return int(self._epochs[alive].min(initial=self._epoch))
 
     def placed_since(self, epoch: int) -> dict[str, Any]:
-        """The frames placed in `epoch` or later that are still referred to: their numbers, epochs and contents."""
+        """Return the referenced frames placed in `epoch` or later: their numbers, epochs and contents."""
         alive = np.flatnonzero((self._references > 0) & (self._epochs >= epoch))
         alive = alive[alive > 0]
         parts = {"/".join(part): self._take(part, alive).cpu() for part in self.fields}
         return {"numbers": torch.from_numpy(alive), "epochs": torch.from_numpy(self._epochs[alive]), "parts": parts}
 
     def load_placed(self, placed: Mapping[str, Any]) -> None:
-        """Put contents that `placed_since` returned back into frames that this store, by its state, knows."""
+        """Restore the contents returned by `placed_since` into frames that are known from this store's state."""
         numbers = placed["numbers"].numpy()
         current = (self._epochs[numbers] == placed["epochs"].numpy()) & (numbers < self._used)
         self._fill(numbers[current], {part: placed["parts"]["/".join(part)].numpy()[current] for part in self.fields})
 
     def whole(self, placed: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """[frames] bool: whose contents are in one of these pieces (and those of the frame of nothing)."""
+        """Return [frames] bool: frames whose contents are in one of these pieces (including the empty frame)."""
         found = np.zeros(len(self._references), dtype=bool)
         found[0] = True
         for piece in placed:
@@ -192,7 +192,7 @@ class FrameStore:
         return found
 
     def recount(self, holders: Sequence[np.ndarray]) -> None:
-        """Exactly these references, each array [k] with one for each frame number in it; lanes begin anew."""
+        """Set the reference counts from frame numbers, one array [k] per holder; lanes are reset."""
         self._references[:] = 0
         self._make_lanes(0, keep=True)
         for frames in holders:
@@ -203,7 +203,7 @@ class FrameStore:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state(self, *, contents: bool = True) -> dict[str, Any]:
-        """Everything as plain data, copies; without the images themselves unless `contents`."""
+        """Return a copy of the state as plain data; without images unless `contents`."""
         split = min(self._used, self.capacity + 1)
         main, side = (split, self._used - split) if contents else (0, 0)
         return {
@@ -221,7 +221,7 @@ class FrameStore:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], capacity: int, device: torch.device) -> FrameStore:
-        """The store that `state` was taken from; `capacity` must be the same."""
+        """Restore a store from `state`; `capacity` must be unchanged."""
         store = cls([Field.from_state(entry) for entry in state["fields"]], capacity, device)
         used = int(state["used"])
         store._grow(used)
@@ -243,7 +243,7 @@ class FrameStore:
     def _leaves(self, rows: Rows, role: str) -> Leaves:
         return {
             part: np.ascontiguousarray(rows[(role, *part)], dtype=numpy_dtype(field.dtype)).reshape(-1, *field.shape)
-            for part, field in self.fields.items()  # a part of one number each comes as [K]
+            for part, field in self.fields.items()  # a scalar part is passed as [K]
         }
 
     def _numbered(self, rows: Rows, frame: np.ndarray, next_frame: np.ndarray, kept: Any) -> Rows:
@@ -253,7 +253,7 @@ class FrameStore:
         return out
 
     def _make_lanes(self, count: int, keep: bool) -> None:
-        """As many lanes as `count`; those before are forgotten unless `keep`."""
+        """Resize to `count` lanes; previous ones are discarded unless `keep`."""
         if not keep:
             self.release(self._lane_frame)
         frames, words = self._lane_frame[:count], self._lane_words
@@ -268,16 +268,16 @@ class FrameStore:
                 values[: len(frames)] = words[part][:count]
 
     def _is_known(self, obs: Leaves, lanes: np.ndarray) -> np.ndarray:
-        """[K] whether the observation is, to the bit, the last s' of its lane."""
+        """Return [K]: whether the observation is bit-identical to the last s' of its lane."""
         is_known: np.ndarray = self._lane_frame[lanes] > 0
-        is_all = len(lanes) == len(self._lane_frame)  # of rising lanes: then all of them, in order
+        is_all = len(lanes) == len(self._lane_frame)  # increasing lanes: then all of them, in order
         for part, values in obs.items():
             words = self._lane_words[part]
             is_known &= (_as_words(values) == (words if is_all else words[lanes])).all(axis=1)
         return is_known
 
     def _place(self, leaves: Leaves) -> np.ndarray:
-        """New frames with the values `leaves` [k, ...], one reference each: their numbers [k]."""
+        """Allocate frames for the values `leaves` [k, ...], one reference each; return their numbers [k]."""
         count = len(next(iter(leaves.values())))
         reused = self._free[len(self._free) - min(count, len(self._free)) :]
         del self._free[len(self._free) - len(reused) :]
@@ -303,7 +303,7 @@ class FrameStore:
                     block[part][at] = given
 
     def _grow(self, used: int) -> None:
-        """Room for `used` frames; the side store grows by half at least, so that growing is rare."""
+        """Make room for `used` frames; the side store grows by at least half, to keep reallocation rare."""
         have = len(self._references)
         if used <= have:
             return
@@ -319,7 +319,7 @@ class FrameStore:
 
 
 def frames_in(rows: Mapping[Path, np.ndarray]) -> np.ndarray:
-    """Every frame number in `rows`, [2k]: of obs, then of next_obs."""
+    """Return every frame number in `rows`, [2k]: of obs, then of next_obs."""
     return np.concatenate([rows[FRAME].reshape(-1), rows[NEXT_FRAME].reshape(-1)])
 
 
@@ -328,7 +328,7 @@ def _bytes(field: Field) -> int:
 
 
 def _as_words(values: np.ndarray) -> np.ndarray:
-    """The bits of contiguous rows [k, ...] as [k, W] integers, wide ones where they fit: fewer to compare."""
+    """View contiguous rows [k, ...] as [k, W] integers, wide ones if possible, for faster comparison."""
     rows = values.reshape(len(values), math.prod(values.shape[1:]))
     return rows.view(np.int64 if rows.shape[1] * rows.itemsize % 8 == 0 else np.uint8)
 

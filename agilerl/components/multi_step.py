@@ -18,7 +18,7 @@ from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
 from agilerl.errors import ConfigError, RunError, ShapeError
 
-CUTS = ("truncated", "truncation")  # names under which a user's batch may say that a time limit ended the episode
+CUTS = ("truncated", "truncation")  # keys by which a user's batch may mark truncation
 FROM_LAST_STEP = {"next_obs", "done", "next_mask", *CUTS}  # all other fields are those of the first step
 DISCOUNT: Path = ("discount",)
 
@@ -43,19 +43,20 @@ class MultiStepReplayBuffer(ReplayBuffer):
         if rows is not None:
             memory.write(**rows)
 
-    Of teams every agent has its own R, up to the step that ends it, and its own discount, 0 where a step of the window
-    has ended it. A window ends for all where one of them is truncated: v(next_obs) is of one moment.
+    With several agents each has its own R, up to the step that ends it, and its own discount, which is 0 if a step of
+    the window has ended it. A window ends for all agents if one of them is truncated: v(next_obs) refers to a single
+    time.
 
-    A window goes on from call to call, row l after row l. Where that is not so although no episode has ended (the
-    environments were reset, another member's lanes follow) call `interrupt` first; a call with another number of lanes
-    does that by itself.
+    A window continues from call to call, row l after row l. If it does not although no episode has ended (the
+    environments were reset, another member's lanes follow), call `interrupt` first; a call with a different number of
+    lanes does that itself.
 
     Args:
         max_size: rows. n_step: steps of a whole window, 1 or more.
-        gamma: discount per step, in [0, 1]; the rewards are summed when a row is written.
-        device, dtype, seed: as for `ReplayBuffer`.
+        gamma: discount per step, in [0, 1]; rewards are summed when a row is written.
+        device, dtype, seed: see `ReplayBuffer`.
         reward_key, done_key, ns_key: names in the batches given to `add`; the names that `ReplayBuffer` knows
-            (`next_state`, `terminated`, `termination`, ...) are found without them.
+            (`next_state`, `terminated`, `termination`, ...) are recognised without them.
 
     Raises:
         ConfigError: n_step or gamma out of range.
@@ -81,8 +82,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
         super().__init__(max_size, device=device, dtype=dtype, seed=seed)
         self.n_step, self.gamma = int(n_step), float(gamma)
         self._windows: LaneWindows | None = None
-        self._finished: Finished | None = None  # of the last call
-        self._earlier: tuple[Rows, np.ndarray] | None = None  # 1-step rows that the last call has given up; their lanes
+        self._finished: Finished | None = None  # by the last call
+        self._earlier: tuple[Rows, np.ndarray] | None = None  # 1-step rows and lanes returned by the last call
         self.reward_key, self.done_key, self.ns_key = reward_key, done_key, ns_key
 
     # -- the engine's interface --------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
     def _add_step(
         self, rows: Rows, mask: np.ndarray | None, truncated: np.ndarray | None, lanes: np.ndarray | None
     ) -> int:
-        """One vector step into the windows, and the rows of those that it finishes.
+        """Add one vector step to the windows, and store the rows of finished ones.
 
         Rows where `mask` is False are in no window and end none. `lanes` must be None: a window needs every step.
         """
@@ -99,7 +100,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         count = len(rows[("reward",)])
         kept = np.arange(count) if mask is None else np.flatnonzero(mask)
         rewards = np.asarray(rows[("reward",)], dtype=np.float64)
-        if self.is_of_teams:  # what has ended for one agent goes on for the others
+        if self.is_of_teams:  # other agents continue
             cuts = np.zeros((count, 1), bool) if truncated is None else np.asarray(truncated, bool).reshape(count, -1)
             ended: np.ndarray = np.any(cuts, axis=1) | np.all(rows["done",] != 0, axis=1)
         else:
@@ -111,19 +112,18 @@ class MultiStepReplayBuffer(ReplayBuffer):
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """End all open windows, or those of `lanes` [k], as truncated: they bootstrap from the last s' of their lanes.
 
-        To be called when the environments were reset outside of an episode's end, and before other lanes follow.
-        Returns the number of rows added; `last_one_step` has their 1-step transitions.
+        Call it when the environments were reset outside of an episode's end, and before other lanes follow. Returns the
+        number of rows added; `last_one_step` returns their 1-step transitions.
         """
         self._earlier, self._finished = None, None
         return self._flush(lanes)
 
     def last_one_step(self) -> dict[str, Any] | None:
-        """The 1-step transitions of the rows that the last `write`, `add` or `interrupt` added, in their order.
+        """Return the 1-step transitions of the rows that the last `write`, `add` or `interrupt` added, in order.
 
         Returns:
-            Host arrays [K, ...] under the names of the arguments of `write` (dicts for Dict and Tuple spaces; `lanes`
-            says whose they are), copies; None if there were none. To be fetched before the next call; not part of the
-            state.
+            Copied host arrays [K, ...] under the argument names of `write` (dicts for Dict and Tuple spaces; `lanes`
+            gives their lanes); None if there were none. Call it before the next write; not part of the state.
         """
         rows = self._one_step_rows()
         if rows is None:
@@ -136,19 +136,19 @@ class MultiStepReplayBuffer(ReplayBuffer):
     # -- published ---------------------------------------------------------------------------------------------------
 
     def add(self, data: Any, truncated: Any = None) -> Any:
-        """Take one step of each lane (the rows of the batch) into the windows.
+        """Add one step of each lane (the rows of the batch) to the windows.
 
         Args:
-            data: as for `ReplayBuffer.add`, with a reward, next observation and done for each row.
-            truncated: [L] bool, where a time limit cut the episode off, as it cannot be told from `done`. A key
-                `truncated` or `truncation` of the batch says the same.
+            data: see `ReplayBuffer.add`; needs a reward, next observation and done for each row.
+            truncated: [L] bool, where a time limit truncated the episode, which `done` does not show. Alternatively a
+                key `truncated` or `truncation` of the batch.
 
         Returns:
-            The 1-step transitions of the rows added here, a TensorDict [K] for a second buffer's `add`, or None as long
-            as no window is finished.
+            The 1-step transitions of the rows added here, a TensorDict [K] for a second buffer's `add`, or None if no
+            window is finished.
 
         Raises:
-            ShapeError: a needed field is missing, or the fields differ from those added before.
+            ShapeError: a required field is missing, or the fields differ from those added before.
         """
         rows = self._step_of(data)
         count = len(rows[("reward",)])
@@ -165,7 +165,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
     @property
     def n_step_buffer(self) -> deque[Any]:
-        """The last steps that every lane has had since the last interrupt, oldest first, as TensorDicts [L]: copies."""
+        """Copies of the last steps common to all lanes since the last interrupt, oldest first, as TensorDicts [L]."""
         steps: deque[Any] = deque(maxlen=self.n_step)
         if self._windows is not None:
             lanes = np.arange(self._windows.num_lanes)
@@ -183,13 +183,13 @@ class MultiStepReplayBuffer(ReplayBuffer):
         self._windows, self._finished, self._earlier = None, None, None
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
-        """As `ReplayBuffer.state`, with the open windows."""
+        """See `ReplayBuffer.state`; includes the open windows."""
         open_windows = None if self._windows is None else self._windows.state()
         own = {"n_step": self.n_step, "gamma": self.gamma, "open": open_windows}
         return {**super().state(rows=rows), "windows": own}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """As `ReplayBuffer.load_state`; RunError without windows or with another n_step or gamma, as sums are kept."""
+        """See `ReplayBuffer.load_state`; RunError without windows or for another n_step or gamma."""
         own = state.get("windows")
         if own is None:
             raise RunError("the saved buffer has no n-step windows. fix: load it into a ReplayBuffer.")
@@ -233,7 +233,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return LaneWindows(self.n_step, self.gamma, fields, num_lanes, agents)
 
     def _meet(self, num_lanes: int) -> int:
-        """Be ready for a step of `num_lanes` lanes; returns the rows added because there were others before."""
+        """Prepare for a step of `num_lanes` lanes; return the rows added by interrupting previous ones."""
         self._earlier, self._finished = None, None
         added = 0
         if self._windows is not None and self._windows.num_lanes != num_lanes:
@@ -250,9 +250,9 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return added
 
     def _take(self, rows: Rows, reward: np.ndarray, ended: np.ndarray, lanes: np.ndarray) -> int:
-        """Checked, interned rows [k] of `lanes` [k] into the windows; reward and ended are [L]."""
+        """Push checked, interned rows [k] of `lanes` [k] into the windows; reward and ended are [L]."""
         assert self._windows is not None
-        if self._frames is not None:  # the ring of steps holds the references that the rows came with
+        if self._frames is not None:  # the ring of steps holds the rows' references
             for path in (FRAME, NEXT_FRAME):
                 self._frames.release(self._windows.upcoming(path, lanes))
         if self.is_of_teams:
@@ -264,7 +264,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return 0 if self._windows is None else self._keep(self._windows.flush(lanes))
 
     def _keep(self, finished: Finished) -> int:
-        """Add the rows of finished windows."""
+        """Store the rows of finished windows."""
         self._finished = finished
         if not len(finished):
             return 0
@@ -282,7 +282,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return self._append(rows)
 
     def _steps_at(self, places: np.ndarray, lanes: np.ndarray) -> Rows:
-        """Single steps of `lanes` [k] at `places` [k] of their rings, with their images; scalars [k]."""
+        """Return single steps of `lanes` [k] at `places` [k] of their rings, with their images; scalars [k]."""
         assert self._windows is not None
         assert self._fields is not None
         rows: dict[Path, Any] = {path: values[places, lanes] for path, values in self._windows.rows.items()}
@@ -293,7 +293,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return {path: v.cpu().numpy() if isinstance(v := rows[path], torch.Tensor) else v for path in self._fields}
 
     def _one_step_rows(self) -> Rows | None:
-        """The 1-step transitions of the rows of the last call, in their order."""
+        """Return the 1-step transitions of the rows of the last call, in order."""
         finished = self._finished
         now = None if not finished else self._steps_at(finished.first, finished.lane)
         if self._earlier is None:
@@ -302,24 +302,24 @@ class MultiStepReplayBuffer(ReplayBuffer):
         return earlier if now is None else {path: np.concatenate([v, now[path]]) for path, v in earlier.items()}
 
     def _one_step_lanes(self) -> np.ndarray:
-        """[K] the lanes of `_one_step_rows`."""
+        """Return the lanes [K] of `_one_step_rows`."""
         parts = [] if self._earlier is None else [self._earlier[1]]
         parts += [] if self._finished is None else [self._finished.lane]
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def _published(self, rows: Rows) -> Any:
-        """Rows [k] as a TensorDict under the user's names, scalars [k, 1]."""
+        """Return rows [k] as a TensorDict under the user's names, scalars [k, 1]."""
         assert self._fields is not None
         data = {path: torch.from_numpy(v).reshape(len(v), *self._fields[path].shape) for path, v in rows.items()}
         return to_tensordict(self._named(data), batch_size=[len(next(iter(rows.values())))], device=self.device)
 
     def _keys(self) -> tuple[tuple[str, str, str], ...]:
-        """(engine's name of a field, user's name, argument that says so)."""
+        """Return (internal field name, user's name, argument that sets it)."""
         arguments = {"reward": "reward_key", "done": "done_key", "next_obs": "ns_key"}
         return tuple((role, vars(self)[argument], argument) for role, argument in arguments.items())
 
     def _step_of(self, data: Any) -> Rows:
-        """A batch as checked fields, with a reward, a next observation and done in it."""
+        """Convert a batch to checked fields, with a reward, a next observation and done."""
         own = {key: role for role, key, _ in self._keys() if key != role}
         rows = self._batch_rows(data, {**ROLES, **own})
         names = sorted({self._name(path[0]) for path in rows})
@@ -336,7 +336,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
 
 def _flags(name: str, values: Any, count: int) -> np.ndarray:
-    """`values` as [count] bool."""
+    """Return `values` as [count] bool."""
     values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if values.size != count:
         raise ShapeError(f"{name} needs one value per lane: expected [{count}]; got {list(values.shape)}.")
@@ -344,11 +344,11 @@ def _flags(name: str, values: Any, count: int) -> np.ndarray:
 
 
 class PrioritizedMultiStepReplayBuffer(PrioritizedReplayBuffer, MultiStepReplayBuffer):
-    """Prioritised replay over n-step rows alone: one buffer instead of a prioritised and an n-step one.
+    """Prioritised replay over n-step rows: one buffer instead of a prioritised and an n-step one.
 
     Args:
-        max_size, n_step, gamma: as for `MultiStepReplayBuffer`.
-        alpha, device, dtype, seed: as for `PrioritizedReplayBuffer`. keys: `reward_key`, `done_key`, `ns_key`.
+        max_size, n_step, gamma: see `MultiStepReplayBuffer`.
+        alpha, device, dtype, seed: see `PrioritizedReplayBuffer`. keys: `reward_key`, `done_key`, `ns_key`.
     """
 
     def __init__(

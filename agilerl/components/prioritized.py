@@ -1,4 +1,4 @@
-"""Prioritised replay: what surprised the agent comes back more often, and counts less each time."""
+"""Prioritised replay: transitions with large errors are sampled more often, with smaller weights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agilerl.components.segment_tree import MinTree, SumTree
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.errors import ConfigError, RunError, ShapeError
 
-MIN_PRIORITY = 1e-5  # a row of priority 0 would never be seen again, and its weight would be infinite
+MIN_PRIORITY = 1e-5  # a row of priority 0 would never be sampled, and its weight would be infinite
 
 
 def beta_schedule(start: float, steps_done: float, budget: float) -> float:
-    """Exponent of the importance weights after part of a run (Schaul et al. 2016, arXiv:1511.05952, section 3.4).
+    """Return the importance-sampling exponent after part of a run (Schaul et al. 2016, arXiv:1511.05952, section 3.4).
 
-    beta = start + (1 - start) * steps_done / budget: linear, exactly 1 when the budget is spent, and 1 from there on.
-    The correction is complete only at the end, when it matters: convergence needs unbiased updates.
+    beta = start + (1 - start) * steps_done / budget: linear, exactly 1 when the budget is spent, and constant after.
+    The correction is complete only at the end, where convergence requires unbiased updates.
 
     Args:
         start: beta_0 in [0, 1].
@@ -44,21 +44,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     P(i) = p_i^alpha / sum_k p_k^alpha;   w_i = (N P(i))^-beta / max_j (N P(j))^-beta
 
-    A new row gets the largest priority that any row has had so far (1 at first), so that it is seen soon. The largest
-    weight is taken over all rows in the buffer, not over the batch: a row's weight does not depend on the company in
-    which it was drawn, so members with batches of different sizes see the same correction. Since N and the sum cancel,
+    A new row gets the largest priority so far (1 at first), so that it is sampled soon. The largest weight is taken
+    over
+    all rows in the buffer, not over the batch: a row's weight does not depend on the rest of its batch, so members with
+    different batch sizes get the same correction. Since N and the sum cancel,
     w_i = (min_j p_j^alpha / p_i^alpha)^beta, which is at most 1.
 
-    Departs from the paper: points are drawn independently and not one from each of B equal ranges (appendix B.2.1),
+    Departs from the paper: points are drawn independently rather than one from each of B equal ranges (appendix B.2.1),
     so that a draw has any shape and its first rows do not depend on how many follow; and priorities below 1e-5 count
     as 1e-5.
 
     Two interfaces: published `sample(batch_size, beta)` and `update_priorities(idxs, priorities)`; for the engine
-    `sample_indices`, `gather` and `weights` as well.
+    additionally `sample_indices`, `gather` and `weights`.
 
     Args:
-        max_size: transitions. alpha: how much priorities count, 0 (uniform) or more; 1 is in proportion.
-        device, dtype, seed: as for `ReplayBuffer`.
+        max_size: transitions. alpha: priority exponent, 0 (uniform) or more; 1 is proportional.
+        device, dtype, seed: see `ReplayBuffer`.
 
     Attributes:
         max_priority: the largest priority so far, before the exponent.
@@ -88,7 +89,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._sums, self._minima = SumTree(self.max_size), MinTree(self.max_size)
 
     def reserve(self, rows: int) -> None:
-        """Also room for their priorities."""
+        """Reserve rows and their priorities."""
         super().reserve(rows)
         self._forget()
 
@@ -98,22 +99,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     @property
     def memory_bytes(self) -> int:
-        """As for `ReplayBuffer`, with the two trees: 32 to 64 bytes per transition."""
+        """See `ReplayBuffer.memory_bytes`; includes the two trees: 32 to 64 bytes per transition."""
         return super().memory_bytes + self._sums.memory_bytes + self._minima.memory_bytes
 
     # -- the engine's interface --------------------------------------------------------------------------------------
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
-        """Row numbers `shape` int64, row i with probability P(i), with replacement; RunError if there are none."""
+        """Sample row numbers `shape` int64, row i with probability P(i), with replacement; RunError if empty."""
         if len(self) == 0:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
         return self._sums.find(rng.random(shape) * self._sums.total)
 
     def weights(self, indices: np.ndarray | Tensor, beta: float) -> np.ndarray:
-        """Importance weights of the rows `indices` [...]: float64 [...] in (0, 1], 1 for the least likely row.
+        """Return importance weights of the rows `indices` [...]: float64 [...] in (0, 1], 1 for the least likely row.
 
         Args:
-            indices: rows in the buffer. beta: 0 (no correction) to 1 (full correction), from `beta_schedule`.
+            indices: rows in the buffer. beta: 0 (no correction) to 1 (full correction), see `beta_schedule`.
 
         Raises:
             ConfigError: beta outside of [0, 1].
@@ -124,15 +125,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return np.asarray((self._minima.minimum / scaled) ** beta)
 
     def update_priorities(self, indices: Any, priorities: Any) -> None:
-        """Give the rows `indices` new priorities; where a row comes twice the last one counts.
+        """Set the priorities of the rows `indices`; for duplicates the last one counts.
 
         Args:
             indices: rows in the buffer, any shape, array or tensor.
-            priorities: as many numbers, any shape: absolute TD errors or whatever says how surprising a row was.
+            priorities: as many numbers, any shape: absolute TD errors or another measure of surprise.
 
         Raises:
             ConfigError: a priority is negative, infinite or not a number.
-            ShapeError: not as many priorities as indices, or an index outside of the rows in the buffer.
+            ShapeError: counts differ, or an index outside of the rows in the buffer.
         """
         rows = self._live_rows(indices).reshape(-1)
         values = priorities.detach().cpu().double().numpy() if isinstance(priorities, Tensor) else priorities
@@ -157,7 +158,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     # -- published ---------------------------------------------------------------------------------------------------
 
     def sample(self, batch_size: int, beta: float = 0.4) -> Any:  # type: ignore[override]  # as published
-        """A prioritised sample, with replacement, as copies on the buffer's device.
+        """Return a prioritised sample, with replacement, as copies on the buffer's device.
 
         A TensorDict of batch size [batch_size] with the keys as added, `weights` [B, 1] (importance weights) and
         `idxs` [B, 1] int64 (rows, for `update_priorities`).
@@ -171,12 +172,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
-        """As `ReplayBuffer.state`, with the priorities."""
+        """See `ReplayBuffer.state`; includes the priorities."""
         own = {"alpha": self.alpha, "max_priority": self.max_priority, "scaled": torch.from_numpy(self._live_leaves())}
         return {**super().state(rows=rows), "priorities": own}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """As `ReplayBuffer.load_state`; RunError without priorities or with another alpha: priority^alpha is kept."""
+        """See `ReplayBuffer.load_state`; RunError without priorities or for another alpha: priority^alpha is stored."""
         own = state.get("priorities")
         if own is None:
             raise RunError("the saved buffer has no priorities. fix: load it into a ReplayBuffer.")
@@ -197,7 +198,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _scaled(self, priorities: np.ndarray) -> np.ndarray:
-        """priority^alpha, bounded so that no row is impossible and a full buffer has a finite sum."""
+        """Return priority^alpha, bounded so that every row can be sampled and a full buffer has a finite sum."""
         limits = np.finfo(np.float64)
         with np.errstate(over="ignore", under="ignore"):
             return np.clip(priorities**self.alpha, limits.tiny, limits.max / (2 * self.max_size))

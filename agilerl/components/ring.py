@@ -1,4 +1,4 @@
-"""A ring of rows: the memory, its size and its state, whole or in pieces for a log, under every replay buffer."""
+"""Ring buffer of rows under every replay buffer: memory, size, and state, whole or incremental."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from agilerl.errors import ConfigError, RunError, ShapeError
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment of a buffer.
+    """A point in a buffer's history.
 
     Attributes:
-        log: which life of its contents (`clear` and `load_state` begin another). row: rows ever added before.
-        epoch: of the images placed from then on.
+        log: incarnation of the contents (`clear` and `load_state` start another). row: rows added before.
+        epoch: epoch of subsequently placed images.
     """
 
     log: int
@@ -35,8 +35,8 @@ class Changes:
     """Rows `first` .. `first + count - 1`, counted from the first ever added, and images placed meanwhile.
 
     Attributes:
-        start: place of the first row in the memory; the others follow, round its end.
-        rows: their contents, None without any. frames: images with their numbers, None of a buffer without images.
+        start: place of the first row in memory; the others follow, wrapping around.
+        rows: their contents, None if empty. frames: images with their numbers, None for a buffer without images.
     """
 
     first: int
@@ -47,30 +47,30 @@ class Changes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it."""
+        """Whether there are no changes."""
         return not self.count and (self.frames is None or not len(self.frames["numbers"]))
 
     def tree(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         places = {"first": self.first, "count": self.count, "start": self.start}
         return {**places, "rows": self.rows, "frames": self.frames}
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> Changes:
-        """What `tree` returned."""
+        """Restore the result of `tree`."""
         return cls(**tree)
 
 
 class RowRing:
-    """The last `max_size` rows; the fields and their shapes are those of the first rows.
+    """The last `max_size` rows; fields and shapes are fixed by the first rows.
 
-    Small fields lie side by side in one packed row, the others have memory of their own (`RowStore`). If the first rows
-    come by lanes (`write`), large observations are kept once (`FrameStore`): a row then has the numbers of its two
-    frames, 16 bytes, and there is one frame per transition, one more per episode, and those on the way.
+    Small fields are stored side by side in one packed row, the others separately (`RowStore`). If the first rows are
+    written by lane (`write`), large observations are stored once (`FrameStore`): a row then holds its two frame
+    numbers, 16 bytes, and there is one frame per transition, one more per episode, and those in transit.
 
     Args:
-        max_size: rows. device: where the memory is.
-        dtype: of floating-point fields: float32, float64 or float16.
+        max_size: rows. device: device of the memory.
+        dtype: dtype of floating-point fields: float32, float64 or float16.
     """
 
     def __init__(self, max_size: int | None, device: torch.device, dtype: torch.dtype) -> None:
@@ -82,19 +82,19 @@ class RowRing:
         self.device, self.dtype = device, dtype
         self.counter = 0
         self._names: dict[str, str] = {}  # role -> the user's name for it
-        self._fields: dict[Path, Field] | None = None  # as they come in and go out
+        self._fields: dict[Path, Field] | None = None  # as passed in and out
         self._frames: FrameStore | None = None
-        self._store: RowStore | None = None  # made with the first rows, frame numbers in place of images
+        self._store: RowStore | None = None  # created with the first rows, frame numbers instead of images
         self._size = 0
         self._position = 0
-        self._log = 0  # which life of the contents: marks of another one say nothing about this one
-        self._oldest_row = 0  # rows before this one are not there, although there would be room for them
+        self._log = 0  # incarnation of the contents: marks of another one are invalid
+        self._oldest_row = 0  # earlier rows are missing, although there would be room for them
 
     def __len__(self) -> int:
         return self._size
 
     def __repr__(self) -> str:
-        """How full it is, what a row holds, how much memory it takes."""
+        """Summarise fill level, fields and memory."""
         fields = self._fields or {}
         held = ", ".join(f"{'.'.join(map(str, self._named_path(path)))} {list(f.shape)}" for path, f in fields.items())
         return (
@@ -107,7 +107,7 @@ class RowRing:
 
     @property
     def size(self) -> int:
-        """Transitions in the buffer now; at most `max_size`. (`counter` is the number ever added.)"""
+        """Transitions in the buffer; at most `max_size`. (`counter` is the number ever added.)"""
         return self._size
 
     @size.setter
@@ -124,14 +124,14 @@ class RowRing:
 
     @property
     def initialized(self) -> bool:
-        """Whether the fields are known: something has been added."""
+        """Whether the fields are known, that is, something has been added."""
         return self._fields is not None
 
     @property
     def storage(self) -> Any:
-        """The whole memory as a TensorDict of batch size [max_size], unwritten rows too; None if new.
+        """The whole memory as a TensorDict of batch size [max_size], including unwritten rows; None if new.
 
-        The values are views, except for observations that are kept once: those are copies.
+        The values are views, except for deduplicated observations, which are copies.
         """
         if self._store is None:
             return None
@@ -144,26 +144,26 @@ class RowRing:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the rows and their frames take, of all `max_size` rows."""
+        """Bytes of the rows and their frames, for all `max_size` rows."""
         rows = 0 if self._store is None else self._store.memory_bytes
         return rows + (0 if self._frames is None else self._frames.memory_bytes)
 
     def clear(self) -> None:
-        """Forget everything, the fields too."""
+        """Discard all contents, including the fields."""
         self._store, self._size, self._position, self.counter = None, 0, 0, 0
         self._fields, self._frames, self._names = None, None, {}
         self._log, self._oldest_row = self._log + 1, 0
 
     def reserve(self, rows: int) -> None:
-        """Make room for `rows` rows where there is less; of an empty buffer alone."""
+        """Grow to at least `rows` rows; only for an empty buffer."""
         if self._store is not None:
             raise RunError("a buffer that holds rows cannot grow. fix: clear() it first, or make it larger.")
         self.max_size = max(self.max_size, rows)
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
-        """Contents and counters as nested dicts of tensors, numbers and strings; a copy.
+        """Return a copy of contents and counters as nested dicts of tensors, numbers and strings.
 
-        `rows=False` leaves out the rows and images themselves, which `changes` gives piece by piece.
+        `rows=False` omits rows and images, which `changes` returns incrementally.
         """
         stored = max(self._size, self._position) if rows else 0
         return {
@@ -179,9 +179,9 @@ class RowRing:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Become the buffer that `state()` was taken from, to the bit; RunError if `max_size` is another one.
+        """Restore the buffer from `state()`, bit for bit; RunError if `max_size` differs.
 
-        After a state without rows, `load_changes` of every piece since the oldest row brings them back.
+        After a state without rows, restore them with `load_changes` of every piece since the oldest row.
         """
         if state["max_size"] != self.max_size:
             sizes = f"max_size {state['max_size']}, this one {self.max_size}"
@@ -195,31 +195,31 @@ class RowRing:
         self._log, self._oldest_row = self._log + 1, state.get("oldest_row", 0)
 
     # -- in pieces, for a log ----------------------------------------------------------------------------------------
-    # Rows are numbered from the first one ever added. Row r lies `counter - r` places before the next one to be
-    # written, so that a ring that is put together again samples the same rows for the same draws.
+    # Rows are numbered from the first one ever added. Row r lies `counter - r` places before the next write position,
+    # so that a reassembled ring samples the same rows for the same draws.
 
     def _oldest(self) -> int:
-        """The oldest row in the memory."""
+        """Return the number of the oldest row in memory."""
         return max(self._oldest_row, self.counter - self.max_size)
 
     def in_order(self) -> np.ndarray:
-        """Where the rows in the memory lie, oldest first: [size] int64."""
+        """Return the places of the rows in memory, oldest first: [size] int64."""
         return self._places(np.arange(self.counter - self._size, self.counter))
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
-        """Where the rows of these numbers lie."""
+        """Return the places of the rows with these numbers."""
         return np.asarray((self._position - self.counter + rows) % self.max_size)
 
     def mark(self) -> Mark:
-        """This moment, from which `changes` goes on."""
+        """Return the current point in history, as argument of `changes`."""
         return Mark(self._log, self.counter, 0 if self._frames is None else self._frames.next_epoch())
 
     def needs(self) -> Mark:
-        """The oldest row and the oldest image that are still in the buffer."""
+        """Return the mark of the oldest row and the oldest image still in the buffer."""
         return Mark(self._log, self._oldest(), 0 if self._frames is None else self._frames.oldest_epoch())
 
     def changes(self, since: Mark | None = None) -> Changes:
-        """The rows added, and the images placed, since a mark; all that there are where it is not of these contents."""
+        """Return rows added and images placed since a mark; all current ones if the mark is from other contents."""
         known = since if since is not None and since.log == self._log else Mark(self._log, 0, 0)
         first = max(known.row, self._oldest())
         count = self.counter - first
@@ -229,14 +229,14 @@ class RowRing:
         return Changes(first, count, int(places[0]), rows, frames)
 
     def load_changes(self, changes: Changes) -> None:
-        """Put back what `changes` returned, oldest first, into a buffer that has loaded the state without rows."""
+        """Restore the results of `changes`, oldest first, into a buffer that has loaded the state without rows."""
         if changes.rows is not None and self._store is not None:
             self._store.load_piece(changes.start, changes.rows)
         if changes.frames is not None and self._frames is not None:
             self._frames.load_placed(changes.frames)
 
     def rows_in(self, pieces: Sequence[Changes]) -> np.ndarray:
-        """Numbers of the rows that these pieces hold in full, with their images; they have been loaded."""
+        """Return the numbers of rows that these loaded pieces contain completely, including images."""
         ranges = [np.arange(max(p.first, self._oldest()), p.first + p.count) for p in pieces]
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *ranges]))
         if self._frames is None or self._store is None:
@@ -247,7 +247,7 @@ class RowRing:
         return np.asarray(rows[whole[named[0]] & whole[named[1]]])
 
     def keep_rows(self, rows: np.ndarray) -> None:
-        """Forget all rows but these; they move together, to the front of the memory, in their order."""
+        """Discard all rows but these; they are moved to the front of the memory, in order."""
         count = len(rows)
         if self._store is not None:
             self._store.load_piece(0, self._store.piece(self._places(rows)))
@@ -256,13 +256,13 @@ class RowRing:
         if self._frames is not None and self._store is not None:
             own = self._store.own
             for path in (FRAME, NEXT_FRAME):
-                own[path][self._size :] = 0  # what is written there later gives back what it replaces
+                own[path][self._size :] = 0  # a later write there releases what it replaces
             self._frames.recount([own[path][: self._size].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)])
 
     # -- rows in and out -----------------------------------------------------------------------------------------
 
     def _check(self, rows: Rows, in_lanes: bool) -> None:
-        """Fix the fields at the first rows, and check further ones; `in_lanes`: row l follows on row l before."""
+        """Fix the fields at the first rows, and check further ones; `in_lanes`: row l continues row l before."""
         if self._fields is None:
             fields = {field.path: field for field in plan(rows, self.dtype)}
             check_rows(fields, rows, self.dtype)
@@ -273,16 +273,16 @@ class RowRing:
             check_rows(self._fields, rows, self.dtype)
 
     def _kept_fields(self) -> dict[Path, Field]:
-        """The fields that come out."""
+        """Fields as returned to the caller."""
         return self._fields or {}
 
     def _release(self, rows: Rows) -> None:
-        """Give back the references to frames that came with interned rows."""
+        """Release the frame references of interned rows."""
         if self._frames is not None:
             self._frames.release(frames_in(rows))
 
     def _append(self, rows: Rows) -> int:
-        """Put checked, interned rows behind the newest ones; returns how many were given."""
+        """Append checked, interned rows; return how many were given."""
         if self._store is None:
             self._store = RowStore(plan(rows, self.dtype), self.max_size, self.dtype, self.device)
         count = added = len(next(iter(rows.values())))
@@ -303,7 +303,7 @@ class RowRing:
         return added
 
     def _put(self, start: int, rows: Rows, count: int) -> None:
-        """Write `count` rows to start, start + 1, ...; subclasses follow what is written by extending this."""
+        """Write `count` rows to start, start + 1, ...; subclasses extend this to track writes."""
         assert self._store is not None
         if self._frames is not None:
             own = self._store.own
@@ -313,7 +313,7 @@ class RowRing:
         self._store.write(start, rows)
 
     def _gather(self, indices: np.ndarray | Tensor) -> dict[Path, Tensor]:
-        """Every field [..., *shape] of the rows `indices` [...], packed ones in the ring's dtype; no memory shared."""
+        """Return every field [..., *shape] of the rows `indices` [...], packed ones in the ring's dtype; copies."""
         assert self._store is not None
         data = self._store.gather(indices)
         if self._frames is not None:
@@ -321,10 +321,10 @@ class RowRing:
         return {path: data[path] for path in self._kept_fields()}
 
     def _resized(self, before: int) -> None:
-        """The user has set `size`, which was `before`."""
+        """Hook after the user has set `size`, which was `before`."""
 
     def _live_rows(self, indices: Any) -> np.ndarray:
-        """`indices` of any shape, array or tensor, as int64; ShapeError unless all are rows in the buffer."""
+        """Return `indices` of any shape, array or tensor, as int64; ShapeError unless all are rows in the buffer."""
         index = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
         if index.size and index.dtype.kind not in "iu":
             raise ShapeError(f"row indices must be integers; got {index.dtype}. fix: the `idxs` of a sample.")
@@ -334,7 +334,7 @@ class RowRing:
         return index.astype(np.int64, copy=False)
 
     def _named(self, data: Mapping[Path, Tensor]) -> dict[str, Any]:
-        """Fields by path as nested dicts under the names that they were added with."""
+        """Convert fields by path to nested dicts under their original names."""
         out: dict[str, Any] = {}
         for (role, *rest), values in data.items():
             put(out, (self._name(role), *rest), values)

@@ -1,4 +1,4 @@
-"""The published rollout buffer: what a hand-written loop fills, over the store that the learners read."""
+"""Published rollout buffer for custom loops, on top of the store that learners read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PUBLISHED = {  # key of `get` -> field of the store
 
 
 class RolloutBuffer(RolloutStore):
-    """Rollouts of one agent in E environments, filled by hand or by `collect_rollouts`.
+    """Rollouts of one agent in E environments, filled manually or by `collect_rollouts`.
 
         buffer.add(obs, action, reward, done, value, log_prob)       # in every vector step
         buffer.compute_returns_and_advantages(last_value, last_done)
@@ -39,20 +39,20 @@ class RolloutBuffer(RolloutStore):
 
     Args:
         capacity: T, vector steps. num_envs: E.
-        observation_space, action_space: of one environment.
-        device: where `get_tensor_batch` puts its tensors.
-        gae_lambda, gamma: λ and γ of `compute_returns_and_advantages`; an agent keeps those of its own buffer at its
+        observation_space, action_space: spaces of one environment.
+        device: device of `get_tensor_batch`.
+        gae_lambda, gamma: λ and γ of `compute_returns_and_advantages`; an agent keeps those of its buffer equal to its
             own.
-        recurrent: whether hidden states are kept, which `hidden_state_architecture` then describes: key -> (layers,
-            units), or (layers, E, units) as published.
-        use_gae: False takes Monte-Carlo returns, bootstrapped at the end: λ = 1.
-        wrap_at_capacity: a full buffer forgets its oldest step for a new one; else adding to it is an error.
-        max_seq_len, bptt_sequence_type: kept as attributes; how sequences are cut is the agent's to say.
-        seed: of the rows that `get(n)` draws.
+        recurrent: whether hidden states are stored, described by `hidden_state_architecture`: key -> (layers, units),
+            or (layers, E, units) as published.
+        use_gae: False uses Monte-Carlo returns, bootstrapped at the end: λ = 1.
+        wrap_at_capacity: a full buffer overwrites its oldest step; otherwise adding to it is an error.
+        max_seq_len, bptt_sequence_type: stored only; the agent decides how sequences are cut.
+        seed: seed of the rows sampled by `get(n)`.
 
     Attributes:
-        advantages, returns: [T, E], once they are computed; None before.
-        others: as of `RolloutStore`.
+        advantages, returns: [T, E] after they are computed; None before.
+        others: see `RolloutStore`.
 
     Raises:
         ConfigError: a capacity or number of environments below 1, or a recurrent buffer without an architecture.
@@ -86,11 +86,11 @@ class RolloutBuffer(RolloutStore):
 
     @property
     def pos(self) -> int:
-        """Where the next vector step goes: the number of steps stored, and from 0 again where the buffer wraps."""
+        """Index of the next vector step: the number of stored steps, restarting at 0 if the buffer wraps."""
         return self._added % self.capacity if self.wrap_at_capacity else self.position
 
     def size(self) -> int:
-        """Transitions stored, of all environments."""
+        """Stored transitions of all environments."""
         return self.position * self.num_envs
 
     # -- in ----------------------------------------------------------------------------------------------------------
@@ -101,21 +101,20 @@ class RolloutBuffer(RolloutStore):
         next_hidden_state: Mapping[str, Any] | None = None, episode_start: Any = None, action_mask: Any = None,
         *, terminated: Any = None, truncated: Any = None, **more: Any,
     ) -> None:  # fmt: skip
-        """Store one vector step; arrays or tensors with a leading axis of E, which a single environment may leave out.
+        """Store one vector step; arrays or tensors with a leading axis of E, optional for a single environment.
 
         Args:
-            obs: before the step. action, log_prob: what `get_action` returned for it. reward: of the step.
-            done: whether the step ended the episode. It counts as termination, unless `truncated` says otherwise.
+            obs: before the step. action, log_prob: result of `get_action` for it. reward: of the step.
+            done: whether the step ended the episode. It counts as termination unless `truncated` is given.
             value: V(obs).
-            next_obs: after the step. That of the last step is bootstrapped from where
-                `compute_returns_and_advantages` is not called; read, too, where `truncated`: there it is the FINAL
-                observation, before any reset.
+            next_obs: after the step. That of the last step is used to bootstrap if `compute_returns_and_advantages` is
+                not called; also read where `truncated`, where it is the FINAL observation, before any reset.
             hidden_state: of a recurrent agent, key -> [layers, E, units], before the step.
-            next_hidden_state: published; not kept, since it is the `hidden_state` of the next step, or zeros.
-            episode_start: whether this step is the first one of an episode: the step before then ended one.
-            action_mask: [E, W], 1 = legal, where it was acted by one: in any form that `envs.masks` reads.
-            terminated, truncated: what `done` does not tell apart.
-            more: as of `RolloutStore.add`.
+            next_hidden_state: published; not stored, since it is the `hidden_state` of the next step, or zeros.
+            episode_start: whether this step is the first of an episode: the step before then ended one.
+            action_mask: [E, W], 1 = legal, if an action mask was applied: in any form that `envs.masks` reads.
+            terminated, truncated: separate the two meanings of `done`.
+            more: see `RolloutStore.add`.
 
         Raises:
             ShapeError: the buffer is full, a value is missing, or rows do not fit.
@@ -174,16 +173,16 @@ class RolloutBuffer(RolloutStore):
         return np.broadcast_to(found, (self.num_envs,)).copy()
 
     def _numbers(self, given: Any) -> np.ndarray:
-        """One number for each environment [E]."""
+        """Return one number per environment [E]."""
         found = _array(given).reshape(-1)
         if len(found) != self.num_envs:
             raise ShapeError(f"the rollout buffer got {len(found)} numbers for {self.num_envs} environments.")
         return found if found.dtype.kind == "f" else found.astype(np.float32)
 
     def _actions(self, given: Any) -> np.ndarray:
-        """Actions [E, *shape], as integers where they number choices."""
+        """Return actions [E, *shape], as integers for discrete ones."""
         found, shape = _array(given), tuple(self.action_space.shape or ())
-        if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # rows of numbers
+        if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # flat numeric rows
             shape = (sum(int(np.prod(part.shape, dtype=int)) for part in leaves(nested(self.action_space))),)
         if found.size != self.num_envs * int(np.prod(shape, dtype=int)):
             raise ShapeError(
@@ -195,7 +194,7 @@ class RolloutBuffer(RolloutStore):
         return found.astype(np.int64) if choices else found
 
     def _batched(self, obs: Any) -> Any:
-        """Observations [E, ...]; one of a single environment gets its axis."""
+        """Return observations [E, ...], adding the axis for a single environment."""
         arrays = map_leaves(_array, obs)
         shape = next(leaves(trees.stack(self.observation_space, [self.observation_space.sample()]))).shape[1:]
         alone = self.num_envs == 1 and next(leaves(arrays)).shape == shape
@@ -204,17 +203,16 @@ class RolloutBuffer(RolloutStore):
     # -- returns -----------------------------------------------------------------------------------------------------
 
     def compute_returns_and_advantages(self, last_value: Any, last_done: Any = None) -> None:
-        """Advantages and returns of everything that is stored, in float64, into `advantages` and `returns` [T, E].
+        """Compute advantages and returns of all stored steps, in float64, into `advantages` and `returns` [T, E].
 
-        A step that ended an episode has no value behind it, and the trace of what follows stops at it; see
-        `losses.returns.gae`.
+        A step that ended an episode is not bootstrapped and cuts the trace; see `losses.returns.gae`.
 
         Args:
             last_value: [E] value of the observation after the last step.
-            last_done: [E] whether the last step ended the episode; what its `done` said otherwise.
+            last_done: [E] whether the last step ended the episode; overrides its `done`.
 
         Raises:
-            ShapeError: nothing is stored, or a value that is needed is not known.
+            ShapeError: nothing is stored, or a required value is unknown.
         """
         if not self.position:
             raise ShapeError("the rollout buffer is empty: there is nothing to compute. fix: add(...) first.")
@@ -247,17 +245,17 @@ class RolloutBuffer(RolloutStore):
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def get(self, batch_size: int | None = None) -> dict[str, Any]:
-        """What is stored, step by step and in each of them environment by environment: arrays [T·E, ...], copies.
+        """Return the stored transitions, by step and then by environment: copied arrays [T·E, ...].
 
-        Keys: observations (nested as the space is), actions, rewards, dones, values, log_probs; with recurrent agents
-        hidden_states (key -> [T·E, layers, units]); where masks were added, action_masks [T·E, W] bool, all True in
-        steps without one; once computed, advantages and returns.
+        Keys: observations (nested like the space), actions, rewards, dones, values, log_probs; for recurrent agents
+        hidden_states (key -> [T·E, layers, units]); if masks were added, action_masks [T·E, W] bool, all True in steps
+        without one; once computed, advantages and returns.
 
         Args:
-            batch_size: so many rows, drawn without replacement; None takes all.
+            batch_size: number of rows, sampled without replacement; None returns all.
 
         Returns:
-            An empty dictionary where nothing is stored.
+            An empty dictionary if nothing is stored.
         """
         if not self.position:
             return {}
@@ -280,7 +278,7 @@ class RolloutBuffer(RolloutStore):
         return {key: map_leaves(lambda x: x[rows], x) for key, x in flat.items()}
 
     def get_tensor_batch(self, batch_size: int | None = None, device: str | torch.device | None = None) -> TensorDict:
-        """As `get`, as a TensorDict on `device`, the buffer's own by default; `batch_size` [n]."""
+        """Return `get` as a TensorDict on `device`, by default the buffer's; `batch_size` [n]."""
         rows = self.get(batch_size)
         count = len(rows["rewards"]) if rows else 0
         return to_tensordict(rows, batch_size=[count], device=self.device if device is None else device)

@@ -1,6 +1,6 @@
-"""Rollouts of one policy, or of several in lockstep, in one contiguous block of memory: what learners read.
+"""Rollouts of one policy, or several in lockstep, in one contiguous block of memory for learners.
 
-The published buffer, which a loop of one's own fills, is `rollout_buffer.RolloutBuffer`.
+See `rollout_buffer.RolloutBuffer` for the published buffer of custom loops.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ALIGNMENT = 64  # bytes: a cache line
 
 @dataclass(frozen=True)
 class Truncation:
-    """Lanes that a time limit cut off in one vector step.
+    """Lanes truncated by a time limit in one vector step.
 
     Attributes:
         step: vector step in the rollout. lanes: [k]. obs: [k, ...] their FINAL observations.
-        value: [k] of these, where they were known at once (recurrent policies); else None.
+        value: [k] of these, if known immediately (recurrent policies); else None.
     """
 
     step: int
@@ -37,28 +37,28 @@ class Truncation:
 class RolloutStore:
     """T vector steps of L lanes, in the data's own dtypes.
 
-    Nothing is stored that learning does not read: the next observation of a step is the observation of the following
-    one, and only where a time limit cut an episode off its FINAL observation is kept, beside the block.
+    Only data needed for learning are stored. The next observation of a step is the observation of the following one;
+    the FINAL observation is stored only where a time limit truncated an episode, outside of the block.
 
     Args:
-        capacity: T. num_envs: L, lanes (of all members, where several share a buffer).
-        observation_space, action_space: of one environment.
-        hidden_state_architecture: key -> (layers, units) of a recurrent policy, kept from before every step.
-        num_legal: length of the mask of legal actions to keep; 0 for none.
-        agents: M of a team's rollouts: reward, both ends, valid, log_prob and value then have an axis more, [L, M];
-            0 for those of one agent.
+        capacity: T. num_envs: L, lanes (of all members that share a buffer).
+        observation_space, action_space: spaces of one environment.
+        hidden_state_architecture: key -> (layers, units) of a recurrent policy, stored before every step.
+        num_legal: length of the stored action mask; 0 for none.
+        agents: M for multi-agent rollouts: reward, both ends, valid, log_prob and value then have an additional axis,
+            [L, M]; 0 for a single agent.
 
     Attributes:
-        position: vector steps stored.
-        fields: name -> [T, L, ...] views of the block (obs nested as the space is): obs, action, reward, terminated,
-            truncated, valid (False where a row is not a transition), log_prob, value, and, where asked for, legal and
+        position: stored vector steps.
+        fields: name -> [T, L, ...] views of the block (obs nested like the space): obs, action, reward, terminated,
+            truncated, valid (False where a row is not a transition), log_prob, value, and, if requested, legal and
             hidden (key -> [T, L, layers, units]).
-        truncations: in the order in which they occurred.
+        truncations: in order of occurrence.
         values_known: whether the values of all steps were stored.
-        last_obs: [L, ...] what followed the last step. last_value: [L], where it was known at once.
+        last_obs: [L, ...] observation after the last step. last_value: [L], if known immediately.
     """
 
-    use_gae = True  # False: Monte-Carlo returns, which are those of λ = 1
+    use_gae = True  # False: Monte-Carlo returns, that is λ = 1
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class RolloutStore:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what is stored; the memory stays."""
+        """Discard the stored steps; the memory is kept."""
         self.position = 0
         self.truncations: list[Truncation] = []
         self.values_known = True
@@ -98,7 +98,7 @@ class RolloutStore:
         return self.position
 
     def __repr__(self) -> str:
-        """How full it is, what it holds, how much memory it takes."""
+        """Summarise fill level, fields and memory."""
         held = ", ".join(self.fields) or "not known before the first step"
         return (
             f"{type(self).__name__}: {self.position:,} of {self.capacity:,} vector steps x {self.num_envs} lanes, "
@@ -126,7 +126,7 @@ class RolloutStore:
         Args:
             obs: [L, ...] before the step. action, reward, log_prob: [L, ...].
             terminated, truncated: [L] bool, of this step.
-            value: [L] of `obs`; may come later, by writing into `fields["value"]`.
+            value: [L] of `obs`; may be written later into `fields["value"]`.
             final_obs: [L, ...] after the step and before any reset; read where `truncated`.
             final_value: [L] of `final_obs`, for policies whose values need more than the observation.
             valid: [L] bool, False where the row is not a transition; all by default.
@@ -147,7 +147,7 @@ class RolloutStore:
             self.values_known = False
         else:
             now["value"] = value
-        if legal is not None and self.fields.get("legal") is None:  # the first mask: before, everything was legal
+        if legal is not None and self.fields.get("legal") is None:  # first mask: everything was legal before
             self.num_legal = legal.shape[-1]
             self.fields["legal"] = np.ones((self.capacity, *legal.shape), bool)
         if self.num_legal:
@@ -179,7 +179,7 @@ class RolloutStore:
                 self._put(field[key], rows[key], f"{name}/{key}")
 
     def _allocate(self, obs: Any, action: np.ndarray, log_prob: np.ndarray) -> None:
-        """Lay the fields out in one block, after the first rows that come."""
+        """Allocate the fields in one block, with the layout of the first rows."""
         lanes = self.num_envs
         flag = np.zeros((lanes, self.agents) if self.agents else lanes, bool)
         rows: dict[str, Any] = {"obs": obs, "action": action, "reward": np.zeros(flag.shape)}
@@ -201,5 +201,5 @@ class RolloutStore:
         self.fields = map_leaves(view, rows)
 
     def stored(self, name: str) -> Any:
-        """The steps stored so far of one field, [position, L, ...] views."""
+        """Return views [position, L, ...] of the stored steps of one field."""
         return map_leaves(lambda x: x[: self.position], self.fields[name])

@@ -1,4 +1,4 @@
-"""Rows of experience in preallocated memory: small numeric fields packed into one array, images in their own."""
+"""Rows of experience in preallocated memory: small numeric fields packed into one array, images separately."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from agilerl.tree import untuple
 Path = tuple[str, ...]
 Rows = dict[Path, np.ndarray]
 
-# Integer fields that are packed as floating point: their values are small and exact there (checked at every write).
+# Integer fields packed as floating point: their values are small and exact there (checked at every write).
 PACKED_INTEGERS = {"action", "done"}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How one field is kept.
+    """Storage of one field.
 
     Attributes:
         path: keys from the outside in, such as ("obs", "camera"). shape: of one row; (1,) for scalars.
-        dtype: that comes out again. is_scalar: the rows were given without a trailing axis.
-        columns: (first, last + 1) in the packed rows; None for a field with memory of its own.
+        dtype: output dtype. is_scalar: rows were given without a trailing axis.
+        columns: (first, last + 1) in the packed rows; None for a separately stored field.
     """
 
     path: Path
@@ -50,26 +50,26 @@ class Field:
         return "/".join(self.path)
 
     def state(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         columns = None if self.columns is None else list(self.columns)
         kind = {"dtype": str(self.dtype).removeprefix("torch."), "is_scalar": self.is_scalar}
         return {"path": list(self.path), "shape": list(self.shape), **kind, "columns": columns}
 
     @classmethod
     def from_state(cls, entry: Mapping[str, Any]) -> Field:
-        """The field that `state` described."""
+        """Restore the field from `state`."""
         columns = None if entry["columns"] is None else (entry["columns"][0], entry["columns"][1])
         dtype = getattr(torch, entry["dtype"])
         return cls(tuple(entry["path"]), tuple(entry["shape"]), dtype, entry["is_scalar"], columns)
 
 
 def plan(rows: Rows, dtype: torch.dtype) -> tuple[Field, ...]:
-    """The fields for data like `rows` ([n, ...] arrays); floating-point ones are kept in `dtype`."""
+    """Plan the fields for data like `rows` ([n, ...] arrays); floating-point ones are stored in `dtype`."""
     fields, width = [], 0
     for path, values in rows.items():
         shape = values.shape[1:] or (1,)
         kind = torch.from_numpy(np.empty(0, values.dtype)).dtype
-        # A reward given as an integer once may be a fraction the next time; the others keep what they are.
+        # An integer reward may be a fraction in later rows; other fields keep their dtype.
         kept = dtype if kind.is_floating_point or path[0] == "reward" else kind
         is_packed = len(shape) == 1 and (kept.is_floating_point or kept == torch.bool or path[0] in PACKED_INTEGERS)
         columns = (width, width + shape[0]) if is_packed else None
@@ -79,11 +79,11 @@ def plan(rows: Rows, dtype: torch.dtype) -> tuple[Field, ...]:
 
 
 def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> int:
-    """The number of rows, after checking that their fields and shapes are those of `fields`.
+    """Check that `rows` match `fields` and their shapes; return the number of rows.
 
     Raises:
-        ShapeError: other fields, other shapes, unequal counts, or an integer that is not exact in `dtype`.
-        ReplayError: NaN or Inf: one such row would poison every member that samples it.
+        ShapeError: other fields or shapes, unequal counts, or an integer that is not exact in `dtype`.
+        ReplayError: NaN or Inf: one such row would corrupt every member that samples it.
     """
     if rows.keys() != fields.keys():
         missing, extra = fields.keys() - rows.keys(), rows.keys() - fields.keys()
@@ -104,7 +104,7 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
         count = len(values)
         if values.dtype.kind == "f":
             flat = values.reshape(-1)
-            # One product in place of two passes; where it overflows, the passes say whether that was its own doing.
+            # One product instead of two passes; if it overflows, the passes check the values themselves.
             if not math.sqrt(np.vdot(flat, flat)) <= field.largest:
                 _check_finite(field, values)
         if field.columns and not field.dtype.is_floating_point and values.dtype.kind in "iu":
@@ -131,7 +131,7 @@ class RowStore:
 
     Args:
         fields: from `plan`. max_size: rows. dtype: of the packed array.
-        device: where the memory is; rows come from and indices may be on the host.
+        device: device of the memory; rows come from and indices may be on the host.
     """
 
     def __init__(self, fields: tuple[Field, ...], max_size: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -151,13 +151,13 @@ class RowStore:
         return sum(tensor.nbytes for tensor in (self.packed, *self.own.values()))
 
     def _bind(self) -> None:
-        """Host arrays that are views of the tensors' memory: NumPy slices cost a tenth of torch's."""
+        """Create host arrays that view the tensors' memory: NumPy slices cost a tenth of torch's."""
         on_host = self.device.type == "cpu"
         self._packed_view = self.packed.numpy() if on_host else None
         self._own_views = {path: tensor.numpy() for path, tensor in self.own.items()} if on_host else None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A view would be copied apart from its tensor by pickle and deepcopy: it is made anew instead.
+        # Pickle and deepcopy would detach a view from its tensor: it is recreated instead.
         return {key: value for key, value in self.__dict__.items() if not key.endswith(("_view", "_views"))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -201,26 +201,26 @@ class RowStore:
         return {field.path: next(parts) if field.columns else own[field.path] for field in self.fields}
 
     def views(self) -> dict[Path, Tensor]:
-        """Every field [max_size, *shape]: views of the memory (packed ones in the store's dtype)."""
+        """Return every field [max_size, *shape]: views of the memory (packed ones in the store's dtype)."""
         return {
             field.path: self.packed[:, field.columns[0] : field.columns[1]] if field.columns else self.own[field.path]
             for field in self.fields
         }
 
     def state(self, size: int) -> dict[str, Any]:
-        """The first `size` rows (copied) and the fields, as plain data."""
+        """Return the first `size` rows (copied) and the fields, as plain data."""
         fields = [field.state() for field in self.fields]
         own = {"/".join(path): tensor[:size].clone() for path, tensor in self.own.items()}
         return {"fields": fields, "packed": self.packed[:size].clone(), "own": own}
 
     def piece(self, places: np.ndarray) -> dict[str, Any]:
-        """Copies of the rows at `places`: tensors on the host."""
+        """Return copies of the rows at `places`: tensors on the host."""
         index = torch.from_numpy(places).to(self.device)
         own = {"/".join(path): tensor[index].cpu() for path, tensor in self.own.items()}
         return {"packed": self.packed[index].cpu(), "own": own}
 
     def load_piece(self, start: int, piece: Mapping[str, Any]) -> None:
-        """Write what `piece` returned to `start` and the places behind it."""
+        """Write the result of `piece` to `start` and the following places."""
         index = ((start + torch.arange(len(piece["packed"]))) % self.max_size).to(self.device)
         self.packed[index] = piece["packed"].to(self.device)
         for path, tensor in self.own.items():
@@ -228,7 +228,7 @@ class RowStore:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], max_size: int, dtype: torch.dtype, device: torch.device) -> RowStore:
-        """A store with the rows of `state`, which are at most `max_size`."""
+        """Restore a store with the rows of `state`, at most `max_size`."""
         fields = tuple(Field.from_state(entry) for entry in state["fields"])
         store = cls(fields, max_size, dtype, device)
         store.load_piece(0, state)
@@ -236,7 +236,7 @@ class RowStore:
 
 
 def flatten(path: Path, value: Any, rows: Rows) -> None:
-    """Leaves of `value` into `rows` as host arrays [n, ...], by path."""
+    """Collect the leaves of `value` in `rows` as host arrays [n, ...], by path."""
     if isinstance(value, np.ndarray):
         rows[path] = value
     elif isinstance(value, Tensor):
@@ -258,5 +258,5 @@ def put(out: dict[str, Any], path: Sequence[str], values: Any) -> None:
 
 
 def numpy_dtype(dtype: torch.dtype) -> Any:
-    """NumPy's name for a torch dtype."""
+    """Return the NumPy dtype for a torch dtype."""
     return torch.empty(0, dtype=dtype).numpy().dtype

@@ -10,14 +10,14 @@ from agilerl.ranks import Ranks
 
 
 class RunningMeanStd:
-    """Mean and variance of everything seen, updated batch by batch.
+    """Running mean and variance, updated batch by batch.
 
     Batches are merged as in Chan, Golub and LeVeque 1983 (The American Statistician 37, equations 1.5a and 1.5b), so
     the order and size of the batches do not matter beyond rounding.
 
     Attributes:
-        mean, var: [*shape] float64; 0 and 1 before anything was seen. count: rows seen.
-        epsilon: added to the variance where values are scaled.
+        mean, var: [*shape] float64; initially 0 and 1. count: rows seen.
+        epsilon: added to the variance when values are scaled.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), epsilon: float = 1e-4) -> None:
@@ -25,13 +25,13 @@ class RunningMeanStd:
         self.count, self.epsilon = 0, epsilon
 
     def update(self, values: np.ndarray) -> None:
-        """Take in [B, *shape]."""
+        """Update with a batch [B, *shape]."""
         values = np.asarray(values, dtype=np.float64)
         if len(values):
             self.merge(values.mean(axis=0), values.var(axis=0), len(values))
 
     def merge(self, mean: np.ndarray, var: np.ndarray, rows: int) -> None:
-        """Take in `rows` rows with this mean and variance [*shape]."""
+        """Merge `rows` rows with this mean and variance [*shape]."""
         if self.mean.shape != np.shape(mean) and not self.count:
             self.mean, self.var = np.zeros(np.shape(mean)), np.ones(np.shape(mean))
         delta, total = mean - self.mean, self.count + rows
@@ -39,7 +39,7 @@ class RunningMeanStd:
         self.mean, self.var, self.count = self.mean + delta * rows / total, squares / total, total
 
     def update_over(self, ranks: Ranks, values: np.ndarray, shape: tuple[int, ...] = ()) -> None:
-        """As `update`, of the values [B, *shape] of all ranks, rank by rank; any of them may have none."""
+        """Update with the values [B, *shape] of all ranks, rank by rank; B may be 0 on some."""
         if ranks.size == 1:
             self.update(values)
             return
@@ -53,15 +53,15 @@ class RunningMeanStd:
                 self.merge(mean, var, count)
 
     def normalise(self, values: Any) -> np.ndarray:
-        """(x − mean) / sqrt(var + epsilon), float32; the argument is left as it is."""
+        """Return (x − mean) / sqrt(var + epsilon) as float32; the argument is unchanged."""
         scaled: np.ndarray = (np.asarray(values) - self.mean) / np.sqrt(self.var + self.epsilon)
         return scaled.astype(np.float32)
 
     def state(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": self.count, "epsilon": self.epsilon}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Become what `state()` was taken from."""
+        """Restore the result of `state()`."""
         self.mean, self.var = (np.array(state[name], dtype=np.float64) for name in ("mean", "var"))
         self.count, self.epsilon = int(state["count"]), float(state["epsilon"])

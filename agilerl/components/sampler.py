@@ -1,5 +1,4 @@
-"""Batches for training loops of one's own: one call, whatever kind of buffer they come from and however many processes
-share them."""
+"""Batch sampling for custom training loops: one call for all kinds of buffers and any number of processes."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ FIX = "fix: Sampler(memory=memory), or Sampler(dataset=ReplayDataset(memory, bat
 
 
 class Sampler:
-    """Draws batches from a replay buffer, in the way that the buffer asks for.
+    """Sample batches from a replay buffer, with the arguments of its kind.
 
     | made with | `sample(...)` |
     |---|---|
@@ -26,24 +25,24 @@ class Sampler:
     | `memory=MultiStepReplayBuffer` | `(idxs)`: the n-step transitions of these rows; `(batch_size)`: uniformly |
     | `dataset`, `dataloader` | `(batch_size, ...)`: this process's share of the rows, from its own buffer |
 
-    With a data set `batch_size` is that of all processes of `torch.distributed` together, and further arguments are
-    those of the buffer's own `sample`: `return_idx=True` gives the rows that an n-step sampler beside it is asked for,
-    also with several processes.
+    With a data set `batch_size` is the total over all processes of `torch.distributed`, and further arguments are those
+    of the buffer's `sample`: `return_idx=True` returns the rows for a paired n-step sampler, also with several
+    processes.
 
-    Departs from the published class: there a batch comes from `dataloader`, which as `accelerate` prepares it hands
-    every process rows of rank 0, so that no other process learns from what it has stored, and which knows no row
-    numbers, so that n-step transitions could not be asked for. Here the loader is read only where the data set is no
+    Departs from the published class: there a batch comes from `dataloader`, which when prepared by `accelerate` gives
+    every process rows of rank 0, so that other processes never learn from their own data, and which has no row numbers,
+    so that n-step transitions cannot be looked up. Here the loader is read only if the data set is not a
     `ReplayDataset`.
 
     Args:
-        memory: a replay buffer. dataset, dataloader: in its place, a `ReplayDataset` and the loader made of it.
-        distributed, per, n_step: what is expected of them; None expects nothing.
+        memory: a replay buffer. dataset, dataloader: alternatively, a `ReplayDataset` and its loader.
+        distributed, per, n_step: expected kind; None expects nothing.
 
     Attributes:
-        distributed, per, n_step: what this one does.
+        distributed, per, n_step: kind of this sampler.
 
     Raises:
-        ConfigError: neither or both ways, or something else than what is expected.
+        ConfigError: neither or both sources, or not of the expected kind.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Sampler:
                 raise ConfigError(f"a Sampler with {name}={wanted} was given a {kind} that is not so. {FIX}")
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
-        """One batch; the table of the class says which arguments."""
+        """Sample one batch; see the table of the class for the arguments."""
         if self.distributed:
             return self._shared(*args, **kwargs)
         rows = kwargs["idxs"] if "idxs" in kwargs else args[0] if args else None
@@ -81,7 +80,7 @@ class Sampler:
         return self.memory.sample(*args, **kwargs)
 
     def _shared(self, batch_size: int, *args: Any, **kwargs: Any) -> Any:
-        """This process's share of a batch."""
+        """Return this process's share of a batch."""
         rank, size = _place()
         own = batch_size * (rank + 1) // size - batch_size * rank // size
         if own < 1:
@@ -92,12 +91,12 @@ class Sampler:
             self.dataset.batch_size = own
             return self.dataset.draw(*args, **kwargs)
         if hasattr(self.dataset, "batch_size"):
-            self.dataset.batch_size = batch_size  # a loader of its own kind shares it out as it does
+            self.dataset.batch_size = batch_size  # a custom loader splits it itself
         return next(iter(self.dataloader))
 
 
 def _place() -> tuple[int, int]:
-    """(rank, number of processes) of `torch.distributed`, as `accelerate` sets it up; (0, 1) without it."""
+    """Return (rank, number of processes) of `torch.distributed`, as set up by `accelerate`; (0, 1) without it."""
     dist = torch.distributed
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1

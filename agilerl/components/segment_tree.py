@@ -13,8 +13,8 @@ from agilerl.errors import ConfigError
 class _Tree:
     """A complete binary tree in one float64 array: the root is node 1, the children of k are 2k and 2k + 1.
 
-    Every inner node is computed from its two children alone, never by adding a difference, so no rounding errors
-    build up, and trees with equal leaves are equal to the bit, whatever the order of the writes.
+    Every inner node is computed from its two children, never by adding a difference, so rounding errors do not
+    accumulate, and trees with equal leaves are bit-identical, whatever the order of the writes.
     """
 
     _join: np.ufunc
@@ -32,11 +32,11 @@ class _Tree:
         return self.capacity
 
     def __getitem__(self, indices: Any) -> Any:
-        """Leaves at `indices`, any shape; a copy."""
+        """Return a copy of the leaves at `indices`, any shape."""
         return self._nodes[self._first : self._first + self.capacity][indices].copy()
 
     def set(self, indices: np.ndarray, values: np.ndarray | float) -> None:
-        """leaf[indices[i]] = values[i] for i = 0, 1, ...: of equal indices the last one wins.
+        """Set leaf[indices[i]] = values[i] for i = 0, 1, ...; for equal indices the last one wins.
 
         Args:
             indices: [n] int64 in 0..capacity - 1. values: [n] or one number.
@@ -48,7 +48,7 @@ class _Tree:
             self._nodes[node] = self._join(self._nodes[2 * node], self._nodes[2 * node + 1])
 
     def set_range(self, start: int, stop: int, values: np.ndarray | float) -> None:
-        """leaf[start:stop] = values, by slices: the cheaper way for neighbours."""
+        """Set leaf[start:stop] = values by slices, which is cheaper for neighbours."""
         if start >= stop:
             return
         low, high = start + self._first, stop + self._first
@@ -65,7 +65,7 @@ class _Tree:
 
 
 class SumTree(_Tree):
-    """`capacity` numbers >= 0 (any capacity, zero at first), their sum, and who owns a point of the summed range."""
+    """`capacity` numbers >= 0 (any capacity, initially zero), their sum, and inverse lookup of cumulative sums."""
 
     _join, _neutral = np.add, 0.0
 
@@ -75,10 +75,10 @@ class SumTree(_Tree):
         return float(self._nodes[1])
 
     def find(self, prefix: np.ndarray) -> np.ndarray:
-        """The leaf into which each point falls when the leaves are laid end to end.
+        """Return the leaf into which each point falls when the leaves are laid end to end.
 
-        That is the smallest i with leaf[0] + ... + leaf[i] > prefix (`np.searchsorted(cumsum, prefix, "right")`). A
-        leaf of zero is never found, not even where rounding moves a point past the end of its subtree.
+        This is the smallest i with leaf[0] + ... + leaf[i] > prefix (`np.searchsorted(cumsum, prefix, "right")`). A
+        leaf of zero is never returned, even if rounding moves a point past the end of its subtree.
 
         Args:
             prefix: [...] float64, 0 <= prefix < total, which is above 0.
@@ -88,12 +88,12 @@ class SumTree(_Tree):
         """
         leaf = self._descend(prefix, is_guarded=False)
         is_empty = self._nodes.take(leaf + self._first) == 0
-        if is_empty.any():  # rounding has led into a subtree without weight, whose leaves are all zero
+        if is_empty.any():  # rounding led into a subtree of zeros
             leaf[is_empty] = self._descend(np.asarray(prefix)[is_empty], is_guarded=True)
         return leaf
 
     def _descend(self, prefix: np.ndarray, is_guarded: bool) -> np.ndarray:
-        """From the root to a leaf; guarded, which costs half as much again, never to the right where there is none."""
+        """Descend from the root to a leaf; if guarded, which costs half as much again, never into an empty subtree."""
         rest = np.array(prefix, dtype=np.float64)
         node = np.ones(rest.shape, dtype=np.int64)
         for _ in range(self._depth):
@@ -109,7 +109,7 @@ class SumTree(_Tree):
 
 
 class MinTree(_Tree):
-    """`capacity` numbers (any capacity, infinite at first) and the smallest of them."""
+    """`capacity` numbers (any capacity, initially infinite) and their minimum."""
 
     _join, _neutral = np.minimum, np.inf
 
@@ -123,12 +123,12 @@ class MinTree(_Tree):
 
 
 class SegmentTree(_Tree):
-    """A tree over `capacity` numbers that joins any range of neighbours in O(log n), under its published name.
+    """Published tree over `capacity` numbers that reduces any contiguous range in O(log n).
 
     Args:
         capacity: leaves; any positive integer, not only a power of two as published.
         operation: associative, of two numbers; a ufunc or a plain function such as `max`.
-        init_value: every leaf at first; the neutral element of `operation`.
+        init_value: initial value of every leaf; the neutral element of `operation`.
     """
 
     def __init__(self, capacity: int, operation: Callable[[float, float], float], init_value: float) -> None:
@@ -137,14 +137,14 @@ class SegmentTree(_Tree):
         super().__init__(capacity)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """leaf[index] = value; an integer, or an array of them."""
+        """Set leaf[index] = value; an integer, or an array of them."""
         where = np.atleast_1d(np.asarray(index, dtype=np.int64))
         if ((where < 0) | (where >= self.capacity)).any():
             raise ConfigError(f"index must be in 0..{self.capacity - 1}; got {index!r}. fix: a leaf of the tree.")
         self.set(where, value)
 
     def operate(self, start: int = 0, end: int = 0) -> float:
-        """Join leaf[start], ..., leaf[end - 1]; an `end` of 0 or below counts from the capacity.
+        """Reduce leaf[start], ..., leaf[end - 1]; an `end` of 0 or below counts from the capacity.
 
         Raises:
             ConfigError: an empty range, or one outside of the tree.
@@ -156,7 +156,7 @@ class SegmentTree(_Tree):
                 "fix: end > start."
             )
         left, right = start + self._first, stop + self._first
-        before, after = self._neutral, self._neutral  # joined from the left and from the right: any operation will do
+        before, after = self._neutral, self._neutral  # reduced from both sides: any operation
         while left < right:
             if left & 1:
                 before, left = self._join(before, self._nodes[left]), left + 1

@@ -1,4 +1,4 @@
-"""Uniform replay: the published way in and out, and an inner interface for the training engine."""
+"""Uniform replay: the published interface, and an internal one for the training engine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from agilerl.envs.protocol import AGENTS
 from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
 from agilerl.rng import Purpose, resolve_seed, stream
 
-# Names under which users keep the five fields -> the names that the engine reads.
+# Users' names of the five fields -> internal names.
 ROLES = {"state": "obs", "observation": "obs", "next_state": "next_obs", "next_observation": "next_obs"}
 ROLES |= {"terminated": "done", "termination": "done", "rewards": "reward", "actions": "action"}
 
 
 class ReplayBuffer(RowRing):
-    """The last `max_size` transitions; sampling is uniform and with replacement (so any batch size is possible).
+    """The last `max_size` transitions, sampled uniformly with replacement (so any batch size is possible).
 
     Three interfaces to the same memory:
 
@@ -30,19 +30,19 @@ class ReplayBuffer(RowRing):
     * with `field_names`: `save_to_memory(*fields)` and `sample(n)` -> tuple of float tensors in that order;
     * for the engine: `write`, `sample_indices`, `gather`, without a TensorDict.
 
-    Floating-point data are kept in `dtype`; integers, uint8 images and booleans keep theirs.
+    Floating-point data are stored in `dtype`; integers, uint8 images and booleans keep theirs.
 
-    Memory per transition: small fields lie in one packed row, 4 bytes a number (in float32), with both observations.
-    Images that come by `write` are kept once: one image and 16 bytes, and one image more per episode, per lane, and for
-    each of the n steps of a lane that a `MultiStepReplayBuffer` has open. `add` knows no lanes: two images.
+    Memory per transition: small fields share one packed row, 4 bytes per number (in float32), with both observations.
+    Images added by `write` are stored once: one image and 16 bytes, and one more image per episode, per lane, and for
+    each of the n steps of a lane that a `MultiStepReplayBuffer` has open. `add` has no lanes: two images.
     `memory_bytes` is the sum.
 
     Args:
-        max_size: transitions (published as `memory_size` in the older dialect).
-        device: where the memory is and samples come out.
-        dtype: of floating-point fields: float32, float64 or float16.
-        field_names: the older dialect: names of the arguments of `save_to_memory`, in order.
-        seed: of `sample`; None follows torch's seed.
+        max_size: transitions (published as `memory_size` in the older interface).
+        device: device of the memory and of samples.
+        dtype: dtype of floating-point fields: float32, float64 or float16.
+        field_names: older interface: argument names of `save_to_memory`, in order.
+        seed: seed of `sample`; None follows torch's seed.
     """
 
     def __init__(
@@ -86,22 +86,22 @@ class ReplayBuffer(RowRing):
     ) -> int:
         """Add the rows of one vector step.
 
-        An image is kept once for both transitions that it belongs to, as long as row l follows on row l of the call
-        before; where it does not, nothing but memory is lost.
+        An image is stored once for both transitions that contain it, as long as row l continues row l of the previous
+        call; otherwise only memory is wasted.
 
         Args:
             obs, next_obs: [L, ...] arrays (dicts and tuples of them for such spaces). `next_obs` is s' of the
                 transition: the FINAL observation where the episode ended.
-            action: [L] integers or [L, A]. reward: [L], of teams [L, M].
-            done: [L] terminated, not truncated: where the future is worth nothing. Of teams [L, M].
-            mask: [L] bool; rows where it is False are not transitions and are left out. None takes all.
-            next_mask: [L, A] bool, the actions that are legal in `next_obs`; None: all. Kept if the first rows had one;
-                a warning tells of one that is not kept.
-            truncated: [L] bool, where a time limit cut the episode off. A one-step transition bootstraps there as
-                anywhere else, so it is not kept; `MultiStepReplayBuffer` needs it.
-            lanes: [L] int64, whose rows they are, if not of lanes 0, 1, ...: only images kept once need it. A lane may
-                come several times, in the order of its steps; lanes rise until the next steps of lanes begin.
-            obs_mask: [L, A] bool, as `next_mask`, of `obs`.
+            action: [L] integers or [L, A]. reward: [L], for several agents [L, M].
+            done: [L] terminated, not truncated: no bootstrapping. For several agents [L, M].
+            mask: [L] bool; rows where it is False are not transitions and are dropped. None keeps all.
+            next_mask: [L, A] bool, legal actions in `next_obs`; None: all. Stored if the first rows had one; otherwise
+                a warning is issued.
+            truncated: [L] bool, where a time limit truncated the episode. One-step transitions bootstrap there as
+                usual, so it is not stored; `MultiStepReplayBuffer` needs it.
+            lanes: [L] int64, lane of each row, if not 0, 1, ...: only needed for deduplicated images. A lane may occur
+                several times, in the order of its steps; lanes increase until the next steps of lanes begin.
+            obs_mask: [L, A] bool, like `next_mask`, for `obs`.
 
         Returns:
             The number of rows added.
@@ -112,7 +112,7 @@ class ReplayBuffer(RowRing):
     def _add_step(
         self, rows: Rows, mask: np.ndarray | None, truncated: np.ndarray | None, lanes: np.ndarray | None
     ) -> int:
-        """`write` of checked rows."""
+        """Implement `write` for checked rows."""
         rows = self._interned(rows, mask, lanes)
         added = self._append(rows)
         self._release(rows)
@@ -120,17 +120,17 @@ class ReplayBuffer(RowRing):
 
     @property
     def is_of_teams(self) -> bool:
-        """Whether the rows are transitions of teams, with a reward and an end for each agent."""
+        """Whether the rows are multi-agent transitions, with a reward and an end for each agent."""
         return is_team(self._fields or ())
 
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
-        """The lanes do not go on where they were: of no concern here; 0 rows added (see `MultiStepReplayBuffer`)."""
+        """No-op for one-step replay; returns 0 rows added (see `MultiStepReplayBuffer`)."""
         return 0
 
     def _step_rows(
         self, transition: tuple[Any, ...], next_mask: np.ndarray | None, obs_mask: np.ndarray | None
     ) -> Rows:
-        """The checked fields [L, ...] of one vector step, whose `Transition.FIELDS` are given."""
+        """Return the checked fields [L, ...] of one vector step, given its `Transition.FIELDS`."""
         rows: Rows = {}
         for name, value in zip(Transition.FIELDS, transition, strict=True):
             if type(value) is np.ndarray and value.ndim:
@@ -154,27 +154,27 @@ class ReplayBuffer(RowRing):
         return rows
 
     def _interned(self, rows: Rows, mask: np.ndarray | None, lanes: np.ndarray | None = None) -> Rows:
-        """The rows that are transitions, with frame numbers instead of images that are kept once."""
+        """Return the rows that are transitions, with frame numbers instead of deduplicated images."""
         mask = None if mask is None or mask.all() else mask
         if self._frames is not None:
             return self._frames.intern(rows, mask, lanes)
         return rows if mask is None else {path: values[mask] for path, values in rows.items()}
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
-        """Row numbers `shape` int64, uniform over the buffer, with replacement; RunError if it is empty."""
+        """Sample row numbers `shape` int64, uniformly with replacement; RunError if empty."""
         if self._size == 0:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
         return rng.integers(0, self._size, shape, dtype=np.int64)
 
     def gather(self, indices: np.ndarray | Tensor) -> dict[str, Any]:
-        """The transitions `indices` [..., B] as tensors on the buffer's device; no memory is shared with the buffer.
+        """Return the transitions `indices` [..., B] as tensors on the buffer's device, without shared memory.
 
         Returns:
             obs, next_obs: [..., B, O] (or their own shape; dicts for Dict and Tuple spaces).
             action: [..., B] int64 for discrete actions, else [..., B, A].
-            reward, done: [..., B] in the buffer's dtype, of teams [..., B, M].
-            next_mask, obs_mask: [..., B, A], non-zero where an action is legal in next_obs, and in obs; each only if it
-                was stored.
+            reward, done: [..., B] in the buffer's dtype, for several agents [..., B, M].
+            next_mask, obs_mask: [..., B, A], non-zero for legal actions in next_obs and in obs; each only if it was
+                stored.
         """
         if self._store is None:
             raise RunError("the replay buffer is empty: nothing to gather. fix: add transitions first.")
@@ -199,8 +199,8 @@ class ReplayBuffer(RowRing):
     def add(self, data: Any) -> None:
         """Add a batch: a TensorDict, a `Transition` or a (nested) dict whose leaves have a leading batch axis.
 
-        The rows of a batch need not follow on one another, so both observations of each are kept. ShapeError: no
-        leading batch axis, or fields that differ from those added before.
+        The rows of a batch need not be consecutive, so both observations of each are stored. ShapeError: no leading
+        batch axis, or fields that differ from those added before.
         """
         rows = self._batch_rows(data, ROLES)
         self._check(rows, in_lanes=False)
@@ -209,23 +209,23 @@ class ReplayBuffer(RowRing):
         self._release(rows)
 
     def _batch_rows(self, data: Any, roles: Mapping[str, str]) -> Rows:
-        """The fields of a batch, under the names that the engine reads: `roles` says which user's name is which."""
+        """Return the fields of a batch under internal names; `roles` maps the user's names."""
         batch = data.batch_size if hasattr(data, "batch_size") else None
         if batch is not None and len(batch) == 0:
             raise ShapeError("add() needs a leading batch axis; got batch_size []. fix: add(transition.unsqueeze(0)).")
-        data = data if isinstance(data, Mapping) else data.to_dict()  # a Transition, a TensorDict, a tensor class
+        data = data if isinstance(data, Mapping) else data.to_dict()  # Transition, TensorDict or tensor class
         rows: Rows = {}
         taken = set(data.keys())
         for name, value in data.items():
             role = roles.get(name, name)
-            role = name if role in taken else role  # "state" beside "obs" is a field of its own
+            role = name if role in taken else role  # "state" beside "obs" is a separate field
             taken.add(role)
             self._names.setdefault(role, name)
             flatten((role,), value, rows)
         return rows
 
     def sample(self, batch_size: int, return_idx: bool = False) -> Any:
-        """A uniform sample, with replacement, as copies on the buffer's device.
+        """Sample uniformly with replacement; copies on the buffer's device.
 
         Returns:
             A TensorDict of batch size [batch_size] with the keys as added (and `idxs` [batch_size] with `return_idx`);
@@ -235,7 +235,7 @@ class ReplayBuffer(RowRing):
         return self._batch(indices, torch.from_numpy(indices).to(self.device) if return_idx else None)
 
     def sample_from_indices(self, idxs: Any) -> Any:
-        """The rows `idxs` ([B] or [B, 1], integers) as `sample` gives them; ShapeError if one is not there."""
+        """Return the rows `idxs` ([B] or [B, 1], integers) in the format of `sample`; ShapeError if one is missing."""
         return self._batch(self._live_rows(idxs).reshape(-1), None)
 
     def _draw(self, batch_size: int) -> np.ndarray:
@@ -244,7 +244,7 @@ class ReplayBuffer(RowRing):
         return self.sample_indices(self._rng, int(batch_size))
 
     def _batch(self, indices: np.ndarray, idxs: Tensor | None) -> Any:
-        """Rows `indices` [B] in the published dialect of this buffer, with `idxs` if they are given."""
+        """Return rows `indices` [B] in the published format of this buffer, with `idxs` if given."""
         if self._store is None:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
         data = self._gather(indices)
@@ -257,10 +257,10 @@ class ReplayBuffer(RowRing):
             named["idxs"] = idxs
         return to_tensordict(named, batch_size=[len(indices)])
 
-    # -- published: the older dialect --------------------------------------------------------------------------------
+    # -- published: the older interface ------------------------------------------------------------------------------
 
     def save_to_memory(self, *fields: Any, is_vectorised: bool = False) -> None:
-        """The older dialect: one transition, or one per environment, in the order of `field_names`."""
+        """Older interface: add one transition, or one per environment, in the order of `field_names`."""
         if self.field_names is None:
             raise ConfigError("save_to_memory() needs field_names. fix: ReplayBuffer(memory_size=, field_names=[...]).")
         if len(fields) != len(self.field_names):
@@ -268,17 +268,17 @@ class ReplayBuffer(RowRing):
         self.add(dict(zip(self.field_names, fields if is_vectorised else with_batch_axis(fields), strict=True)))
 
     def save_to_memory_single_env(self, *fields: Any) -> None:
-        """The older dialect: one transition, without a batch axis."""
+        """Older interface: add one transition, without a batch axis."""
         self.save_to_memory(*fields)
 
     def save_to_memory_vect_envs(self, *fields: Any) -> None:
-        """The older dialect: [L, ...] arrays, one row per environment."""
+        """Older interface: add [L, ...] arrays, one row per environment."""
         self.save_to_memory(*fields, is_vectorised=True)
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
-        """Contents, counters and the generator of `sample` as nested dicts of tensors, numbers, strings; a copy."""
+        """Return a copy of contents, counters and `sample` generator as nested dicts of tensors, numbers, strings."""
         rng: Any = self._rng.bit_generator.state
         words = {**rng["state"], **{key: rng[key] for key in ("has_uint32", "uinteger")}}
         return {**super().state(rows=rows), "rng": {key: str(word) for key, word in words.items()}}  # of 128 bits
@@ -295,5 +295,5 @@ class ReplayBuffer(RowRing):
 
 
 def is_team(paths: Iterable[Path]) -> bool:
-    """Whether fields of these paths are of a team's transitions."""
+    """Whether fields of these paths belong to multi-agent transitions."""
     return any(path[:2] == ("obs", AGENTS) for path in paths)

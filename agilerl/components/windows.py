@@ -1,4 +1,4 @@
-"""Windows of n steps over lanes that end at different times, without a loop over the lanes."""
+"""n-step windows over lanes that end at different times, vectorised over lanes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from agilerl.components.row_store import Field, Path, Rows, numpy_dtype
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """K windows that have got their last step: oldest first step first, then by lane.
+    """K completed windows, ordered by first step, then by lane.
 
     Attributes:
         lane: [K] int64.
         first, last: [K] int64, places of the first and the last step in the ring of the lane.
-        steps: [K] int64, how many steps the window has, 1 to n.
-        total: [K] float64, sum over its steps of gamma^j times the reward of step j. Of teams [K, M], each agent's up
-            to the step that ended it.
-        ended: [K, M] bool, agents that a step of the window ended; None of single agents.
+        steps: [K] int64, number of steps of the window, 1 to n.
+        total: [K] float64, sum over its steps of gamma^j times the reward of step j. For several agents [K, M], up to
+            the step that ended each agent.
+        ended: [K, M] bool, agents that a step of the window ended; None for a single agent.
     """
 
     lane: np.ndarray
@@ -37,41 +37,41 @@ class Finished:
 
 
 class LaneWindows:
-    """The last n steps of each of L lanes, and the sum of rewards so far of the window that begins at each.
+    """The last n steps of each of L lanes, and the running reward sum of the window that begins at each.
 
-    Each lane has a ring of its own, because a row that is not a transition (the reset step of an environment) advances
-    one lane and not the others.
+    Each lane has a separate ring, because a row that is not a transition (the reset step of an environment) advances
+    only the other lanes.
 
     Args:
         n_step: steps of a whole window. gamma: discount per step. fields: of one step. num_lanes: L.
-        agents: M of teams, whose rewards are summed agent by agent; 0 of single agents.
+        agents: M, with rewards summed by agent; 0 for a single agent.
     """
 
     def __init__(self, n_step: int, gamma: float, fields: tuple[Field, ...], num_lanes: int, agents: int = 0) -> None:
         self.n_step, self.num_lanes = n_step, num_lanes
         self.powers = gamma ** np.arange(n_step + 1, dtype=np.float64)
-        # A scalar field stays [n, L], as it came.
+        # Scalar fields stay [n, L].
         shapes = {field.path: () if field.is_scalar else field.shape for field in fields}
         self.rows: Rows = {f.path: np.zeros((n_step, num_lanes, *shapes[f.path]), numpy_dtype(f.dtype)) for f in fields}
         self._total = np.zeros((n_step, num_lanes, agents) if agents else (n_step, num_lanes))
-        self._ended = np.zeros(self._total.shape, bool) if agents else None  # agents that a step so far has ended
+        self._ended = np.zeros(self._total.shape, bool) if agents else None  # agents ended by a step so far
         self._next = np.zeros(num_lanes, dtype=np.int64)  # place of the next step
-        self._open = np.zeros(num_lanes, dtype=np.int64)  # windows that wait for further steps: those of the last steps
+        self._open = np.zeros(num_lanes, dtype=np.int64)  # incomplete windows: those of the last steps
         self._seen = np.zeros(num_lanes, dtype=np.int64)  # steps in the ring, at most n
 
     def push(
         self, rows: Rows, reward: np.ndarray, ended: np.ndarray, lanes: np.ndarray, done: np.ndarray | None = None
     ) -> Finished:
-        """One more step in `lanes` [k].
+        """Add one step in `lanes` [k].
 
         Args:
-            rows: fields [k, ...]. reward: [k] float64, [k, M] of teams.
+            rows: fields [k, ...]. reward: [k] float64, [k, M] for several agents.
             ended: [k] bool, terminated or truncated: every open window of the lane ends with this step.
             lanes: [k] int64, each at most once.
-            done: [k, M] bool, agents that this step has ended for good while others go on; None of single agents.
+            done: [k, M] bool, agents terminated by this step while others continue; None for a single agent.
 
         Returns:
-            The windows that are whole or ended with this step.
+            The windows completed or ended by this step.
         """
         at = self._next[lanes]
         for path, values in rows.items():
@@ -92,7 +92,7 @@ class LaneWindows:
         return self._finish(lanes, np.where(ended, self._open[lanes], self._open[lanes] == self.n_step))
 
     def flush(self, lanes: np.ndarray | None = None) -> Finished:
-        """End every open window (of `lanes` [k] alone) with the last step of its lane; what follows begins anew."""
+        """End every open window (of `lanes` [k] only, if given) with the last step of its lane."""
         lanes = np.arange(self.num_lanes) if lanes is None else lanes
         finished = self._finish(lanes, self._open[lanes])
         self._seen[lanes] = 0
@@ -110,16 +110,16 @@ class LaneWindows:
         return Finished(lane, first, last, steps, self._total[first, lane], over)
 
     def upcoming(self, path: Path, lanes: np.ndarray) -> np.ndarray:
-        """What the next steps of `lanes` [k] will overwrite in one field: [k, ...]."""
+        """Return the values of one field that the next steps of `lanes` [k] will overwrite: [k, ...]."""
         return np.asarray(self.rows[path][self._next[lanes], lanes])
 
     def recent(self) -> list[np.ndarray]:
-        """Places [L] of the last steps that every lane has, oldest first; at most n."""
+        """Return the places [L] of the last steps common to all lanes, oldest first; at most n."""
         depth = int(self._seen.min(initial=self.n_step))
         return [(self._next - depth + j) % self.n_step for j in range(depth)]
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, as plain data; copies."""
+        """Return a copy of the mutable state as plain data."""
         rows = {"/".join(path): torch.from_numpy(values.copy()) for path, values in self.rows.items()}
         counters = {name: torch.from_numpy(values.copy()) for name, values in self._counters().items()}
         return {"num_lanes": self.num_lanes, "rows": rows, **counters}
@@ -129,7 +129,7 @@ class LaneWindows:
         return counters if self._ended is None else {**counters, "ended": self._ended}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Become the windows that `state()` was taken from, of as many lanes and the same fields."""
+        """Restore windows from `state()`, with the same number of lanes and the same fields."""
         for path, values in self.rows.items():
             values[...] = state["rows"]["/".join(path)].cpu().numpy()
         for name, values in self._counters().items():

@@ -1,1 +1,1 @@
-"""Environments: made by name, stepped as lanes, described as data."""
+"""Environments: creation by name, vectorised stepping, descriptions as data."""

@@ -1,4 +1,4 @@
-"""Environments of others as lanes: vector ones in any of Gymnasium's three autoreset modes, EnvPool's, loose ones."""
+"""Adapters from third-party environments to lanes: Gymnasium vectors in any autoreset mode, EnvPool, single ones."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ from agilerl.spaces import (
 
 
 class VectorLanes:
-    """A Gymnasium vector environment (or something with its `num_envs`, `reset` and `step`) as lanes.
+    """A Gymnasium vector environment (or an object with its `num_envs`, `reset` and `step`) as lanes.
 
-    What differs between the modes is settled here: where the final observation is, and which rows are transitions.
-    Lanes of a vector environment cannot rest: with `active` they are stepped all the same and the row is masked.
+    Handles the differences between autoreset modes: where the final observation is, and which rows are transitions.
+    Lanes of a vector environment cannot idle: with `active` they are stepped anyway and the row is masked.
 
-    Gymnasium's SyncVectorEnv and AsyncVectorEnv take a seed per lane. Others take one integer at most (so says
+    Gymnasium's SyncVectorEnv and AsyncVectorEnv take a seed per lane. Others take at most one integer (as in
     Gymnasium's base class): they get the first seed, and their lanes' episodes may depend on one another.
 
     Args:
-        env: the vector environment; `env.metadata["autoreset_mode"]` says how it resets, NEXT_STEP if it does not say.
-            An environment that says nothing but gives `final_obs` (or `final_observation`, `terminal_observation`) in
-            its info is taken as SAME_STEP from then on; one that gives neither is taken as NEXT_STEP, with a warning.
+        env: the vector environment; `env.metadata["autoreset_mode"]` gives its mode, NEXT_STEP by default. An
+            environment without a declared mode whose info contains `final_obs` (or `final_observation`,
+            `terminal_observation`) is treated as SAME_STEP from then on; without either it is treated as NEXT_STEP,
+            with a warning.
     """
 
     def __init__(self, env: Any) -> None:
@@ -64,7 +65,7 @@ class VectorLanes:
         self._texts = holds_text(self._given)
         self.single_observation_space: Space[Any] = without_texts(self._given)
         shape = foreign.shape(self.single_observation_space)
-        self._shape = None if shape is None else (self.num_lanes, *shape)  # of observations that are one array
+        self._shape = None if shape is None else (self.num_lanes, *shape)  # of array observations
         self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
         self._masks = ActionMasks(self.single_action_space, self.backend)
         self._mask_method = vector_mask_method(env) if self._masks.width else None
@@ -76,7 +77,7 @@ class VectorLanes:
         self._takes_seed_per_lane = own or isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed = self._takes_seed_per_lane or _takes_seed(env)
         self._resets_now = np.zeros(self.num_lanes, dtype=bool)  # NEXT_STEP: lanes whose next step is a reset
-        self._guess: _Guess | None = None  # of an environment that does not declare its mode
+        self._guess: _Guess | None = None  # for an undeclared mode
         self._contract: Contract | None = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -93,7 +94,7 @@ class VectorLanes:
         return obs, self._with_masks(info, None)
 
     def _begin(self, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Observations and info of a reset with these keywords."""
+        """Reset with these keywords and return observations and info."""
         result = self._call("reset()", self.env.reset, **options)
         obs, info = reset_values(result, self.backend, is_vector=True)
         return self._read(obs, "reset()"), as_vector_info(info, self.num_lanes, self.backend, "reset()")
@@ -105,7 +106,7 @@ class VectorLanes:
             raise failure(error, f"{self.backend}: {what}") from error
 
     def _read(self, obs: Any, call: str) -> Any:
-        """A copy of a batch of observations as arrays, with counts of words in place of texts."""
+        """Copy a batch of observations as arrays, with word counts instead of texts."""
         if type(obs) is np.ndarray and obs.shape == self._shape and obs.dtype.kind in "biuf" and not self._texts:
             return np.array(obs)
         try:
@@ -134,7 +135,7 @@ class VectorLanes:
             )
 
     def resume(self, ended: np.ndarray) -> None:
-        """Go on where other lanes over this environment stopped: `ended` [L] says which ended in their last step."""
+        """Continue from other lanes over this environment; `ended` [L] marks lanes that ended in their last step."""
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resets_now = np.asarray(ended, dtype=bool).reshape(self.num_lanes).copy()
 
@@ -145,7 +146,7 @@ class VectorLanes:
         terminated, truncated = self._flags(ends, "terminated"), self._flags(cuts, "truncated")
         reward = self._rewards(rewards)
         healed = np.asarray(info.get(HEALED, np.zeros(self.num_lanes)), dtype=bool)
-        ended = (terminated | truncated) & ~healed  # a healed lane has begun its new episode already: no reset follows
+        ended = (terminated | truncated) & ~healed  # healed lanes are already in their new episode: no reset follows
         if not self._is_declared and ended.any() and final_key(info) is not None:
             self.mode, self._is_declared, self._guess = AutoresetMode.SAME_STEP, True, None
         if self._guess is not None:
@@ -153,7 +154,7 @@ class VectorLanes:
         mask = ~self._resets_now
         final_obs = obs
         is_same_step = self.mode is AutoresetMode.SAME_STEP
-        # An observation that nobody acts on may carry a mask that allows nothing.
+        # The mask of an observation that is not acted on may allow nothing.
         info = self._with_masks(info, None if is_same_step or not ended.any() else ended)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resets_now = ended & mask
@@ -174,7 +175,7 @@ class VectorLanes:
         if final_obs is not obs:
             contract.finite(final_obs)
         contract.finite_rewards(reward, mask)
-        truncated = (truncated & mask) | healed  # no transition, but the end of an episode
+        truncated = (truncated & mask) | healed  # not a transition, but the end of an episode
         replaced = healed if healed.any() else None
         return StepBatch(obs, reward, terminated & mask, truncated, final_obs, mask, info, healed=replaced)
 
@@ -225,7 +226,7 @@ class VectorLanes:
         return final
 
     def _with_masks(self, info: dict[str, Any], is_over: np.ndarray | None) -> dict[str, Any]:
-        """`info` with masks of legal actions in the one form in which lanes hand them on, see `envs.masks`."""
+        """Return `info` with action masks in canonical form, see `envs.masks`."""
         if self._mask_method is not None and info.get(MASK) is None:
             info = {**info, MASK: tuple(self._call("action_masks()", self._mask_method))}
         masks = self._masks.of(info, self.num_lanes, is_over)
@@ -234,15 +235,15 @@ class VectorLanes:
         return {**{key: value for key, value in info.items() if key != f"_{MASK}"}, MASK: masks}
 
     def _final_masks(self, info: dict[str, Any], ended: np.ndarray) -> np.ndarray | None:
-        """What SAME_STEP environments say was legal in the final observations."""
+        """Return the action masks that SAME_STEP environments give for final observations."""
         final = info.get("final_info")
-        if isinstance(final, np.ndarray | list | tuple):  # a dictionary for each lane that has ended, else None
+        if isinstance(final, np.ndarray | list | tuple):  # one dictionary per ended lane, else None
             final = {MASK: [one.get(MASK) if isinstance(one, dict) else None for one in final]}
         masks: np.ndarray | None = self._masks.of(final if isinstance(final, Mapping) else None, self.num_lanes, ended)
         return masks
 
     def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final: np.ndarray | None) -> dict[str, Any]:
-        """`info` with the masks of the final observations; all actions where an ended lane does not tell."""
+        """Return `info` with the masks of the final observations; all actions if an ended lane has none."""
         present = self._masks.of(info, self.num_lanes)
         if present is None and final is None:
             return info
@@ -268,11 +269,11 @@ class VectorLanes:
 
 
 class _Guess:
-    """NEXT_STEP, taken of an environment that says nothing about its autoreset mode: warned of, and held against what
-    the environment does.
+    """NEXT_STEP, assumed for an undeclared autoreset mode: a warning is issued, and the assumption is checked against
+    the environment's behaviour.
 
     Args:
-        name: of the environment. first: [L, ...] the observations of its last reset.
+        name: environment name. first: [L, ...] observations of its last reset.
     """
 
     def __init__(self, name: str, first: Any) -> None:
@@ -280,11 +281,12 @@ class _Guess:
         self.begins = np.zeros(len(next(trees.leaves(first))), dtype=bool)
 
     def compare(self, resets: np.ndarray, reward: np.ndarray, obs: Any, ended: np.ndarray) -> None:
-        """Look at one step.
+        """Check one step.
 
         A lane that ended with the observation of a reset, and whose next step has a reward and leads elsewhere, was
-        reset in the same step: a reset step has no reward and ends at the start. Either sign alone may have other
-        causes (a goal at the start, a wrapper that shifts rewards).
+        reset in
+        the same step: a reset step has no reward and ends at the start. Either sign alone may have other causes (a goal
+        at the start, a wrapper that shifts rewards).
 
         Args:
             resets: [L] lanes whose step should have been a reset. reward: [L]. obs: [L, ...]. ended: [L].
@@ -310,7 +312,7 @@ class _Guess:
             )
 
     def _is_first(self, obs: Any) -> np.ndarray:
-        """[L] whether a lane shows what it showed at the reset."""
+        """Return [L]: whether a lane's observation equals that of the reset."""
         pairs = zip(trees.leaves(obs), trees.leaves(self.first), strict=True)
         rows = [(one == other).reshape(len(one), -1).all(axis=1) for one, other in pairs]
         same: np.ndarray = np.logical_and.reduce(rows)
@@ -329,22 +331,22 @@ class LooseEnv(gymnasium.Env[Any, Any]):
 
     @property
     def unwrapped(self) -> Any:
-        """The environment itself, by which it is called in messages."""
+        """The environment itself, whose name is used in messages."""
         return self.env
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """The seed is passed on when there is one and the environment takes it; the lanes read what comes back."""
+        """Reset, passing the seed if there is one and the environment accepts it."""
         if seed is not None and not _takes_seed(self.env):
             _warn_unseeded(type(self.env).__name__)
             seed = None
         return self.env.reset() if seed is None else self.env.reset(seed=seed)
 
     def step(self, action: Any) -> Any:
-        """What the environment returns; the lanes read it."""
+        """Step the environment and return its raw result."""
         return self.env.step(action)
 
     def render(self) -> Any:
-        """What the environment renders."""
+        """Render the environment."""
         return self.env.render()
 
     def close(self) -> None:
@@ -352,20 +354,20 @@ class LooseEnv(gymnasium.Env[Any, Any]):
             self.env.close()
 
 
-# Ids that tests/unit/envs/test_envs_pool.py compares with Gymnasium: add one there and here together.
+# Ids compared with Gymnasium by tests/unit/envs/test_envs_pool.py: extend both together.
 CONFORMING = ("Acrobot-v1", "CartPole-v1", "LunarLander-v3", "MountainCar-v0")
 
 
 class EnvPoolLanes:
-    """L environments of one EnvPool; each lane's episodes depend on its own seed and actions alone.
+    """L environments of one EnvPool; each lane's episodes depend only on its seed and actions.
 
-    The dynamics are EnvPool's: equal to Gymnasium's to rounding, but the start states of a seed differ, so the back end
-    is part of a run's identity. EnvPool takes seeds only when a pool is made, so `reset(seeds)` makes a new one (6 ms
-    for 64 lanes). Its environments reset on the step after the end: that row has mask False. Lanes cannot rest: with
-    `active` they are stepped all the same and the row is masked.
+    The dynamics equal Gymnasium's up to rounding, but the start states of a seed differ, so the back end is part of a
+    run's identity. EnvPool takes seeds only at construction, so `reset(seeds)` creates a new pool (6 ms for 64 lanes).
+    Its environments reset on the step after the end: that row has mask False. Lanes cannot idle: with `active` they are
+    stepped anyway and the row is masked.
 
     Args:
-        env_id: one of `CONFORMING`. num_lanes: L. num_threads: of the pool; results do not depend on it.
+        env_id: one of `CONFORMING`. num_lanes: L. num_threads: threads of the pool; they do not affect results.
     """
 
     backend = "envpool"
@@ -390,14 +392,14 @@ class EnvPoolLanes:
             raise EnvError("backend 'envpool' needs EnvPool. fix: pip install \"agilerl[fast]\"") from exc
         entropy = np.random.SeedSequence().generate_state(self.num_lanes, np.uint32) >> 1
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the float32 bounds of its spaces
+            warnings.simplefilter("ignore")  # about the float32 bounds of its spaces
             pool = envpool.make_gymnasium(
                 self.env_id,
                 num_envs=self.num_lanes,
                 num_threads=self.num_threads,
                 seed=entropy.tolist() if seeds is None else [seed % 2**31 for seed in seeds],
             )
-            _ = pool.observation_space, pool.action_space  # made at first use, with those warnings
+            _ = pool.observation_space, pool.action_space  # created on first use, with those warnings
         return VectorLanes(_Pool(pool, self.num_lanes))
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -415,7 +417,7 @@ class EnvPoolLanes:
 
 
 class _Pool:
-    """An EnvPool as a vector environment: copies of its arrays, whose memory the next step may use again."""
+    """An EnvPool as a vector environment; copies its arrays, whose memory may be reused by the next step."""
 
     def __init__(self, pool: Any, num_envs: int) -> None:
         self.pool, self.num_envs = pool, num_envs
@@ -434,9 +436,9 @@ class _Pool:
 
 
 class ChannelsFirstLanes:
-    """Other lanes, with every image [H, W, C] in their observations as [C, H, W]; inside Dict and Tuple spaces too.
+    """Wrap lanes and transpose every image [H, W, C] in their observations to [C, H, W], also in Dict and Tuple spaces.
 
-    For agents that were built for such observations while the environment gives channels last.
+    For agents built for such observations with a channel-last environment.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -459,7 +461,7 @@ class ChannelsFirstLanes:
 
 
 def vector_mask_method(env: Any) -> Callable[[], Any] | None:
-    """What gives the masks of all environments of a vector that has them by `action_masks()`; None without it."""
+    """Return the `action_masks()` method of a vector environment that has one, else None."""
     inner = foreign.bare(env)
     if not isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or not all(inner.call("has_wrapper_attr", "action_masks")):
         return None
@@ -467,7 +469,7 @@ def vector_mask_method(env: Any) -> Callable[[], Any] | None:
 
 
 def _owned(obs: Any, space: Any) -> Any:
-    """A copy, nested as the space is: environments may write the next observations into the same memory."""
+    """Copy observations, nested like the space: environments may reuse the memory."""
     parts = foreign.parts(space)
     if isinstance(parts, Mapping):
         return {key: _owned(obs[key], part) for key, part in parts.items()}
@@ -482,7 +484,7 @@ def _owned(obs: Any, space: Any) -> Any:
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape without trailing axes of length 1, of which vectors of single numbers may have one too many."""
+    """Drop trailing axes of length 1, which vectors of scalars may have in excess."""
     while len(shape) > 1 and shape[-1] == 1:
         shape = shape[:-1]
     return shape

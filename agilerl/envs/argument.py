@@ -1,4 +1,4 @@
-"""What users hand over as an environment, sorted once: an id, an environment, a vector, or what makes one of them."""
+"""Classification of the user's environment argument: an id, an environment, a vector, or a factory."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ from agilerl.envs.team_ids import maker
 from agilerl.envs.team_vector_env import PettingZooVecEnv
 from agilerl.errors import AgileRLError, EnvError
 
-UNNAMED = "lambda"  # the name of a maker without a telling one, until its environment has given its own
-_UNTELLING = ("<lambda>", "par_fn", "parallel_env", "env", "raw_env")  # the last four: PettingZoo's, of every game
+UNNAMED = "lambda"  # name of an anonymous factory until its environment is known
+_UNTELLING = ("<lambda>", "par_fn", "parallel_env", "env", "raw_env")  # the last four are used by every PettingZoo game
 _FIX = "fix: gymnasium.make('CartPole-v1'), its id, a function that makes it, or a ParallelEnv of PettingZoo."
 
 
 class Factory:
-    """A function or a class that makes single environments or teams, with what is known of them.
+    """A function or class that creates single-agent or multi-agent environments.
 
     Args:
-        make: makes one. has_several_agents: whether it has PettingZoo's parallel interface.
+        make: creates one environment. has_several_agents: whether it has PettingZoo's parallel interface.
 
     Attributes:
-        calls: environments that have been asked for in this process. makes: name of the environment, for messages.
+        calls: environments requested in this process. makes: name of the environment, for messages.
     """
 
     def __init__(self, make: Callable[..., Any], has_several_agents: bool = False) -> None:
         self.make, self.has_several_agents, self.calls = make, has_several_agents, 0
-        own = foreign.name_of_function(make, UNNAMED)  # a partial function has none
+        own = foreign.name_of_function(make, UNNAMED)  # partial functions have no name
         self.__name__ = UNNAMED if own in _UNTELLING else str(own)
         self.makes = self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One environment.
+        """Create one environment.
 
         Raises:
-            EnvError: the function raises, with how many environments it had made by then, or it makes something else.
+            EnvError: the function raises (the message counts the environments created before), or returns something
+                else.
         """
         self.calls += 1
         try:
             env = self.make(*args, **kwargs)
         except (AgileRLError, gymnasium.error.Error, ImportError):
-            raise  # said where environments are made
+            raise  # reported by the caller
         except Exception as error:
             if kwargs and isinstance(error, TypeError):
                 raise
@@ -65,13 +66,13 @@ class Factory:
 
 
 def environment_argument(env: Any) -> Any:
-    """`env` as the run takes it: an id (text), None, an environment, a vector, or a `Factory`.
+    """Normalise `env` for a run: an id (text), None, an environment, a vector, or a `Factory`.
 
-    A specification of Gymnasium and a module of PettingZoo's form become the id that they are known by, or a factory. A
-    function is called once, which tells one agent from several; the vector that a function makes is used itself.
+    A Gymnasium specification and a PettingZoo module become their id, or a factory. A function is called once to detect
+    the number of agents; if it creates a vector environment, that one is used directly.
 
     Raises:
-        EnvError: a list, a path, or anything else that is no environment; agents that take turns.
+        EnvError: a list, a path, or anything else that is no environment; turn-based multi-agent environments.
     """
     if env is None:
         return None
@@ -94,19 +95,19 @@ def environment_argument(env: Any) -> Any:
     if not _is_environment(env):
         raise EnvError(f"the environment is {short(env)}; expected an environment or what makes one. {_FIX}")
     if hasattr(env, "agent_iter"):
-        team_of(env)  # which names the conversion
+        team_of(env)  # its error names the conversion
     return env
 
 
 def inner_name(env: Any) -> str:
-    """What an environment is called; a vector is called as the environments in it are."""
+    """Return the name of an environment; for a vector, of the environments in it."""
     if isinstance(env, PettingZooVecEnv):
         return str(env.env_id or env.name)
     return name_of(foreign.single(env))
 
 
 def is_vector(env: Any) -> bool:
-    """Whether it is a vector of environments, of Gymnasium, of ours, or of several agents."""
+    """Whether it is a vector environment of Gymnasium, of this package, or multi-agent."""
     return isinstance(env, VectorEnv | PettingZooVecEnv)
 
 
@@ -135,7 +136,7 @@ def _of_spec(spec: EnvSpec) -> Any:
 
 
 def _of_maker(make: Any) -> Any:
-    """The factory, or the vector that it makes; a class of Gymnasium is known without being called."""
+    """Return the factory, or the vector that it creates; a Gymnasium class is recognised without being called."""
     factory = Factory(make)
     if isinstance(make, type) and issubclass(make, gymnasium.Env):
         return factory
@@ -149,7 +150,7 @@ def _of_maker(make: Any) -> Any:
         factory.makes = name_of(made) if factory.__name__ == UNNAMED else factory.__name__
     finally:
         foreign.close(made)
-    factory.calls = 0  # those of the run are counted
+    factory.calls = 0  # count only those of the run
     return factory
 
 
@@ -159,7 +160,7 @@ def _is_environment(env: Any) -> bool:
 
 
 def _is_gym_of_texts(env: Any) -> bool:
-    """Whether it asks questions of language models, see `agilerl.llm_envs`, or plays games of turns with them."""
+    """Whether it is a language environment: a gym of `agilerl.llm_envs`, or a multi-turn game."""
     return foreign.has_methods(env, "split", "batch") or foreign.has_methods(env, "episodes")
 
 

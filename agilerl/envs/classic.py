@@ -1,6 +1,6 @@
-"""Classic-control environments as NumPy over all lanes, bit for bit what Gymnasium's single environments do.
+"""Classic-control environments vectorised in NumPy, bit-identical to Gymnasium's single environments.
 
-Some have a sibling whose velocities are hidden: the next action needs what was seen before (`env_ids.SHIPPED`).
+Some have a variant with hidden velocities, which requires memory (`env_ids.SHIPPED`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from agilerl.errors import EnvError
 
 
 class BatchLanes:
-    """Lanes whose state is one float64 array [L, S]: seeds, time limit, resets and resting are here.
+    """Base class of lanes with one float64 state array [L, S]: implements seeds, time limit, resets and idling.
 
-    A subclass gives `_advance` (the dynamics), `_initial`, and `_observe`. Every lane owns the generator that
-    Gymnasium's single environment would have for that seed, so its episodes are the same, whatever other lanes do.
+    A subclass implements `_advance` (the dynamics), `_initial`, and `_observe`. Every lane has the generator that
+    Gymnasium's single environment would have for its seed, so its episodes are the same, independent of other lanes.
     """
 
     backend: str
@@ -43,19 +43,19 @@ class BatchLanes:
         self._elapsed = np.zeros(num_lanes, dtype=np.int64)
 
     def _initial(self, rng: np.random.Generator) -> np.ndarray:
-        """One lane's state [S] at the start of an episode, drawn as Gymnasium's environment draws it."""
+        """Sample one lane's initial state [S] as Gymnasium's environment does."""
         raise NotImplementedError
 
     def _observe(self, state: np.ndarray) -> np.ndarray:
-        """States [L, S] float64 -> observations [L, O] float32; by default what is observed is the state."""
+        """Map states [L, S] float64 to observations [L, O] float32; the identity by default."""
         return state.astype(np.float32)
 
     def _observe_initial(self, state: np.ndarray) -> np.ndarray:
-        """Observations [K, O] of states [K, S] at the start of an episode, where they differ in rounding."""
+        """Return observations [K, O] of initial states [K, S], if they differ in rounding."""
         return self._observe(state)
 
     def _advance(self, state: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One step of every lane: new state [L, S], reward [L] float64, terminated [L] bool."""
+        """Step every lane: new state [L, S], reward [L] float64, terminated [L] bool."""
         raise NotImplementedError
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -133,7 +133,7 @@ class AcrobotLanes(BatchLanes):
         return obs
 
     def _observe_initial(self, state: np.ndarray) -> np.ndarray:
-        return self._observe(state.astype(np.float32))  # a start state is float32 there, its cosine too
+        return self._observe(state.astype(np.float32))  # Gymnasium's initial state is float32, so its cosine is too
 
     def _advance(self, state: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         y, torque, h = state.T.astype(np.float64), actions - 1.0, self.SECONDS
@@ -147,7 +147,7 @@ class AcrobotLanes(BatchLanes):
         return new, np.where(terminated, 0.0, -1.0), terminated
 
     def _derivative(self, y: np.ndarray, torque: np.ndarray) -> np.ndarray:
-        """[4, L] of the state [4, L]: the speeds and the accelerations."""
+        """Return the derivative [4, L] of the state [4, L]: speeds and accelerations."""
         angle1, angle2, speed1, speed2 = y
         cosine, sine = np.cos(angle2), np.sin(angle2)
         inertia1 = 0.25 + (1.25 + cosine) + 1.0 + 1.0
@@ -163,7 +163,7 @@ class AcrobotLanes(BatchLanes):
 
 
 def _squares(values: np.ndarray) -> np.ndarray:
-    """values², rounded as C's pow does: Gymnasium squares scalars, where NumPy calls pow, which is not always x * x."""
+    """values², rounded as C's pow, which NumPy calls for Gymnasium's scalars and which may differ from x * x."""
     return np.array([math.pow(value, 2.0) for value in values.ravel().tolist()]).reshape(values.shape)
 
 
@@ -221,7 +221,7 @@ class MountainCarLanes(BatchLanes):
 
     def _advance(self, state: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         position, speed = state.T
-        # math.cos lane by lane, because NumPy's differs from it in the last bit.
+        # math.cos per lane, because NumPy's differs in the last bit.
         slope = np.array([math.cos(angle) for angle in (3 * position).tolist()])
         speed = speed + ((actions - 1) * self.ENGINE + slope * (-self.SLOPE))
         speed = np.clip(speed, -self.MAX_SPEED, self.MAX_SPEED)
@@ -252,7 +252,7 @@ class PendulumLanes(BatchLanes):
         angle, speed = state.T
         torque = np.clip(actions, -self.MAX_TORQUE, self.MAX_TORQUE)[:, 0]  # float32, as its square in the cost
         distance = ((angle + np.pi) % (2 * np.pi)) - np.pi
-        # Squares lane by lane, with the C library's pow in float64 and float32: NumPy's differ in the last bit.
+        # Squares per lane, with the C library's pow in float64 and float32: NumPy's differ in the last bit.
         distance, slip, effort = (np.array([x**2 for x in values]) for values in (distance, speed, torque))
         cost = distance + 0.1 * slip + 0.001 * effort
         speed = speed + (3 * self.GRAVITY / 2 * np.sin(angle) + 3.0 * torque) * self.TIME_STEP
@@ -264,7 +264,7 @@ class PendulumLanes(BatchLanes):
 
 
 class KeptFeatures(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
-    """Shows the features `kept` of a vector observation (of `env`, a Box of one axis), in this order."""
+    """Reduce a vector observation (of `env`, a Box with one axis) to the features `kept`, in this order."""
 
     def __init__(self, env: gymnasium.Env[np.ndarray, Any], kept: tuple[int, ...]) -> None:
         super().__init__(env)
@@ -274,7 +274,7 @@ class KeptFeatures(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
         self.observation_space = spaces.Box(space.low[self.kept], space.high[self.kept], dtype=np.float32)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        """The kept features [K] float32."""
+        """Return the kept features [K] float32."""
         return np.asarray(observation)[self.kept]
 
 
@@ -293,7 +293,7 @@ def masked_pendulum(**kwargs: Any) -> gymnasium.Env[np.ndarray, Any]:
 
 
 class _KeptLanes(BatchLanes):
-    """Other lanes, named second in the list of bases, that show the features `kept` alone."""
+    """Mixin that reduces the observations of the lanes named second in the bases to the features `kept`."""
 
     kept: ClassVar[list[int]]
 
@@ -302,18 +302,18 @@ class _KeptLanes(BatchLanes):
 
 
 class MaskedCartPoleLanes(_KeptLanes, CartPoleLanes):
-    """MaskedCartPole-v1 over all lanes at once."""
+    """Vectorised MaskedCartPole-v1."""
 
     backend, env_id, kept = "masked_cartpole", "MaskedCartPole-v1", list(CARTPOLE_KEPT)
 
 
 class MaskedPendulumLanes(_KeptLanes, PendulumLanes):
-    """MaskedPendulum-v1 over all lanes at once."""
+    """Vectorised MaskedPendulum-v1."""
 
     backend, env_id, kept = "masked_pendulum", "MaskedPendulum-v1", list(PENDULUM_KEPT)
 
 
-# Plain registered ids that have lanes of their own; tests/unit/envs/test_envs_classic.py runs over this table.
+# Registered ids with a vectorised implementation; tests/unit/envs/test_envs_classic.py covers this table.
 _LANES = (
     AcrobotLanes, CartPoleLanes, MaskedCartPoleLanes, MaskedPendulumLanes, MountainCarLanes, PendulumLanes
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Lanes in worker processes that are replaced when they die, raise, hang or return what is not an observation."""
+"""Lanes in worker processes that are replaced if they die, raise, hang or return invalid observations."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Fault:
     """One failure of a worker.
 
     Attributes:
-        kind: "died", "hung" or "failed". worker: which one. lanes: its first and last lane.
-        seeds: with which those lanes last began, None where they had none.
-        message: what happened. traceback: the worker's, empty where it could not send one.
+        kind: "died", "hung" or "failed". worker: its number. lanes: its first and last lane.
+        seeds: seeds of the last reset of those lanes, None without.
+        message: description. traceback: the worker's, empty if it could not send one.
     """
 
     kind: str
@@ -56,12 +56,12 @@ class Fault:
 
     def __str__(self) -> str:
         first, last = self.lanes
-        said = self.message.partition(" fix: ")[0].rstrip(".")  # replacing it is the fix
+        said = self.message.partition(" fix: ")[0].rstrip(".")  # it has been replaced already
         return f"worker {self.worker} (lanes {first} to {last}, {_seeds(self.seeds)}) {self.kind}: {said}"
 
 
 def _seeds(seeds: tuple[int, ...] | None) -> str:
-    """The first ones: they are many, and each follows from the run's."""
+    """Format the first seeds only: there are many, and each follows from the run's."""
     if not seeds:
         return "no seeds"
     shown = ", ".join(map(str, seeds[:2]))
@@ -79,7 +79,7 @@ class Worker:
         self.restarts = 0
 
     def stop(self, patience_s: float = 0.0) -> None:
-        """End the process, by force after `patience_s`; nothing of it is left."""
+        """Terminate the process, by force after `patience_s`, and release its resources."""
         if self.connection is not None:
             with contextlib.suppress(OSError):
                 if patience_s:
@@ -97,11 +97,11 @@ class Worker:
 
 @dataclass(frozen=True)
 class PendingStep:
-    """A step that workers are making.
+    """A step in progress in the workers.
 
     Attributes:
         before: [L, ...] observations before it. mask: [L] lanes that are stepped.
-        waiting: connection -> worker that has not answered yet. faults: of workers that could not be asked.
+        waiting: connection -> worker that has not answered yet. faults: of workers that could not be reached.
     """
 
     before: Any
@@ -110,7 +110,7 @@ class PendingStep:
     faults: dict[int, Fault]
 
     def is_ready(self, timeout_s: float) -> bool:
-        """Whether all answers have come, after at most so many seconds."""
+        """Whether all answers arrive within this many seconds."""
         limit, left = time.monotonic() + timeout_s, set(self.waiting)
         while left:
             ready = wait(list(left), timeout=max(0.0, limit - time.monotonic()))
@@ -121,26 +121,26 @@ class PendingStep:
 
 
 class HealingLanes:
-    """L environments in a few worker processes of several lanes each, which replaces workers that fail.
+    """L environments in a few worker processes with several lanes each; failed workers are replaced.
 
-    A worker checks what its environments return (`lanes.Contract`) before it writes them to shared memory. A
-    worker that dies, raises, returns anything else than observations, or has no answer after `deadline_s` is killed and
-    started again, its lanes with seeds derived from those they had. That step of ALL its lanes is not a transition
-    (mask False), the running episodes are `truncated`, `StepBatch.healed` [L] marks them (`info["healed"]` too, for
-    users), `faults` lists what happened.
-    Episodes of other lanes are not touched, and without faults the number of workers changes nothing.
+    A worker checks its environments' results (`lanes.Contract`) before writing them to shared memory. A worker that
+    dies, raises, returns invalid observations, or exceeds `deadline_s` is killed and restarted, its lanes with seeds
+    derived from their previous ones. That step of ALL its lanes is not a transition (mask False), the running episodes
+    are `truncated`, `StepBatch.healed` [L] marks them (also `info["healed"]`, for users), and `faults` records the
+    failure.
+    Episodes of other lanes are unaffected, and without faults results do not depend on the number of workers.
 
     Args:
-        factories: one callable per lane, each giving a fresh Gymnasium environment of the same spaces.
+        factories: one callable per lane, each returning a fresh Gymnasium environment of the same spaces.
         num_workers: processes; by default one per core, at most 4 and at most L.
-        deadline_s: for an answer. max_restarts: of these lanes, in all; one more is an error.
-        reset_ended: as of `SyncLanes`. spec: of a registered environment.
+        deadline_s: maximum seconds for an answer. max_restarts: total restarts for these lanes; one more is an error.
+        reset_ended: see `SyncLanes`. spec: specification of a registered environment.
 
     Attributes:
-        faults: every failure so far.
+        faults: all failures so far.
 
     Raises:
-        EnvError: from `reset` and `step`, when a worker fails and `max_restarts` have been made.
+        EnvError: from `reset` and `step`, if a worker fails after `max_restarts` restarts.
     """
 
     backend = "healing"
@@ -178,31 +178,31 @@ class HealingLanes:
         self.workers = [Worker(i, slice(int(edges[i]), int(edges[i + 1]))) for i in range(count)]
         self._finalizer = weakref.finalize(self, _stop_all, self.workers)
 
-    # -- what lanes of teams have of their own ---------------------------------------------------------------------
+    # -- overridden by multi-agent lanes ---------------------------------------------------------------------------
 
-    build: ClassVar[Callable[..., Any]] = SyncLanes  # what steps the lanes of a worker
+    build: ClassVar[Callable[..., Any]] = SyncLanes  # implementation of a worker's lanes
 
     def _name_of(self, single: Any) -> str:
         return name_of(single)
 
     def _spaces_of(self, single: Any) -> tuple[Space[Any], Space[Any]]:
-        """Of observations and actions of one lane."""
+        """Return observation and action space of one lane."""
         return single.observation_space, single.action_space
 
     def _share(self, context: Any) -> SharedRows:
-        """Memory that the workers write into."""
+        """Allocate the memory that the workers write to."""
         return SharedRows(context, self.single_observation_space, self.num_lanes)
 
     def _team_step(self, mask: np.ndarray) -> TeamStep | None:
-        """What the last step was for each agent, where `mask` [L] says that it is a transition."""
+        """Return the last step by agent, for transitions `mask` [L]."""
         return None
 
     @property
     def restarts(self) -> int:
-        """Workers that have been replaced so far."""
+        """Number of workers replaced so far."""
         return sum(worker.restarts for worker in self.workers)
 
-    # -- what lanes do ---------------------------------------------------------------------------------------------
+    # -- lane interface --------------------------------------------------------------------------------------------
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
@@ -219,11 +219,11 @@ class HealingLanes:
         return trees.copy(self._obs), self._info()
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is there where a worker was replaced."""
+        """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is set if a worker was replaced."""
         return self.finish_step(self.begin_step(actions, active))
 
     def begin_step(self, actions: Any, active: np.ndarray | None = None) -> PendingStep:
-        """Send the actions to the workers, which step while this process does something else."""
+        """Send the actions to the workers, which step asynchronously."""
         if not self._is_reset:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         count = trees.count_rows(actions)
@@ -239,7 +239,7 @@ class HealingLanes:
         return PendingStep(before, mask, *self._send(asked))
 
     def finish_step(self, pending: PendingStep) -> StepBatch:
-        """What the step has come to that `begin_step` began."""
+        """Wait for and return the result of a step started by `begin_step`."""
         before, mask = pending.before, pending.mask
         infos, failed = self._collect(pending.waiting, pending.faults)
         reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
@@ -262,17 +262,17 @@ class HealingLanes:
         self._is_reset = False
 
     def start(self) -> None:
-        """Begin the workers that are not there; they begin with the first episodes otherwise."""
+        """Start missing workers; otherwise they start with the first episodes."""
         for worker in self.workers:
             if worker.connection is None:
                 self._start(worker)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Attribute `name` of every environment, or what it returns where it is a method; lane by lane."""
+        """Get attribute `name` of every environment, or call it if it is a method; lane by lane."""
         return self._each({w.number: ("call", name, args, kwargs) for w in self.workers}, f"{name}()")
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        """Give every environment one of `values` [L] as its attribute `name`."""
+        """Set attribute `name` of every environment to its value in `values` [L]."""
         self._each({w.number: ("set", name, list(values[w.lanes])) for w in self.workers}, f"set_attr({name!r})")
 
     def _each(self, commands: dict[int, tuple[Any, ...]], what: str) -> tuple[Any, ...]:
@@ -304,10 +304,10 @@ class HealingLanes:
     def _info(self) -> dict[str, Any]:
         return {} if self._masks is None else {"action_mask": self._masks.copy()}
 
-    # -- workers: asked, watched, replaced ---------------------------------------------------------------------------
+    # -- workers: requests, monitoring, replacement ------------------------------------------------------------------
 
     def _start(self, worker: Worker) -> None:
-        """Begin the worker's process."""
+        """Start the worker's process."""
         context: Any = multiprocessing.get_context(start_method())
         mine, theirs = context.Pipe()
         factories: Any = CloudpickleWrapper(self.factories[worker.lanes])  # type: ignore[arg-type]
@@ -324,7 +324,7 @@ class HealingLanes:
         return type(self).build
 
     def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
-        """As `_ask`, for new episodes, with the workers' seeds or going on with each lane's generator."""
+        """Reset the workers' lanes, with their seeds or continuing each lane's generator; see `_ask`."""
         commands = {w.number: ("reset", np.array(w.seeds) if is_seeded else None) for w in workers}
         return self._ask(commands, max(self.deadline_s, START_S))
 
@@ -352,7 +352,7 @@ class HealingLanes:
     def _collect(
         self, waiting: dict[Any, Worker], faults: dict[int, Fault], patience_s: float | None = None
     ) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
-        """The answers of workers that have been sent a command: (info by worker, faults)."""
+        """Collect the answers of workers: (info by worker, faults)."""
         infos: dict[int, dict[str, Any]] = {}
         patience_s = self.deadline_s if patience_s is None else patience_s
         limit = time.monotonic() + patience_s
@@ -386,7 +386,7 @@ class HealingLanes:
         return Fault(kind, worker.number, lanes, worker.seeds, message, traceback)
 
     def _heal(self, fault: Fault) -> dict[str, Any]:
-        """Replace the worker of a fault and begin new episodes in its lanes; returns the info of their reset."""
+        """Replace the failed worker and reset its lanes; returns the info of the reset."""
         worker = self.workers[fault.worker]
         while True:
             self.faults.append(fault)
@@ -409,7 +409,7 @@ class HealingLanes:
             fault = failed[0]
 
     def _derived(self, worker: Worker) -> tuple[int, ...]:
-        """New seeds of a worker's lanes: each follows from the one that the lane had."""
+        """Derive new seeds of a worker's lanes from their previous ones."""
         count = worker.lanes.stop - worker.lanes.start
         old = worker.seeds or tuple(np.random.SeedSequence().generate_state(count).tolist())
         each = [np.random.SeedSequence(abs(seed), spawn_key=(worker.restarts,)) for seed in old]
@@ -417,7 +417,7 @@ class HealingLanes:
 
 
 def check_options(num_workers: int | None, deadline_s: float, max_restarts: int) -> None:
-    """Raise EnvError for options that make no sense."""
+    """Raise EnvError for invalid options."""
     if num_workers is not None and (isinstance(num_workers, bool) or num_workers < 1):
         raise EnvError(f"num_workers must be a positive integer (processes) or None; got {num_workers!r}. fix: None.")
     if not (math.isfinite(deadline_s) and deadline_s > 0):
@@ -427,10 +427,10 @@ def check_options(num_workers: int | None, deadline_s: float, max_restarts: int)
 
 
 def start_method() -> str:
-    """ "fork" where it is safe and there is one; else "forkserver", else "spawn".
+    """ "fork" if it is safe and available; else "forkserver", else "spawn".
 
-    A process with CUDA or with threads must not be forked: the child would inherit locks that nobody opens. Progress
-    bars' monitor threads hold none for long and do not count.
+    A process with CUDA or with threads must not be forked: the child would inherit locks that are never released.
+    Monitor threads of progress bars are exempt, because they hold locks only briefly.
     """
     methods = multiprocessing.get_all_start_methods()
     torch = sys.modules.get("torch")
@@ -444,7 +444,7 @@ def start_method() -> str:
 
 @contextlib.contextmanager
 def without_main() -> Any:
-    """Keep a new process from running the user's script again: what it needs comes with the job."""
+    """Keep a new process from importing the user's main script: everything it needs is in the job."""
     main = sys.modules["__main__"]
     kept: dict[str, Any] = {name: main.__dict__[name] for name in ("__file__", "__spec__") if name in main.__dict__}
     try:
@@ -462,19 +462,19 @@ def _stop_all(workers: Sequence[Worker]) -> None:
             worker.stop()
 
 
-# -- in the worker: it writes into shared memory, or dies trying ------------------------------------------------------
+# -- worker side: writes to shared memory, or exits --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told when it starts.
+    """Arguments of a worker.
 
     Attributes:
         factories: of its lanes, in a `CloudpickleWrapper`, for a process that does not inherit them.
-        reset_ended: as of `SyncLanes`.
-        spec: of the registered environment, for a process that does not inherit the registry; None: nothing to do.
-        memory: the shared arrays of all workers. rows: those of this worker's lanes.
-        build: what makes lanes of factories.
+        reset_ended: see `SyncLanes`.
+        spec: of the registered environment, for a process that does not inherit the registry; None otherwise.
+        memory: shared arrays of all workers. rows: rows of this worker's lanes.
+        build: creates lanes from factories.
     """
 
     factories: Any
@@ -486,7 +486,7 @@ class Job:
 
 
 class SharedRows:
-    """Arrays [`count`, ...] that all workers write into, each its own rows; `StepBatch` says what they hold."""
+    """Arrays [`count`, ...] in which each worker writes its own rows; see `StepBatch` for their meaning."""
 
     def __init__(self, context: Any, space: Space[Any], count: int) -> None:
         self.space, self.count = space, count
@@ -499,7 +499,7 @@ class SharedRows:
         return [*layout, ((self.count,), np.dtype(np.float64)), ((2, self.count), np.dtype(bool))]
 
     def arrays(self) -> tuple[Any, Any, np.ndarray, np.ndarray]:
-        """(obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of the memory."""
+        """Return (obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of the memory."""
         found = [
             np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
             for block, (shape, dtype) in zip(self.blocks, self._layout(), strict=True)
@@ -509,15 +509,15 @@ class SharedRows:
         return obs, final_obs, found[-2], found[-1]
 
     def keep(self, batch: StepBatch, rows: slice) -> None:
-        """Write what only some lanes have; nothing here."""
+        """Write optional data of some kinds of lanes; no-op here."""
 
 
 def work(connection: Connection, job: Job, to_close: Sequence[Any] = ()) -> None:
     """Serve commands until the pipe closes. Every answer is ("ok", info) or ("fault", message, traceback).
 
     Args:
-        connection: the worker's end. job: what to do.
-        to_close: ends of pipes that a forked process has inherited and must not hold open.
+        connection: the worker's end. job: arguments of the worker.
+        to_close: inherited pipe ends that a forked process must close.
     """
     _detach(to_close)
     lanes: Any = None
@@ -541,7 +541,7 @@ def work(connection: Connection, job: Job, to_close: Sequence[Any] = ()) -> None
                 answer = ("fault", f"{error}", traceback.format_exc())
             connection.send(answer)
     except (EOFError, OSError, KeyboardInterrupt):
-        pass  # the other side has gone
+        pass  # the other side has closed
     finally:
         if lanes is not None:
             with contextlib.suppress(Exception):
@@ -573,7 +573,7 @@ def _called(envs: Sequence[Any], command: str, name: str, *arguments: Any) -> di
     args, kwargs = arguments
     found = [getattr(env, name) for env in envs]
     values = [value(*args, **kwargs) if callable(value) else value for value in found]
-    ForkingPickler.dumps(values)  # as the pipe will: an error here is this call's, later the end of the worker
+    ForkingPickler.dumps(values)  # as the pipe will: raise here rather than in the worker
     return {"values": values}
 
 
@@ -583,16 +583,16 @@ def _copy(into: Any, rows: slice, batch: Any) -> None:
 
 
 def _detach(to_close: Sequence[Any]) -> None:
-    """Be a worker: the terminal's Ctrl-C and the run's own handlers are not for this process, nor are its pipes."""
+    """Detach from the parent: ignore the terminal's Ctrl-C, drop the run's signal handlers, close its pipes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in to_close:
         with contextlib.suppress(OSError):
             other.close()
-    if sys.platform == "linux":  # also where the run is killed while an environment hangs
+    if sys.platform == "linux":  # also if the run is killed while an environment hangs
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL)
     torch = sys.modules.get("torch")
-    if torch is not None:  # a forked pool of threads has no threads
+    if torch is not None:  # a forked thread pool has no threads
         torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,6 +1,6 @@
-"""Single environments stepped one after the other in this process, with as little around them as possible.
+"""Single environments stepped sequentially in this process, with minimal overhead.
 
-What an environment must return stands here too (`Contract`), for all lanes.
+Also defines `Contract`, the checks on environment results for all lanes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EnvFactory = Callable[[], Any]
 
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
-# Wrappers of Gymnasium that keep running statistics where neither checkpoints nor policies reach them.
+# Gymnasium wrappers whose running statistics are stored neither in checkpoints nor in policies.
 _OBSERVATIONS = "RSNorm(agent), or normalize_observations=true with PPO"
 _REWARDS = "normalize_rewards=true in the training section of a manifest"
 STATISTICS = {
@@ -41,19 +41,18 @@ STATISTICS = {
 
 
 class SyncLanes:
-    """L independent environments; each lane's episodes depend on its own seed and actions alone.
+    """L independent environments; each lane's episodes depend only on its seed and actions.
 
-    An ended lane is reset at once (the true final observation is kept in `final_obs`), so every row with mask True is
-    a transition. Resting lanes cost nothing.
+    An ended lane is reset immediately (the true final observation is in `final_obs`), so every row with mask True is a
+    transition. Idle lanes cost nothing.
 
-    What an environment returns is checked here, before anybody sees it: an environment that raises, or gives anything
-    but finite numbers of its space's shape and kind, ends in an `EnvError` that says environment, lane and what was
-    got (`Contract`).
+    Results are checked first: if an environment raises, or returns anything but finite numbers of its space's shape and
+    kind, an `EnvError` names environment, lane and value (`Contract`).
 
     Args:
-        factories: one callable per lane, each giving a fresh Gymnasium environment.
-        reset_ended: False leaves an ended lane as it is: `obs` stays the final one and the lane must rest until the
-            next `reset`. For evaluation, where a reset that nobody uses can cost as much as ten steps.
+        factories: one callable per lane, each returning a fresh Gymnasium environment.
+        reset_ended: False leaves an ended lane unchanged: `obs` stays the final one and the lane must idle until the
+            next `reset`. For evaluation, where an unused reset can cost as much as ten steps.
     """
 
     backend = "lanes"
@@ -65,12 +64,12 @@ class SyncLanes:
         self.num_lanes, self.reset_ended = len(self.envs), reset_ended
         self.single_observation_space, self.single_action_space = spaces_in(self.envs[0], is_required=False)
         self._steps = [env.step for env in self.envs]
-        # Gymnasium's own environments take Python integers, which their checks accept 0.7 us faster than numpy's;
-        # others get numpy scalars as from SyncVectorEnv, since some call action.item().
+        # Gymnasium's own environments get Python integers, whose checks are 0.7 us faster than numpy's. Others get
+        # numpy scalars as from SyncVectorEnv, since some call action.item().
         self._plain_actions = all(_is_gymnasiums_own(env) for env in self.envs)
         self.name = name_of(self.envs[0])
         warn_of_statistics(self.envs[0])
-        self._contract: Contract | None = None  # made at the first reset: without a space that tells the shapes
+        self._contract: Contract | None = None  # created at the first reset: without a space it defines the shapes
         self._obs: Any = None
         self._masks = ActionMasks(self.single_action_space, self.name)
         self._mask_methods = [mask_method(env) for env in self.envs] if self._masks.width else []
@@ -95,7 +94,7 @@ class SyncLanes:
         return trees.copy(self._obs), self._info()
 
     def resume(self, obs: Any) -> None:
-        """Go on where other lanes over these environments stopped; `obs` [L, ...] is what was seen last."""
+        """Continue from other lanes over these environments; `obs` [L, ...] are the last observations."""
         self._checked(obs)
         self._obs = trees.copy(obs)
 
@@ -105,7 +104,7 @@ class SyncLanes:
         return self._contract
 
     def _reset_lane(self, lane: int, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode in one lane; its observation has been checked."""
+        """Reset one lane and check its observation."""
         try:
             result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
         except (Exception, SystemExit) as error:
@@ -116,7 +115,7 @@ class SyncLanes:
         return (self._checked().row(obs, lane, "reset()") if known else obs), info
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested as their space is, or one per lane."""
+        """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested like their space, or one per lane."""
         if self._obs is None:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         actions = by_lane(self.single_action_space, actions)
@@ -168,7 +167,7 @@ class SyncLanes:
                 if MASK in info or self._tells_masks:
                     masks[lane] = self._mask_of(lane, info)
             self._keep_masks(masks, ended, None)
-            if self._action_masks is not None:  # an environment may say what is legal at the start of an episode alone
+            if self._action_masks is not None:  # an environment may give masks only at the start of an episode
                 final_info = {FINAL_MASK: np.ones_like(self._action_masks) if final_masks is None else final_masks}
             contract.finite(obs, call="reset()")
         self._obs = obs
@@ -177,7 +176,7 @@ class SyncLanes:
         return StepBatch(trees.copy(obs), reward, terminated, truncated, final_obs, mask, info)
 
     def _mask_of(self, lane: int, info: dict[str, Any]) -> Any:
-        """What one environment says is legal now: in its info, else by its `action_masks()`; None allows everything."""
+        """Return one environment's action mask: from its info, else from `action_masks()`; None allows everything."""
         method = self._mask_methods[lane] if self._tells_masks else None
         if MASK in info or method is None:
             return info.get(MASK)
@@ -187,14 +186,14 @@ class SyncLanes:
             raise failure(error, f"{self.name}, lane {lane}: action_masks()") from error
 
     def _keep_masks(self, given: dict[int, Any], lanes: Sequence[int], is_over: np.ndarray | None) -> None:
-        """Take the masks of `lanes`, which have just been observed: without one everything is legal there.
+        """Store the masks of the just observed `lanes`; without a mask all actions are legal.
 
         Args:
             given: by lane. is_over: [L] bool, lanes whose episode has ended.
         """
         if not self._masks.width:
             if given:
-                self._masks.of({MASK: True}, self.num_lanes)  # which says that they are ignored
+                self._masks.of({MASK: True}, self.num_lanes)  # warns that they are ignored
             return
         if self._action_masks is None:
             if not given:
@@ -217,7 +216,7 @@ class SyncLanes:
 
 
 def by_lane(space: Space[Any], actions: Any) -> Any:
-    """Actions [L, ...], nested as their space is, as one action for each lane; arrays of a Box without axes stay
+    """Split actions [L, ...], nested like their space, into one per lane; arrays of a Box without axes stay
     arrays."""
     is_nested = isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
     if not (is_nested and isinstance(actions, Mapping | tuple)) and not (
@@ -226,7 +225,7 @@ def by_lane(space: Space[Any], actions: Any) -> Any:
         return actions
     own = nested(space)
 
-    def row(lane: int) -> Any:  # arrays of a Box, plain numbers for choices
+    def row(lane: int) -> Any:  # arrays for a Box, plain numbers for discrete actions
         return trees.map_leaves(lambda part, x: x[lane, ...] if _is_box(part) else x[lane], own, actions)
 
     return [row(lane) for lane in range(trees.count_rows(actions))]
@@ -237,7 +236,7 @@ def _is_box(space: Any) -> bool:
 
 
 def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> list[int] | None:
-    """`seeds` as Python integers; ShapeError if there is not exactly one per lane."""
+    """Return `seeds` as Python integers; ShapeError unless there is exactly one per lane."""
     if seeds is None:
         return None
     numbers = np.asarray(seeds)
@@ -250,7 +249,7 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
 
 
 def mask_method(env: Any) -> Callable[[], Any] | None:
-    """`env.action_masks` where it is a method, also inside wrappers (sb3-contrib's convention); None without one."""
+    """Return the method `env.action_masks`, also inside wrappers (sb3-contrib's convention); None without one."""
     while True:
         method = foreign.method(env, "action_masks")
         if method is not None:
@@ -261,13 +260,13 @@ def mask_method(env: Any) -> Callable[[], Any] | None:
 
 
 def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[Space[Any], Space[Any]]:
-    """(observation space, action space) of an environment.
+    """Return (observation space, action space) of an environment.
 
     Args:
-        prefix: "single_" for a vector. is_required: False lets an environment have none, for agents that know theirs.
+        prefix: "single_" for a vector. is_required: False allows missing spaces, for agents that know theirs.
 
     Raises:
-        EnvError: something else in place of a space of Gymnasium.
+        EnvError: not a Gymnasium space.
     """
     found = [foreign.observation_space(env, prefix), foreign.action_space(env, prefix)]
     for name, space in zip(("observation_space", "action_space"), found, strict=True):
@@ -286,7 +285,7 @@ def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[
 
 
 def warn_of_statistics(env: Any) -> None:
-    """Warn once of every wrapper around `env` that keeps statistics: each copy of the environment learns its own."""
+    """Warn once about each wrapper around `env` with statistics, which differ between copies of the environment."""
     while isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         if type(env) in STATISTICS:
             name = type(env).__name__
@@ -305,12 +304,12 @@ def _is_gymnasiums_own(env: Any) -> bool:
     return is_plain and isinstance(env.action_space, gymnasium.spaces.Discrete) and not env.spec.additional_wrappers
 
 
-# -- what an environment must return, checked where it enters the package: here by row, elsewhere by batch -------------
+# -- checks on environment results at the package boundary: here by row, elsewhere by batch ----------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One array of an observation: its place, its shape, its dtype (None where any number will do)."""
+    """One array of an observation: path, shape, dtype (None if any number is accepted)."""
 
     path: tuple[Any, ...]
     shape: tuple[int, ...]
@@ -318,14 +317,14 @@ class Leaf:
 
 
 class Contract:
-    """What single observations, rewards and flags of one environment must look like.
+    """Checks for single observations, rewards and flags of one environment.
 
-    Observations may come as lists, in another width of the same kind of number (float64 for float32) or as integers for
-    floating-point; anything that would lose information, or that is not finite, is an error.
+    Observations may be lists, have another width of the same kind of number (float64 for float32), or be integers for
+    floating-point; lossy conversions and non-finite values are errors.
 
     Args:
-        space: of one observation; None where the environment does not tell, then `like` says.
-        name: of the environment, for messages.
+        space: of one observation; None if unknown, then `like` is used.
+        name: environment name, for messages.
         like: a batch [L, ...] of first observations, for environments without a space.
     """
 
@@ -336,13 +335,13 @@ class Contract:
         self._plain = self._tree if isinstance(self._tree, Leaf) else None
 
     def error(self, lane: int, what: str, call: str = "step()") -> EnvError:
-        """An error that says environment, lane and what was got."""
+        """Build an error with environment, lane and actual value."""
         return EnvError(f"{self.name}, lane {lane}: {call} {what}. {HEAL}")
 
     def row(self, obs: Any, lane: int, call: str = "step()") -> Any:
-        """One observation as arrays of the right shape and dtype; finite numbers are checked by batch, see `finite`.
+        """Convert one observation to arrays of the right shape and dtype; finiteness is checked by batch, see `finite`.
 
-        EnvError: None, another shape, another kind of number, missing parts.
+        EnvError: None, wrong shape, wrong kind of number, missing parts.
         """
         plain = self._plain
         if plain is not None and type(obs) is np.ndarray and obs.dtype == plain.dtype and obs.shape == plain.shape:
@@ -373,7 +372,7 @@ class Contract:
         dtype = leaf.dtype
         if dtype is None or given.dtype == dtype:
             return given
-        whole = given.dtype.kind in "biu" and dtype.kind in "biu"  # the values decide
+        whole = given.dtype.kind in "biu" and dtype.kind in "biu"  # then the values are compared
         fits = whole or np.can_cast(given.dtype, dtype, "same_kind")
         converted = given.astype(dtype) if fits else given
         if not fits or (whole and not np.array_equal(converted, given)):
@@ -381,7 +380,7 @@ class Contract:
         return converted
 
     def reward(self, value: Any, lane: int) -> float:
-        """The reward as a plain number, which an array of one number is too; EnvError if it is not a number."""
+        """Return the reward as a plain number, also from an array of one number; EnvError if it is not a number."""
         if not isinstance(value, _NUMBERS):
             array = numbers(value)
             if array is None or array.size != 1:
@@ -390,7 +389,7 @@ class Contract:
         return float(value)
 
     def flag(self, value: Any, lane: int, name: str) -> bool:
-        """An end of an episode as a boolean, which an array of one is too; EnvError if it is neither true nor false."""
+        """Return an end-of-episode flag as a boolean, also from an array of one; EnvError if it is not a boolean."""
         if isinstance(value, bool | np.bool_):
             return bool(value)
         array = numbers(value)
@@ -399,7 +398,7 @@ class Contract:
         return bool(array.reshape(-1)[0])
 
     def finite(self, batch: Any, call: str = "step()") -> None:
-        """Every number of the observations [L, ...] is finite, or an EnvError says the first lane where not."""
+        """Check that all observations [L, ...] are finite; otherwise an EnvError names the first lane."""
         for leaf in self._leaves:
             part = batch
             for key in leaf.path:
@@ -410,7 +409,7 @@ class Contract:
             raise self.error(lane, f"gave an observation that is not finite: {short(part[lane])}", call)
 
     def finite_rewards(self, reward: np.ndarray, rows: np.ndarray | None = None) -> None:
-        """Every reward [L] is finite (in `rows` [L] bool alone), or an EnvError says the first lane where not."""
+        """Check that all rewards [L] (of `rows` [L] bool) are finite; otherwise an EnvError names the first lane."""
         if math.isfinite(_square(reward)):
             return
         bad = ~np.isfinite(reward) & (True if rows is None else rows)
@@ -420,20 +419,20 @@ class Contract:
 
 
 def _square(values: np.ndarray) -> float:
-    """Sum of squares: not finite if a value is not (or if it overflows), and cheaper than looking at each."""
+    """Return the sum of squares: not finite if a value is not (or on overflow), and cheaper than elementwise checks."""
     flat = values.reshape(-1)
     return float(np.vdot(flat, flat).real)
 
 
 def name_of(env: Any) -> str:
-    """What an environment is called: its registered id, else its class."""
+    """Return the name of an environment: its registered id, else its class."""
     return str(foreign.env_id(env) or type(foreign.bare(env)).__name__)
 
 
 def failure(error: BaseException, where: str) -> BaseException:
-    """What is raised where an environment's call raises: itself, if it speaks our language or ends the run.
+    """Return the exception to raise if an environment's call raises: itself, if it is ours or ends the run.
 
-    A handler of signals ends a run by SystemExit (exit code 128 + number): that is not the environment's fault.
+    Signal handlers end a run by SystemExit (exit code 128 + number): that is not the environment's fault.
     """
     is_end = isinstance(error, SystemExit) and isinstance(error.code, int) and 128 < error.code < 160
     if is_end or isinstance(error, EnvError):
@@ -444,7 +443,7 @@ def failure(error: BaseException, where: str) -> BaseException:
 
 
 def _tree(node: Any, path: tuple[Any, ...]) -> Any:
-    """Leaves, nested as `node` is: a tree of spaces, or a batch of first observations."""
+    """Return leaves nested like `node`: a tree of spaces, or a batch of first observations."""
     if isinstance(node, dict):
         return {key: _tree(part, (*path, key)) for key, part in node.items()}
     if isinstance(node, tuple):

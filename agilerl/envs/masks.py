@@ -1,4 +1,4 @@
-"""Masks of legal actions: every form in which environments and callers give them, read by one reader.
+"""Action masks: conversion of all forms used by environments and callers to a canonical one.
 
 The canonical mask of L lanes is a bool array [L, W], True = legal, where W = `spaces.mask_width(action space)`: one
 entry per choice, component by component; two entries per bit of a MultiBinary (whether 0 is legal, whether 1 is); the
@@ -17,20 +17,20 @@ from gymnasium import Space, spaces
 from agilerl.errors import EnvError, warn_once
 from agilerl.spaces import mask_width, parts_of
 
-MASK = "action_mask"  # key of infos and of observations
+MASK = "action_mask"  # key in infos and observations
 MISNAMED = frozenset(
     ("action_masks", "actions_mask", "legal_actions", "valid_actions", "available_actions", "avail_actions")
 )
 """Keys of infos under which other libraries keep masks; not read here."""
-FINAL_MASK = "final_action_mask"  # key of infos: of the final observation, where an episode has ended
+FINAL_MASK = "final_action_mask"  # key in infos: for the final observation of an ended episode
 
 
 class MaskError(ValueError):
-    """A mask of another form than its action space asks for; `ActionMasks` adds where it comes from."""
+    """A mask that does not match its action space; `ActionMasks` adds its source."""
 
 
 def component_sizes(space: Space[Any] | None) -> list[int]:
-    """Choices of each component of an action, in the order of its mask: 2 for each bit, none for a Box."""
+    """Return the number of choices per action component, in mask order: 2 for each bit, none for a Box."""
     if isinstance(space, spaces.Discrete):
         return [int(space.n)]
     if isinstance(space, spaces.MultiDiscrete):
@@ -41,7 +41,7 @@ def component_sizes(space: Space[Any] | None) -> list[int]:
 
 
 def warn_of_misnamed(info: Mapping[str, Any], name: str) -> None:
-    """Warn once of an info that keeps a mask under a key of another library."""
+    """Warn once about an info with a mask under another library's key."""
     if MASK in info or MISNAMED.isdisjoint(info):
         return
     key = min(MISNAMED & info.keys())
@@ -53,7 +53,7 @@ def warn_of_misnamed(info: Mapping[str, Any], name: str) -> None:
 
 
 def expected_form(space: Space[Any]) -> str:
-    """The forms of one mask of the space, in words."""
+    """Describe the accepted forms of one mask of the space."""
     width = mask_width(space)
     if isinstance(space, spaces.MultiBinary):
         bits = width // 2
@@ -70,16 +70,16 @@ def expected_form(space: Space[Any]) -> str:
 
 
 class ActionMasks:
-    """The reader of masks of one action space.
+    """Converter of masks of one action space.
 
     Args:
-        space: of one action; None (an environment that has none) and Box have no masks.
-        name: of the environment or caller, for messages. error: raised for a mask of a wrong form.
-        nothing_legal: what to do about a mask that allows nothing, for messages.
-        fills: whether everything counts as legal where an episode has ended and nothing is; False leaves it so.
+        space: of one action; None (an environment without one) and Box have no masks.
+        name: environment or caller, for messages. error: exception for an invalid mask.
+        nothing_legal: advice for a mask that allows nothing, for messages.
+        fills: whether a mask that allows nothing at the end of an episode becomes all legal; False leaves it.
 
     Attributes:
-        width: entries of a canonical mask, 0 where there are none.
+        width: length of a canonical mask, 0 without masks.
     """
 
     def __init__(
@@ -99,16 +99,16 @@ class ActionMasks:
     # -- of infos ----------------------------------------------------------------------------------------------------
 
     def of(self, info: Mapping[str, Any] | None, num_lanes: int, is_over: np.ndarray | None = None) -> Any:
-        """The masks [L, W] bool in the info of L lanes; None where it has none.
+        """Return the masks [L, W] bool in the info of L lanes; None without masks.
 
         `info["action_mask"]` may be a stacked array, one mask (or None) per lane, a mask for a single lane, or the
-        stacked masks of the components or parts. Lanes without a mask (None, or `_action_mask` False) may do anything.
+        stacked masks of the components or parts. Lanes without a mask (None, or `_action_mask` False) allow everything.
 
         Args:
-            is_over: [L] bool, lanes whose episode has ended: nothing need be legal there, and all counts as legal.
+            is_over: [L] bool, lanes whose episode has ended: if no action is legal there, all become legal.
 
         Raises:
-            EnvError: a mask of another form, with other values than 0 and 1, or one that allows nothing.
+            EnvError: invalid form, values other than 0 and 1, or a mask that allows nothing.
         """
         given = info.get(MASK) if info else None
         if given is None or self.space is None:
@@ -125,17 +125,17 @@ class ActionMasks:
         return self._first_that_fits(f"info[{MASK!r}]", candidates(given, num_lanes), num_lanes, there, is_over)
 
     def final(self, info: Mapping[str, Any] | None, num_lanes: int) -> Any:
-        """The masks [L, W] of `StepBatch.final_obs`; None where the environment gives none.
+        """Return the masks [L, W] of `StepBatch.final_obs`; None if the environment gives none.
 
-        `info["action_mask"]` belongs to the observation after a reset; where they differ, lanes leave the other one as
-        `info["final_action_mask"]`.
+        `info["action_mask"]` belongs to the observation after a reset; if that differs from the final observation,
+        lanes store the other mask as `info["final_action_mask"]`.
         """
         known = info.get(FINAL_MASK) if info else None
         over = np.ones(num_lanes, bool)
         return self.of(info if known is None else {MASK: known}, num_lanes, over)
 
     def of_caller(self, given: Any, count: int, what: str = MASK, is_over: np.ndarray | None = None) -> np.ndarray:
-        """A caller's mask, one for each of `count` rows or one for all, as [count, W] bool; `is_over` as of `of`."""
+        """Convert a caller's mask, one per row (`count`) or one for all, to [count, W] bool; `is_over` as in `of`."""
         if self._is_canonical(given, count):
             return self.rows(list(given), what, is_over=is_over)
         is_batch = isinstance(given, Mapping) or _is_sequence(given) or np.ndim(given) > 1
@@ -153,7 +153,7 @@ class ActionMasks:
         there: np.ndarray,
         is_over: np.ndarray | None,
     ) -> np.ndarray:
-        """The rows of the first way to divide a batch that gives masks; else the error of the first one."""
+        """Return the rows of the first way to split a batch that gives valid masks; else raise the first error."""
         first: ValueError | None = None
         for rows in ways:
             given = [row if is_there else None for row, is_there in zip(rows, there, strict=True)]
@@ -182,11 +182,11 @@ class ActionMasks:
         lanes: Sequence[int] | None = None,
         is_over: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Masks of single lanes, each in any form, as [k, W] bool; None allows everything.
+        """Convert masks of single lanes, each in any form, to [k, W] bool; None allows everything.
 
         Args:
             what: their source, for messages. lanes: the lanes' numbers, by default 0, 1, ...
-            is_over: [k] bool, as of `of`.
+            is_over: [k] bool, as in `of`.
         """
         numbers = range(len(given)) if lanes is None else lanes
         masks = self._stacked(given)
@@ -211,12 +211,12 @@ class ActionMasks:
         return masks | np.repeat(empty, self._sizes, axis=1) if self.fills else masks
 
     def one(self, given: Any, what: str = MASK, *, is_over: bool = False) -> np.ndarray:
-        """One mask in any form as [W] bool."""
+        """Convert one mask in any form to [W] bool."""
         row: np.ndarray = self.rows([given], what, is_over=np.array([is_over]))[0]
         return row
 
     def _stacked(self, given: Sequence[Any]) -> np.ndarray | None:
-        """Arrays [W] of one kind as [k, W] bool, which is the usual case; None for everything else."""
+        """Convert arrays [W] of one kind to [k, W] bool, the common case; None for everything else."""
         first = given[0] if len(given) else None
         if type(first) is not np.ndarray or first.dtype.kind not in "biu":
             return None
@@ -245,7 +245,7 @@ class ActionMasks:
 
 
 def candidates(given: Any, count: int) -> Iterator[list[Any]]:
-    """The ways in which a batch of masks can be divided into one for each of `count` lanes, the usual one first."""
+    """Yield the ways to split a batch of masks into one for each of `count` lanes, the most common first."""
     if isinstance(given, Mapping):
         names = [key for key in given if not (str(key).startswith("_") and str(key)[1:] in given)]
         columns = {key: _lane_by_lane(given[key], count, given.get(f"_{key}")) for key in names}
@@ -261,13 +261,13 @@ def candidates(given: Any, count: int) -> Iterator[list[Any]]:
 
 
 def _sized(parts: Sequence[Any]) -> Iterator[Any]:
-    """Parts as something that has a length; what is ragged counts by its first axis."""
+    """Yield parts as sized objects; ragged ones are counted by their first axis."""
     for part in parts:
         yield part if isinstance(part, np.ndarray) else np.empty(len(part)) if isinstance(part, list | tuple) else part
 
 
 def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
-    """Stacked masks of one part, lane by lane; None where they are not one for each lane."""
+    """Split stacked masks of one part by lane; None if there is not one per lane."""
     rows = next(candidates(values, count), None)
     if rows is None or present is None:
         return rows
@@ -278,10 +278,10 @@ def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
 
 
 def flat_mask(space: Space[Any], given: Any) -> np.ndarray:
-    """One mask in any form as [W] bool; None allows everything.
+    """Convert one mask in any form to [W] bool; None allows everything.
 
     Raises:
-        MaskError: another form, or other values than 0 and 1.
+        MaskError: invalid form, or values other than 0 and 1.
     """
     if given is None:
         return np.ones(mask_width(space), bool)
@@ -290,7 +290,7 @@ def flat_mask(space: Space[Any], given: Any) -> np.ndarray:
         return _of_parts(space, parts, given)
     pieces = list(_pieces(given))
     sizes = component_sizes(space)
-    if len(pieces) == len(sizes) and len(sizes) > 1:  # one array per component, as space.sample(mask=...) takes them
+    if len(pieces) == len(sizes) and len(sizes) > 1:  # one array per component, as in space.sample(mask=...)
         for number, (piece, size) in enumerate(zip(pieces, sizes, strict=True)):
             if piece is not None and piece.size != size:
                 raise MaskError(f"has {piece.size} entries for component {number}, which has {size} choices")
@@ -306,7 +306,7 @@ def flat_mask(space: Space[Any], given: Any) -> np.ndarray:
 
 
 def sample_mask(space: Space[Any], mask: np.ndarray) -> Any:
-    """A canonical mask [W] in the form that `space.sample(mask=...)` takes; None for a space without choices."""
+    """Convert a canonical mask [W] to the form of `space.sample(mask=...)`; None for a space without choices."""
     parts = parts_of(space)
     if parts:
         widths = [mask_width(part) for part in parts.values()]
@@ -314,7 +314,7 @@ def sample_mask(space: Space[Any], mask: np.ndarray) -> Any:
         each = [sample_mask(part, row) for part, row in zip(parts.values(), rows, strict=True)]
         return dict(zip(space.spaces, each, strict=True)) if isinstance(space, spaces.Dict) else tuple(each)
     bits = mask.astype(np.int8)
-    if isinstance(space, spaces.MultiBinary):  # 2 for a bit that is free
+    if isinstance(space, spaces.MultiBinary):  # 2 for an unconstrained bit
         pairs = bits.reshape(*space.shape, 2)
         return np.where(pairs.all(-1), 2, pairs[..., 1]).astype(np.int8)
     if isinstance(space, spaces.MultiDiscrete):
@@ -327,7 +327,7 @@ def _nest(rows: Iterator[np.ndarray], shape: tuple[int, ...]) -> Any:
 
 
 def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], given: Any) -> np.ndarray:
-    """The mask of a Dict or Tuple action: by key, part by part, or flat."""
+    """Convert the mask of a Dict or Tuple action: by key, part by part, or flat."""
     if isinstance(given, Mapping):
         unknown = [str(key) for key in given if str(key) not in parts]
         if unknown:
@@ -355,12 +355,12 @@ def _is_sequence(given: Any) -> bool:
 
 
 def _is_flat(given: Any) -> bool:
-    """Whether a sequence consists of numbers."""
+    """Whether a sequence contains numbers."""
     return all(part is not None and not _is_sequence(part) and np.ndim(part) == 0 for part in given)
 
 
 def _pieces(given: Any) -> Iterator[np.ndarray | None]:
-    """The arrays in a nest of tuples and lists, in their order; None stays None."""
+    """Iterate over the arrays in nested tuples and lists, in order; None stays None."""
     if given is None:
         yield None
     elif _is_sequence(given) and not (len(given) and _is_flat(given)):
@@ -377,7 +377,7 @@ def _pieces(given: Any) -> Iterator[np.ndarray | None]:
 
 
 def _bools(values: np.ndarray) -> np.ndarray:
-    """Values 0 and 1 as bool; MaskError for others."""
+    """Convert values 0 and 1 to bool; MaskError for others."""
     if values.dtype == object:
         values = np.array([np.nan if value is None else value for value in values.ravel().tolist()])
     if values.dtype == bool:

@@ -1,7 +1,7 @@
-"""Masks of legal actions in observations: the convention of PettingZoo, RLlib and Shimmy.
+"""Action masks inside observations: the convention of PettingZoo, RLlib and Shimmy.
 
-A Dict observation with a part "action_mask" that fits the actions is divided: the mask is followed, and what networks
-read is the rest. `{"observation": x, "action_mask": m}` is read as x; of more parts the others stay a Dict.
+A Dict observation with a part "action_mask" that fits the actions is split: the mask is applied, and networks read the
+rest. `{"observation": x, "action_mask": m}` is read as x; several other parts stay a Dict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.errors import EnvError, warn_once
 from agilerl.spaces import MaskAsFeature, mask_width, parts_of
 
-REST = "observation"  # the part that is read by itself, where it is the only one beside the mask
+REST = "observation"  # the key that is unwrapped if it is the only one beside the mask
 
 
 def holds_mask(observation_space: Any, action_space: Any) -> bool:
@@ -31,10 +31,10 @@ def holds_mask(observation_space: Any, action_space: Any) -> bool:
 
 
 def without_mask(observation_space: Any, action_space: Any) -> Any:
-    """What networks read of observations: the space without the mask of legal actions, itself where there is none.
+    """Return the observation space without the action mask, as networks read it; unchanged without a mask.
 
     Raises:
-        EnvError: there is nothing beside the mask.
+        EnvError: the mask is the only part.
     """
     if not holds_mask(observation_space, action_space):
         _warn_of_feature(observation_space, action_space)
@@ -49,39 +49,39 @@ def without_mask(observation_space: Any, action_space: Any) -> Any:
 
 
 def carries_mask(obs: Any, space: Any) -> bool:
-    """Whether observations carry a mask beside what an agent of this observation space reads; not for None."""
+    """Whether observations carry a mask besides the parts in this agent's observation space; False for None."""
     if space is None or not (isinstance(obs, Mapping) or hasattr(obs, "keys")) or MASK not in obs.keys():  # noqa: SIM118 (TensorDict)
         return False
     return not (isinstance(space, spaces.Dict) and MASK in space.spaces)
 
 
 def split_mask(obs: Any, space: Any = None) -> tuple[Any, Any]:
-    """(what is read, the mask as it was given) of observations that carry a mask, one or a batch.
+    """Split observations, one or a batch, that carry a mask: (observation, unconverted mask).
 
     Args:
-        space: of what is read, where it is known.
+        space: space of the observation, if known.
     """
     rest = {key: obs[key] for key in obs.keys() if key != MASK}  # noqa: SIM118 (a TensorDict iterates over rows)
     return (rest[REST] if set(rest) == {REST} and not _is_whole(space) else rest), obs[MASK]
 
 
 def with_mask(rest: Any, mask: Any, space: Any) -> dict[str, Any]:
-    """The inverse of `split_mask`."""
+    """Invert `split_mask`."""
     return {**rest, MASK: mask} if _is_whole(space) else {REST: rest, MASK: mask}
 
 
 def _is_whole(space: Any) -> bool:
-    """Whether an agent reads a Dict whose only part is called as the rest beside a mask is."""
+    """Whether an agent reads a Dict whose only part is named like the rest beside a mask."""
     return isinstance(space, spaces.Dict) and set(space.spaces) == {REST}
 
 
 def parted(obs: Any, space: Any) -> tuple[Any, Any]:
-    """(what an agent of this observation space reads, the mask beside it or None)."""
+    """Return (observation for an agent of this observation space, the mask or None)."""
     return split_mask(obs, space) if carries_mask(obs, space) else (obs, None)
 
 
 def by_row(mask: Any) -> Any:
-    """A mask from observations as `envs.masks` reads it: of a batch with one array per component [B, n] row by row."""
+    """Convert a mask from observations for `envs.masks`: a batch with one array per component [B, n] row by row."""
     if isinstance(mask, tuple) and all(map(_has_rows, mask)):
         return trees.unbind(tuple(np.asarray(part) for part in mask))
     return mask
@@ -90,12 +90,12 @@ def by_row(mask: Any) -> Any:
 def _has_rows(part: Any) -> bool:
     try:
         return np.ndim(part) > 1
-    except ValueError:  # masks of several parts, of unequal length or None
+    except ValueError:  # masks of several parts, of different lengths or None
         return False
 
 
 def _fits(space: Any, action_space: Any) -> bool:
-    """Whether values of the space are masks of the actions."""
+    """Whether values of the space are action masks."""
     width = mask_width(action_space)
     if not width:
         return False
@@ -111,7 +111,7 @@ def _fits(space: Any, action_space: Any) -> bool:
 
 
 def _flags(space: Any) -> int:
-    """Values 0 and 1 of a space; -1 for a space of others."""
+    """Return the number of binary values of a space; -1 for a space of others."""
     if isinstance(space, spaces.Box):
         is_flag = bool((space.low >= 0).all() and (space.high <= 1).all())
     elif isinstance(space, spaces.MultiDiscrete):
@@ -122,7 +122,7 @@ def _flags(space: Any) -> int:
 
 
 def _warn_of_feature(space: Any, action_space: Any) -> None:
-    """Warn once of a part "action_mask" that does not fit the actions."""
+    """Warn once about a part "action_mask" that does not fit the actions."""
     if isinstance(space, spaces.Dict) and not isinstance(space, MaskAsFeature) and MASK in space.spaces:
         width = mask_width(action_space)
         warn_once(
@@ -133,12 +133,12 @@ def _warn_of_feature(space: Any, action_space: Any) -> None:
 
 
 class MaskedObservations:
-    """Other lanes, whose observations carry masks: the masks go to the info, and the rest is what is observed.
+    """Wrap lanes whose observations carry masks: masks are moved to the info, and the rest is the observation.
 
-    Where an environment gives masks in its info as well, those count.
+    Masks in the environment's info take precedence.
 
     Attributes:
-        whole: the observations of the last reset or step, with their masks.
+        whole: observations of the last reset or step, with masks.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -157,14 +157,14 @@ class MaskedObservations:
         return rest, {MASK: mask, **info}
 
     def resumed(self, whole: Any, info: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        """What `reset` or `step` gave where the lanes below stopped at the observations `whole` and this info."""
+        """Return the result of `reset` or `step` when continuing from the observations `whole` and this info."""
         self.whole = whole
         rest, mask = self._divided(whole, np.ones(self.num_lanes, bool))
         return rest, {MASK: mask, **(info or {})}
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         batch = self.lanes.step(actions, active)
-        # An observation that nobody acts on may carry a mask that allows nothing.
+        # The mask of an observation that is not acted on may allow nothing.
         is_over = batch.terminated | batch.truncated | ~batch.mask
         self.whole = batch.obs
         obs, mask = self._divided(batch.obs, is_over)
@@ -183,10 +183,10 @@ class MaskedObservations:
 
 
 def follow_masks(lanes: Lanes, observation_space: Any = None) -> Lanes:
-    """Lanes as an agent that reads `observation_space` acts in them: masks in observations are followed.
+    """Wrap lanes for an agent that reads `observation_space`, applying masks in observations.
 
     Args:
-        observation_space: of the agent; lanes stay as they are for one that reads the mask as a feature. None follows.
+        observation_space: of the agent; lanes are unchanged if it reads the mask as a feature. None applies masks.
     """
     if not holds_mask(lanes.single_observation_space, lanes.single_action_space):
         return lanes

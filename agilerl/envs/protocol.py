@@ -1,4 +1,4 @@
-"""The one shape that leaves the environment layer, whatever the backend and its autoreset mode."""
+"""The interface of the environment layer, independent of back end and autoreset mode."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import Space
 
-AGENTS, PRESENT, STATE = "agents", "present", "state"  # parts of a team's observation
-WAITING, LAST_ACTION = "waiting", "held"  # of stored ones: who waits for its next turn, and with what action
+AGENTS, PRESENT, STATE = "agents", "present", "state"  # parts of a multi-agent observation
+WAITING, LAST_ACTION = "waiting", "held"  # in stored ones: agents waiting for their next turn, and their action
 
 
 @dataclass(frozen=True, slots=True)
 class TeamStep:
-    """One step of L teams of M agents, agent by agent: [L, M] each.
+    """One step of L multi-agent environments with M agents: [L, M] each.
 
     Attributes:
-        reward: float64, 0 for an agent that got none. What an agent gets that did not act in this step belongs to what
-            it did last. terminated, truncated: bool, never merged.
-        acted: bool, whether the agent was there and acted: only then is its row a transition.
-        defined: [L, A] what the environment did in place of the agents' own choice, as it takes actions, and NaN
-            elsewhere; None where everything was the agents' own.
+        reward: float64, 0 for an agent without one. Rewards of agents that did not act in this step belong to their
+            last action. terminated, truncated: bool, never merged.
+        acted: bool, whether the agent was present and acted: only then is its row a transition.
+        defined: [L, A] actions that the environment took instead of the agents' choices, in its format, and NaN
+            elsewhere; None if all were the agents' own.
     """
 
     reward: np.ndarray
@@ -33,25 +33,25 @@ class TeamStep:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """One step of L lanes. The arrays are the caller's: no later step writes into them.
+    """One step of L lanes. The arrays belong to the caller: no later step writes to them.
 
     For Dict and Tuple observation spaces `obs` and `final_obs` are dicts and tuples of [L, ...] arrays.
 
     Attributes:
-        obs: [L, ...] what the policy acts on next: the reset observation where the episode has just ended. (NEXT_STEP
+        obs: [L, ...] observation for the next action: the reset observation if the episode has just ended. (NEXT_STEP
             vector environments give it one call later: until then this is the final one, and the row of that later
             call has mask False.)
         reward: [L] float64. terminated, truncated: [L] bool, never merged.
         final_obs: [L, ...] s' of the transition: the true FINAL observation where the episode ended, else `obs`.
-        mask: [L] bool; False where the row is not a transition (the reset step of NEXT_STEP autoreset, a lane at rest,
-            a lane whose environment failed and was replaced: there `truncated` is True all the same).
-        info: the backend's info dictionary, as it came (keys as in Gymnasium's vector environments). Lanes stepped in
-            this process carry `action_mask` (of `obs`), `final_action_mask` (of `final_obs`, where an episode has
-            ended) and nothing else; those of teams `env_defined_actions` (see `TeamLanes`).
-        team: of lanes with several agents, what happened to each of them; `reward` is then the sum over them, and
-            `terminated` and `truncated` are ends of the whole team's episode.
-        healed: [L] bool, lanes whose worker was replaced in this step; None where none was. An environment's own info
-            cannot set it.
+        mask: [L] bool; False where the row is not a transition (the reset step of NEXT_STEP autoreset, an idle lane, a
+            lane whose environment failed and was replaced: there `truncated` is True anyway).
+        info: the back end's info dictionary, unchanged (keys as in Gymnasium's vector environments). Lanes stepped in
+            this process contain `action_mask` (of `obs`), `final_action_mask` (of `final_obs`, if an episode has ended)
+            and nothing else; multi-agent ones `env_defined_actions` (see `TeamLanes`).
+        team: for multi-agent lanes, the step by agent; `reward` is then the sum over them, and `terminated` and
+            `truncated` end the whole episode.
+        healed: [L] bool, lanes whose worker was replaced in this step; None if there was none. An environment's own
+            info cannot set it.
     """
 
     obs: np.ndarray
@@ -66,7 +66,7 @@ class StepBatch:
 
 
 class Lanes(Protocol):
-    """L environments stepped together: what the loop, the rollouts and the evaluation see."""
+    """L environments stepped together: the interface for loops, rollouts and evaluation."""
 
     num_lanes: int
     single_observation_space: Space[Any]
@@ -74,13 +74,13 @@ class Lanes(Protocol):
     backend: str  # name for run.json: "lanes", "cartpole", "envpool", "gymnasium.SyncVectorEnv", ...
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new episode in every lane: obs [L, ...], and info, with `action_mask` [L, A] where there is one.
+        """Start a new episode in every lane: obs [L, ...], and info, with `action_mask` [L, A] if available.
 
-        `seeds` [L] int64 make each lane's episodes repeatable; None goes on with each lane's generator.
+        `seeds` [L] int64 make each lane's episodes repeatable; None continues each lane's generator.
         """
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes. Where `active` [L] is False the lane rests: nothing is stepped and mask is False."""
+        """Step the lanes. Where `active` [L] is False the lane idles: it is not stepped and mask is False."""
 
     def close(self) -> None:
-        """Release what the environments hold."""
+        """Release the environments' resources."""

@@ -1,6 +1,6 @@
-"""Single environments as networks can read them: texts become counts of words, and spaces that say too little say more.
+"""Single environments in a form that networks can read: texts become word counts, vague spaces are made precise.
 
-Applied wherever single environments enter (`envs.lanes`, `envs.vector`); most pass unchanged.
+Applied wherever single environments enter (`envs.lanes`, `envs.vector`); most are unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agilerl.spaces import count_words, holds_text, without_texts
 
 
 class CountedTexts(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose texts are counts of their words, see `spaces.counts_of`."""
+    """Convert an environment's texts to word counts, see `spaces.counts_of`."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -24,18 +24,18 @@ class CountedTexts(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = without_texts(self._given)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode."""
+        """Start a new episode."""
         obs, info = self.env.reset(seed=seed, options=options)
         return count_words(self._given, obs), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """One step."""
+        """Perform one step."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return count_words(self._given, obs), reward, terminated, truncated, info
 
 
 class _Declared(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment as it is, with an observation space that says more of it."""
+    """An unchanged environment with a more precise observation space."""
 
     def __init__(self, env: Any, space: gymnasium.Space[Any]) -> None:
         super().__init__(env)
@@ -43,22 +43,22 @@ class _Declared(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _FreshAction(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """MinAtar, whose sticky actions would begin an episode with the last action of the one before it."""
+    """MinAtar with the last action cleared: its sticky actions would carry it over to the next episode."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode."""
+        """Start a new episode."""
         self.unwrapped.game.last_action = 0  # type: ignore[attr-defined]
         return self.env.reset(seed=None if seed is None else seed % 2**32, options=options)
 
 
 def readable(env: Any) -> Any:
-    """`env`, or a wrapper around it where something in it cannot be read as it is; no effect the second time.
+    """Return `env`, or a wrapper that makes it readable; idempotent.
 
     * Texts, alone or in a Dict or Tuple, become `spaces.WordCounts`.
-    * MiniGrid's picture says that it holds bytes, and holds classes (what stands there, its colour, its state): the
-      space becomes a MultiDiscrete of them. The numbers stay. Pictures of MiniGrid's or the user's wrappers, and those
-      of environments that declare a space of their own, are left as declared.
-    * MinAtar's games forget the last action at a reset, so that a seed decides the whole episode.
+    * MiniGrid declares its picture as bytes, but it contains classes (object, colour, state): the space becomes a
+      MultiDiscrete of them. The values are unchanged. Pictures of MiniGrid's or the user's wrappers, and those of
+      environments that declare their own space, are left as declared.
+    * MinAtar's games clear the last action at a reset, so that a seed determines the whole episode.
     """
     if not isinstance(env, gymnasium.Env) or _is_seen(env):
         return env
@@ -82,7 +82,7 @@ def _is_a(env: Any, module: str, name: str) -> bool:
 
 
 def is_minigrid(env: Any) -> bool:
-    """Whether this is an environment of MiniGrid, BabyAI included, or of the user's own made of its classes."""
+    """Whether this is a MiniGrid environment, including BabyAI and the user's subclasses."""
     return isinstance(env, gymnasium.Env) and _is_a(env, "minigrid.minigrid_env", "MiniGridEnv")
 
 
@@ -92,7 +92,7 @@ def _classes_of_minigrid(env: Any) -> Any:
     image = space.spaces.get("image") if is_own else None
     if not isinstance(image, spaces.Box) or len(image.shape) != 3 or image.shape[-1] != 3:
         return env
-    from minigrid.core import constants  # which made the environment, so it is there
+    from minigrid.core import constants  # installed, as it created the environment
 
     tables = (constants.OBJECT_TO_IDX, constants.COLOR_TO_IDX, constants.STATE_TO_IDX)
     classes = np.broadcast_to([max(table.values()) + 1 for table in tables], image.shape)

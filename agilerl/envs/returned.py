@@ -1,7 +1,7 @@
-"""What environments return, normalised once where it enters: how many values, infos, flags, tensors.
+"""Normalisation of environment results at the package boundary: number of values, infos, flags, tensors.
 
-One environment, a vector of them and a team are read by the same functions; whatever cannot be read is an `EnvError`
-that names the environment, the method, what was expected and what was returned.
+Single, vector and multi-agent environments share these functions. Invalid results raise an `EnvError` with the
+environment, the method, the expected and the actual value.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from agilerl.errors import EnvError
 
-HEALED = "agilerl.healed"  # of the infos of our own vectors: [L] bool, lanes whose worker was replaced
-MARKS = ("healed", "final_action_mask")  # keys by which lanes mark steps, and which an environment may use too
-FINAL = ("final_obs", "final_observation", "terminal_observation")  # of Gymnasium 1, of older ones, of SuperSuit
+HEALED = "agilerl.healed"  # key in infos of our vectors: [L] bool, lanes whose worker was replaced
+MARKS = ("healed", "final_action_mask")  # keys set by lanes, which an environment may use too
+FINAL = ("final_obs", "final_observation", "terminal_observation")  # in Gymnasium 1, in older versions, in SuperSuit
 
 HEAL = "fix: correct the environment, or make_vect_envs(..., healing=True) to replace an environment that fails."
 _NEW_RESET, _NEW_STEP = "(observation, info)", "(observation, reward, terminated, truncated, info)"
@@ -25,14 +25,14 @@ _OF_TEAMS = "(observations, infos)", "(observations, rewards, terminations, trun
 
 
 def short(value: Any) -> str:
-    """A value in a message: its type and the beginning of its text."""
+    """Format a value for messages: its type and the beginning of its text."""
     text = " ".join(repr(value).split())
     return "None" if value is None else f"{type(value).__name__} {text[:80]}{'...' if len(text) > 80 else ''}"
 
 
 def plain(value: Any) -> Any:
-    """A tensor of PyTorch as an array on the CPU without its graph; anything else as it is."""
-    torch = sys.modules.get("torch")  # an environment that returns tensors has imported it
+    """Convert a PyTorch tensor to a detached array on the CPU; other values are unchanged."""
+    torch = sys.modules.get("torch")  # already imported if the environment returns tensors
     if torch is None or not isinstance(value, torch.Tensor):
         return value
     value = value.detach().cpu()
@@ -40,10 +40,10 @@ def plain(value: Any) -> Any:
 
 
 def numbers(value: Any) -> np.ndarray | None:
-    """`value` as an array of real numbers or booleans; None where it is nothing of the kind."""
+    """Return `value` as an array of real numbers or booleans; None if it is not numeric."""
     try:
         given = np.asarray(plain(value))
-    except (ValueError, TypeError, RuntimeError):  # rows of unequal length, objects that cannot become arrays
+    except (ValueError, TypeError, RuntimeError):  # ragged rows, objects that cannot become arrays
         return None
     return given if given.dtype.kind in "biuf" else None
 
@@ -57,14 +57,14 @@ def is_flag(given: np.ndarray | None) -> bool:
 
 
 def reset_values(result: Any, where: str, *, is_team: bool = False, is_vector: bool = False) -> tuple[Any, Any]:
-    """(observation, info) of a `reset()`.
+    """Return (observation, info) of a `reset()`.
 
     Args:
-        where: names the environment, for messages. is_team: it has PettingZoo's parallel interface. is_vector: infos
+        where: environment name, for messages. is_team: it has PettingZoo's parallel interface. is_vector: infos
             may be a list, one for each environment.
 
     Raises:
-        EnvError: an observation alone, as in Gym before 0.26, or anything else.
+        EnvError: only an observation, as in Gym before 0.26, or anything else.
     """
     if isinstance(result, tuple | list) and len(result) == 2 and _is_info(result[1], is_vector):
         return result[0], result[1]
@@ -94,7 +94,7 @@ def _is_info(value: Any, is_vector: bool) -> bool:
 
 
 def step_values(result: Any, where: str, *, is_team: bool = False, is_vector: bool = False) -> Sequence[Any]:
-    """The five values of a `step()`; arguments as of `reset_values`.
+    """Return the five values of a `step()`; for the arguments see `reset_values`.
 
     Raises:
         EnvError: four values, as in Gym before 0.26 and PettingZoo before 1.22, or anything else.
@@ -113,7 +113,7 @@ def step_values(result: Any, where: str, *, is_team: bool = False, is_vector: bo
 
 
 def unpacking_hint(error: BaseException, call: str) -> str:
-    """What a failed call should have returned, where a wrapper around it could not unpack what it did; else ""."""
+    """Explain what a failed call should have returned, if a wrapper around it could not unpack the result; else ""."""
     text = str(error)
     if isinstance(error, ValueError) and "values to unpack" in text:
         if call == "step()" and "expected 5" in text:
@@ -129,10 +129,10 @@ def unpacking_hint(error: BaseException, call: str) -> str:
 
 
 def as_info(info: Any, where: str, call: str, key: str = "info") -> Mapping[str, Any]:
-    """An info as a mapping: nothing in place of None.
+    """Return an info as a mapping; None becomes empty.
 
     Raises:
-        EnvError: anything but a mapping.
+        EnvError: not a mapping.
     """
     if info is None:
         return {}
@@ -145,7 +145,7 @@ def as_info(info: Any, where: str, call: str, key: str = "info") -> Mapping[str,
 
 
 def as_vector_info(info: Any, count: int, where: str, call: str) -> dict[str, Any]:
-    """The info of a vector environment as Gymnasium's vectors give it, without the keys that lanes set themselves.
+    """Convert the info of a vector environment to Gymnasium's format, without the keys that lanes set themselves.
 
     A list of dictionaries, one for each of `count` environments, becomes one dictionary of object arrays [L], with a
     mask `_key` for each key.
@@ -177,15 +177,15 @@ def _stacked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def final_key(info: Mapping[str, Any]) -> str | None:
-    """The key of a vector's info that holds final observations; None where none does."""
+    """Return the key of a vector's info that holds final observations; None without one."""
     return next((key for key in FINAL if key in info), None)
 
 
 def by_agent(values: Any, what: str, where: str, call: str) -> Mapping[Any, Any]:
-    """What a team's environment returns by agent.
+    """Return a multi-agent result as a mapping by agent.
 
     Raises:
-        EnvError: anything but a mapping.
+        EnvError: not a mapping.
     """
     if isinstance(values, Mapping):
         return values

@@ -1,4 +1,4 @@
-"""From any environment to lanes: the door through which environments enter the package."""
+"""Conversion of any environment to lanes: the entry point of environments into the package."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["Lanes", "StepBatch", "SyncLanes", "VectorLanes", "as_lanes"]
 
 
 def as_lanes(env: Any) -> Lanes:
-    """`env` as lanes, whatever it is.
+    """Return any kind of `env` as lanes.
 
-    * what `make_vect_envs` or `make_multi_agent_vect_envs` built, and other vectors of `agilerl.vector`: new, fast
-      lanes from its factory (the given environment is not touched);
-    * one parallel environment of PettingZoo: one lane of a team;
-    * a Gymnasium vector environment in any autoreset mode, or anything with `num_envs`, `reset` and `step`;
-    * a single Gymnasium environment, or anything with `reset` and `step` that may return arrays of length 1: one lane;
-    * lanes: as they are.
+    * vector environments of `make_vect_envs`, `make_multi_agent_vect_envs` and others of `agilerl.vector`: new, fast
+      lanes from the factory (the given environment is unused);
+    * a single parallel environment of PettingZoo: one multi-agent lane;
+    * a Gymnasium vector environment in any autoreset mode, or an object with `num_envs`, `reset` and `step`;
+    * a single Gymnasium environment, or an object with `reset` and `step` that may return arrays of length 1: one lane;
+    * lanes: unchanged.
 
     Raises:
-        EnvError: it has no `reset` and `step`, is a class, or its agents take turns (PettingZoo's AEC interface).
+        EnvError: it lacks `reset` and `step`, is a class, or is turn-based (PettingZoo's AEC interface).
     """
     if isinstance(env, type):
         raise EnvError(f"{env.__name__} is a class, and no environment of it has been made. fix: {env.__name__}(...).")
@@ -40,7 +40,7 @@ def as_lanes(env: Any) -> Lanes:
         lanes: Lanes = env
         return lanes
     if hasattr(env, "agent_iter"):
-        team_of(env)  # which names the conversion
+        team_of(env)  # its error names the conversion
     if is_parallel(env):
         return TeamLanes([lambda: env])
     if not foreign.has_methods(env, "reset", "step"):

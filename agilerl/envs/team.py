@@ -1,4 +1,4 @@
-"""Who plays in an environment of several agents, what they see and do, and how that is laid out in rows."""
+"""Agents of a multi-agent environment, their spaces, and the layout of their data in rows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from agilerl.errors import EnvError
 from agilerl.spaces import MaskAsFeature, mask_width, nested
 from agilerl.tree import count_rows, leaves, map_leaves
 
-MASKED = ("observation", "action_mask")  # what an observation of PettingZoo's board games consists of
+MASKED = ("observation", "action_mask")  # keys of an observation of PettingZoo's board games
 
 
 @dataclass(frozen=True)
 class Team:
-    """Who plays, what each of them sees and does.
+    """Agents of a multi-agent environment and their spaces.
 
     Attributes:
-        agents: ids, in the order of every axis of agents, as text.
-        observation_spaces, action_spaces: of each agent.
-        state_space: of the environment's own state, where it is shown.
-        keys: agent -> its id as the environment has it, an integer or a tuple say; without one it is the text.
+        agents: ids as strings, in the order of every axis of agents.
+        observation_spaces, action_spaces: by agent.
+        state_space: of the environment's global state, if it is shown.
+        keys: agent -> its id in the environment, for example an integer or a tuple; by default the string.
     """
 
     agents: tuple[str, ...]
@@ -40,41 +40,41 @@ class Team:
     keys: Mapping[str, Any] = field(default_factory=dict)
 
     def key_of(self, agent: str) -> Any:
-        """The id of an agent as its environment has it."""
+        """Return the environment's own id of an agent."""
         return self.keys.get(agent, agent)
 
     @cached_property
     def joint_space(self) -> spaces.Dict:
-        """The observations of all agents."""
+        """Observation space of all agents."""
         return spaces.Dict(OrderedDict((agent, self.observation_spaces[agent]) for agent in sorted(self.agents)))
 
     @cached_property
     def observation_space(self) -> spaces.Dict:
-        """What lanes show: the observations of all agents, who is there, and the state where it is asked for."""
+        """Observation space of the lanes: observations of all agents, presence masks, and the state if requested."""
         parts: dict[str, Space[Any]] = {AGENTS: self.joint_space, PRESENT: spaces.MultiBinary(len(self.agents))}
         return spaces.Dict(parts if self.state_space is None else {**parts, STATE: self.state_space})
 
     @cached_property
     def action_space(self) -> spaces.Dict:
-        """The actions of all agents."""
+        """Action space of all agents."""
         return spaces.Dict(OrderedDict((agent, self.action_spaces[agent]) for agent in self.agents))
 
     @cached_property
     def columns(self) -> dict[str, slice]:
-        """Where the actions of each agent stand in a team's action: an integer for a choice, a number a component."""
+        """Columns of each agent in a joint action row: an index for discrete actions, else one number per component."""
         return slices({agent: action_columns(self.action_spaces[agent]) for agent in self.agents})
 
     @cached_property
     def mask_columns(self) -> dict[str, slice]:
-        """Where each agent's legal choices stand in a team's mask; empty for agents that do not choose."""
+        """Columns of each agent in a joint action mask; empty for agents without discrete actions."""
         return slices({agent: mask_width(self.action_spaces[agent]) for agent in self.agents})
 
     def split(self, action: np.ndarray) -> dict[str, Any]:
-        """Actions [..., A] of a team as those of its agents, in the form of their spaces."""
+        """Split joint actions [..., A] by agent, in the form of their spaces."""
         return {agent: as_action(self.action_spaces[agent], action[..., own]) for agent, own in self.columns.items()}
 
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
-        """Actions of all agents, each [L, ...], as one row of numbers a lane [L, A] float32."""
+        """Join actions of all agents, each [L, ...], to one row of numbers per lane [L, A] float32."""
         count = count_rows(next(iter(actions.values())))
         joined = np.zeros((count, sum(own.stop - own.start for own in self.columns.values())), np.float32)
         for agent, own in self.columns.items():
@@ -89,8 +89,8 @@ def slices(widths: Mapping[str, int]) -> dict[str, slice]:
 
 
 def nothing(space: Space[Any], count: int) -> Any:
-    """What stands for `count` observations of an agent that is not there, nested as the space is: zeros, or the lowest
-    value where zero is none of the space."""
+    """Return placeholder observations for `count` lanes of an absent agent, nested like the space: zeros, or the lowest
+    value if the space excludes zero."""
 
     def leaf(own: Space[Any]) -> np.ndarray:
         start = own.start if isinstance(own, spaces.Discrete | spaces.MultiDiscrete) else 0
@@ -100,7 +100,7 @@ def nothing(space: Space[Any], count: int) -> Any:
 
 
 def action_columns(space: Space[Any]) -> int:
-    """Numbers that say an action of the space."""
+    """Return the number of columns of an action of the space."""
     if isinstance(space, spaces.Discrete):
         return 1
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -114,14 +114,14 @@ def action_columns(space: Space[Any]) -> int:
 
 
 def by_name(given: Any) -> Any:
-    """A mapping by agent with the agents' ids as strings; anything else as it is."""
+    """Convert the agent ids of a mapping to strings; other values are unchanged."""
     if not isinstance(given, Mapping) or all(isinstance(agent, str) for agent in given):
         return given
     return {str(agent): value for agent, value in given.items()}
 
 
 def as_action(space: Space[Any], columns: np.ndarray) -> Any:
-    """Numbers [..., k] as actions of the space [..., *shape], nested as the space is."""
+    """Convert numbers [..., k] to actions of the space [..., *shape], nested like the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         ends = np.cumsum([action_columns(part) for part in leaves(nested(space))])[:-1]
         own = iter(np.split(columns, ends, -1))
@@ -134,14 +134,14 @@ def as_action(space: Space[Any], columns: np.ndarray) -> Any:
 
 
 def as_columns(space: Space[Any], action: Any) -> np.ndarray:
-    """The inverse of `as_action`: actions [L, ...], nested as the space is or as numbers, as [L, k] float32."""
+    """Invert `as_action`: actions [L, ...], nested like the space or numeric, to [L, k] float32."""
     is_nested = isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(action, Mapping | tuple)
     arrays = [np.asarray(x, np.float32) for x in (leaves(action) if is_nested else [action])]
     return np.concatenate([x.reshape(len(x), -1) for x in map(np.atleast_1d, arrays)], -1)
 
 
 def name_of(env: Any) -> str:
-    """What an environment is called: its class, or what its metadata say where that is PettingZoo's `raw_env`."""
+    """Return the name of an environment: its class, or its metadata's name for PettingZoo's `raw_env`."""
     name = env.__name__ if isinstance(env, type) else class_of(foreign.unlimited(env))
     said = foreign.metadata(env).get("name")
     return str(said) if said and name in ("raw_env", "parallel_env", "env") else name
@@ -154,12 +154,12 @@ def is_parallel(env: Any) -> bool:
 
 
 def team_of(env: Any, *, with_state: bool = False) -> Team:
-    """The team of an environment with PettingZoo's parallel interface.
+    """Return the team of an environment with PettingZoo's parallel interface.
 
-    A board game's observation {"observation", "action_mask"} is the first part alone; the second one is the mask.
+    A board game's observation {"observation", "action_mask"} becomes its first part; the second one is the mask.
 
     Raises:
-        EnvError: one with agents that take turns, or no such environment; `with_state` of one without a state.
+        EnvError: a turn-based or unsupported environment; `with_state` without a state.
     """
     if hasattr(env, "agent_iter"):
         raise EnvError(
@@ -177,13 +177,13 @@ def team_of(env: Any, *, with_state: bool = False) -> Team:
     shown = {agent: beside_mask(space) for agent, space in observations.items()}
     acted = {agent: space_of(env, "action_space", key) for agent, key in keys.items()}
     for space in acted.values():
-        action_columns(space)  # or an error that says what is not taken
+        action_columns(space)  # raises for unsupported spaces
     own = {agent: key for agent, key in keys.items() if agent is not key}
     return Team(tuple(keys), shown, acted, _state_space(env) if with_state else None, own)
 
 
 def _keys_of(env: Any) -> dict[str, Any]:
-    """Agent, as text -> its id in the environment."""
+    """Return agent, as a string -> its id in the environment."""
     ids = env.possible_agents
     if isinstance(ids, str) or not isinstance(ids, Iterable):
         raise EnvError(f"{name_of(env)}: possible_agents is {short(ids)}; expected a list of ids. fix: ['agent_0'].")
@@ -196,7 +196,7 @@ def _keys_of(env: Any) -> dict[str, Any]:
 
 
 def space_of(env: Any, method: str, key: Any) -> Space[Any]:
-    """`env.observation_space(agent)` or `env.action_space(agent)`, by the environment's own id."""
+    """Return `env.observation_space(agent)` or `env.action_space(agent)`, by the environment's own id."""
     known = getattr(env, method)
     try:
         space = known(key) if callable(known) else known[key]
@@ -215,7 +215,7 @@ def space_of(env: Any, method: str, key: Any) -> Space[Any]:
 
 
 def _state_space(env: Any) -> Space[Any]:
-    """The space of `env.state()`; where the environment does not say, any numbers of the shape of its first state."""
+    """Return the space of `env.state()`; if undeclared, an unbounded one with the shape of its first state."""
     known = foreign.own_state_space(env)
     if isinstance(known, Space):
         return known
@@ -234,14 +234,14 @@ def _state_space(env: Any) -> Space[Any]:
 
 
 def is_masked(space: Space[Any]) -> bool:
-    """Whether observations of the space carry the mask of legal actions beside what is read."""
+    """Whether observations of the space contain an action mask."""
     is_dict = isinstance(space, spaces.Dict) and not isinstance(space, MaskAsFeature)
     return is_dict and MASKED[1] in space.spaces and len(space.spaces) > 1  # type: ignore[attr-defined]
 
 
 def beside_mask(space: Space[Any]) -> Space[Any]:
-    """Space of what networks read beside a mask: the part "observation" where it is the only one, else a Dict of all
-    others; the space itself where there is no mask."""
+    """Return the space without the mask, as networks read it: the part "observation" if it is the only one, else a Dict
+    of all others; unchanged without a mask."""
     if not is_masked(space):
         return space
     rest = {key: part for key, part in space.spaces.items() if key != MASKED[1]}  # type: ignore[attr-defined]
@@ -249,7 +249,7 @@ def beside_mask(space: Space[Any]) -> Space[Any]:
 
 
 class SeenByTeam(dict[str, Any]):
-    """Observations by agent, and what is known of them beside: nothing, here; see `TeamObservations`."""
+    """Observations by agent and additional data: none here; see `TeamObservations`."""
 
     present: Mapping[str, Any] | None = None
     final: Mapping[str, Any] | None = None
@@ -258,19 +258,20 @@ class SeenByTeam(dict[str, Any]):
 
     @classmethod
     def of(cls, obs: Any) -> SeenByTeam:
-        """The observations, where they say more than themselves; else an empty one, which says nothing."""
+        """Return the observations if they carry additional data; else an empty instance."""
         return obs if isinstance(obs, SeenByTeam) else cls()
 
 
 class TeamObservations(SeenByTeam):
-    """Observations by agent [E, ...], as a vector of environments gives them, and what they do not say.
+    """Observations by agent [E, ...] of a vector environment, with additional data.
 
     Attributes:
-        present: agent -> [E] bool, who was observed.
-        final: agent -> [E, ...], where a step led: the final observation where an episode has ended and the next one
-            has begun, else what is seen. None after a reset. final_present: who was there then, and did not terminate.
-        acted: agent -> [E] bool, who was there and acted in the step that led here. None after a reset.
-        state: [E, ...] of the environments' own state, where they show it.
+        present: agent -> [E] bool, observed agents.
+        final: agent -> [E, ...], next observation of the transition: the final one if an episode has ended and the next
+            one has begun, else the observation itself. None after a reset. final_present: agents present then and not
+            terminated.
+        acted: agent -> [E] bool, agents that were present and acted in the last step. None after a reset.
+        state: [E, ...] global states, if shown.
     """
 
     def __init__(

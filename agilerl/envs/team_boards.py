@@ -1,4 +1,4 @@
-"""Board games of PettingZoo as NumPy over all lanes, step for step what its own environments do."""
+"""PettingZoo board games vectorised in NumPy, equal to the originals step by step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from agilerl.errors import EnvError, ShapeError
 
 
 def lines_through(shape: tuple[int, int], length: int) -> np.ndarray:
-    """[cells, lines, length] the cells of every straight line through each cell, row by row; lines that a cell has
-    fewer of repeat a cell that is never taken, number `cells`."""
+    """Return [cells, lines, length]: the cells of every straight line through each cell, row by row; missing lines are
+    padded with the cell number `cells`, which is never taken."""
     rows, columns = shape
     found: list[list[list[int]]] = [[] for _ in range(rows * columns)]
     for row, column, (down, right) in product(range(rows), range(columns), ((0, 1), (1, 0), (1, 1), (1, -1))):
@@ -32,16 +32,16 @@ def lines_through(shape: tuple[int, int], length: int) -> np.ndarray:
 
 
 class BoardLanes:
-    """L games of two players who take turns and own the cells that they take; a full line wins, a full board is a draw.
+    """L two-player, turn-based games in which players take cells; a full line wins, a full board is a draw.
 
-    Both players see the board, from their own side: cells of one's own, cells of the other's. The one whose turn it is
-    is there alone. The winner gets 1 and the loser -1. An illegal choice ends the game and costs its player 1, as
-    PettingZoo's wrapper has it; the other player then gets nothing. Nothing is drawn at random.
+    Both players observe the board from their own side: own cells, the opponent's cells. Only the player to move is
+    present. The winner gets 1 and the loser -1. As in PettingZoo's wrapper, an illegal action ends the game and costs
+    its player 1; the opponent then gets nothing. The games are deterministic.
 
-    A subclass gives `_cells` and `legal`.
+    A subclass implements `_cells` and `legal`.
 
     Args:
-        num_lanes: L. reset_ended: as of `SyncLanes`. with_state: these games have no `state()`.
+        num_lanes: L. reset_ended: see `SyncLanes`. with_state: these games have no `state()`.
     """
 
     backend: str
@@ -50,7 +50,7 @@ class BoardLanes:
     shape: ClassVar[tuple[int, int]]  # rows and columns
     choices: ClassVar[int]
     lines: ClassVar[np.ndarray]
-    keywords: ClassVar[frozenset[str]] = frozenset()  # of the environment, that these lanes know
+    keywords: ClassVar[frozenset[str]] = frozenset()  # environment keywords supported by these lanes
 
     def __init__(self, num_lanes: int, *, reset_ended: bool = True, with_state: bool = False) -> None:
         if with_state:
@@ -63,24 +63,24 @@ class BoardLanes:
         self.single_observation_space: Space[Any] = self.team.observation_space
         self.single_action_space: Space[Any] = self.team.action_space
         cells = self.shape[0] * self.shape[1]
-        self._taken = np.zeros((num_lanes, cells + 1, 2), np.int8)  # by each player; the last cell is nobody's
+        self._taken = np.zeros((num_lanes, cells + 1, 2), np.int8)  # by each player; the last cell is padding
         self._turn = np.zeros(num_lanes, np.int64)
         self._over = np.ones(num_lanes, bool)
         self._masks = np.ones((num_lanes, 2, self.choices), bool)
         self._is_begun = False
 
     def legal(self) -> np.ndarray:
-        """[L, choices] bool: what may be chosen."""
+        """Return [L, choices] bool: legal actions."""
         raise NotImplementedError
 
     def _cells(self, lanes: np.ndarray, choices: np.ndarray) -> np.ndarray:
-        """The cells [k] that legal choices [k] in lanes [k] take."""
+        """Return the cells [k] taken by legal actions [k] in lanes [k]."""
         raise NotImplementedError
 
     def _begin(self, lanes: np.ndarray) -> None:
-        """New games in the lanes [L] bool."""
+        """Start new games in the lanes [L] bool."""
         self._taken[lanes], self._turn[lanes], self._over[lanes] = 0, 0, False
-        self._masks[lanes] = True  # on an empty board everything is legal
+        self._masks[lanes] = True  # all actions are legal on an empty board
 
     def _observe(self) -> Any:
         board = self._taken[:, :-1].reshape(self.num_lanes, *self.shape, 2)
@@ -91,7 +91,7 @@ class BoardLanes:
         return {AGENTS: seen, PRESENT: present}
 
     def _legal_choices(self) -> np.ndarray:
-        """[L, 2 * choices] bool, as of `TeamLanes`: whoever waits is told nothing."""
+        """Return [L, 2 * choices] bool, see `TeamLanes`; waiting players have no mask."""
         return self._masks.reshape(self.num_lanes, -1).copy()
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
@@ -101,7 +101,7 @@ class BoardLanes:
         return self._observe(), {"action_mask": self._legal_choices()}
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; `actions` [L, 2] as `Team.join` gives them, of which the one whose turn it is is read."""
+        """Step the lanes; `actions` [L, 2] in the format of `Team.join`, of which the player to move is read."""
         mask = np.ones(self.num_lanes, bool) if active is None else np.array(active, bool)
         lanes = np.flatnonzero(mask)
         players = self._turn[lanes]
@@ -115,10 +115,10 @@ class BoardLanes:
         over[lanes[~may]] = True
         self._turn[lanes], self._over[lanes] = 1 - players, over[lanes]
         legal = self.legal()
-        self._masks[lanes, players] = ~over[lanes, None]  # nothing is legal any more for whom the end has found moving
+        self._masks[lanes, players] = ~over[lanes, None]  # no legal actions for the player to move at the end
         self._masks[lanes, 1 - players] = np.where(over[lanes, None], True, legal[lanes])
         wrong = lanes[~may & (players == 0)]
-        self._masks[wrong, 0] = legal[wrong]  # but PettingZoo asks the first player once more after an illegal choice
+        self._masks[wrong, 0] = legal[wrong]  # but PettingZoo asks the first player again after an illegal action
         final = self._observe()
         info: dict[str, Any] = {}
         if over.any():
@@ -131,7 +131,7 @@ class BoardLanes:
         return StepBatch(self._observe(), reward.sum(1), over, no[:, 0].copy(), final, mask, info, team)
 
     def _check(self, actions: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Choices [L, 2] int64; errors for what cannot be stepped."""
+        """Return actions [L, 2] int64; raise for invalid ones."""
         if not self._is_begun:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         if actions.shape != (self.num_lanes, 2):
@@ -151,7 +151,7 @@ class BoardLanes:
     def _take(
         self, lanes: np.ndarray, players: np.ndarray, chosen: np.ndarray, reward: np.ndarray, over: np.ndarray
     ) -> None:
-        """Make legal moves [k]; what they lead to is written into `reward` [L, 2] and `over` [L]."""
+        """Apply legal moves [k] and write the results to `reward` [L, 2] and `over` [L]."""
         cells = self._cells(lanes, chosen)
         self._taken[lanes, cells, players] = 1
         along = self._taken[lanes[:, None, None], self.lines[cells], players[:, None, None]]
@@ -161,11 +161,11 @@ class BoardLanes:
 
     @property
     def turn(self) -> np.ndarray:
-        """[L] number of the player whose turn it is."""
+        """Return [L] the number of the player to move."""
         return self._turn.copy()
 
     def wins_for(self, players: np.ndarray) -> np.ndarray:
-        """[L, choices] bool: legal choices that would win at once, were it the turn of `players` [L]."""
+        """Return [L, choices] bool: legal actions that would win immediately if it were the turn of `players` [L]."""
         legal, wins = self.legal(), np.zeros((self.num_lanes, self.choices), bool)
         for choice in range(self.choices):
             lanes = np.flatnonzero(legal[:, choice])

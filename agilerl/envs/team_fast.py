@@ -1,7 +1,7 @@
-"""Two environments of mpe2 as NumPy over all lanes, bit for bit what its own environments do.
+"""Two mpe2 environments vectorised in NumPy, bit-identical to the originals.
 
-The particles are points of mass 1 with a force of their own, damped, that move in steps of 0.1 s. Observations are
-differences of positions; a message is heard one step later.
+The particles are damped points of mass 1 driven by forces, in steps of 0.1 s. Observations are differences of
+positions; messages arrive one step later.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from agilerl.envs.teams import Team
 from agilerl.errors import EnvError, ShapeError
 
 SECONDS, KEPT_SPEED, SENSITIVITY = 0.1, 1 - 0.25, 5.0
-MOVES = SENSITIVITY * np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float64)  # force of each choice
+MOVES = SENSITIVITY * np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float64)  # force of each action
 
 
 class ParticleLanes:
-    """L teams whose states are arrays: seeds, time limit, resets, resting and checks are here.
+    """L multi-agent environments with array states: implements seeds, time limit, resets, idling and checks.
 
-    A subclass gives `_draw` (a lane's start), `_move` (the dynamics), `_show` and the spaces. Each lane has the
-    generator that the environment would have for its seed.
+    A subclass implements `_draw` (a lane's initial state), `_move` (the dynamics), `_show` and the spaces. Each lane
+    has the generator that the environment would have for its seed.
 
     Args:
-        num_lanes: L. reset_ended: as of `SyncLanes`. continuous_actions: as of mpe2. with_state: as of `TeamLanes`.
+        num_lanes: L. reset_ended: see `SyncLanes`. continuous_actions: see mpe2. with_state: see `TeamLanes`.
     """
 
     backend: str
     env_id: str
     agents: ClassVar[tuple[str, ...]]
-    seen: ClassVar[tuple[int, ...]]  # numbers that each agent sees
+    seen: ClassVar[tuple[int, ...]]  # size of each agent's observation
     choices: ClassVar[tuple[int, ...]]
-    keywords: ClassVar[frozenset[str]] = frozenset({"continuous_actions"})  # of the environment, that these lanes know
+    keywords: ClassVar[frozenset[str]] = frozenset({"continuous_actions"})  # supported environment keywords
     limit = 25
 
     def __init__(
@@ -67,15 +67,15 @@ class ParticleLanes:
         self._elapsed = np.zeros(num_lanes, np.int64)
 
     def _draw(self, rng: np.random.Generator) -> dict[str, Any]:
-        """The start of one lane's episode, drawn as the environment draws it."""
+        """Sample the initial state of one lane as the environment does."""
         raise NotImplementedError
 
     def _move(self, state: Mapping[str, np.ndarray], actions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """(states after one step, rewards [L, M] float64)."""
+        """Return (states after one step, rewards [L, M] float64)."""
         raise NotImplementedError
 
     def _show(self, state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """What each agent sees [L, O] float32."""
+        """Return each agent's observations [L, O] float32."""
         raise NotImplementedError
 
     def _observe(self, state: Mapping[str, np.ndarray]) -> Any:
@@ -97,7 +97,7 @@ class ParticleLanes:
         return self._observe(self._state), {}
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; `actions` [L, A] as `Team.join` gives them."""
+        """Step the lanes; `actions` [L, A] in the format of `Team.join`."""
         if not self._state:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         actions = self._check(np.asarray(actions))
@@ -125,7 +125,7 @@ class ParticleLanes:
         return StepBatch(obs, reward.sum(1), np.zeros(lanes, bool), over, final, mask, {}, team)
 
     def _check(self, actions: np.ndarray) -> np.ndarray:
-        """Choices [L, M] int64, or components [L, A] float32."""
+        """Return discrete actions [L, M] int64, or components [L, A] float32."""
         if actions.shape != (self.num_lanes, self._width):
             raise ShapeError(
                 f"actions of a team must be one row of numbers per lane: expected {(self.num_lanes, self._width)}, got "
@@ -141,7 +141,7 @@ class ParticleLanes:
         return choices
 
     def _force(self, actions: np.ndarray, columns: slice) -> np.ndarray:
-        """The force [L, 2] of one agent, whose choice or components stand in `columns`."""
+        """Return the force [L, 2] of one agent from its action in `columns`."""
         own = actions[:, columns]
         if not self.is_continuous:
             return np.asarray(MOVES[own[:, 0]])
@@ -161,21 +161,21 @@ def _copied(obs: dict[str, Any]) -> Any:
 
 
 def _squared(differences: np.ndarray) -> np.ndarray:
-    """Squared lengths [...] of [..., 2]."""
+    """Return squared lengths [...] of [..., 2]."""
     squares = np.square(differences)
     return np.asarray(squares[..., 0] + squares[..., 1])
 
 
 def _glide(position: np.ndarray, speed: np.ndarray, force: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Position and speed after one step of semi-implicit motion, in the order of mpe2: it moves, then it is pushed."""
+    """Return position and speed after one semi-implicit step, in mpe2's order: position first, then speed."""
     return position + speed * SECONDS, speed * KEPT_SPEED + force * SECONDS
 
 
 class SpeakerListenerLanes(ParticleLanes):
     """simple_speaker_listener_v4: one agent sees the goal and speaks, the other one moves and hears.
 
-    State: position and speed of the listener, landmarks, goal, what has been said. Both get minus the squared distance
-    from the listener to the goal.
+    State: position and speed of the listener, landmarks, goal, last message. Both get minus the squared distance from
+    the listener to the goal.
     """
 
     backend, env_id = "speaker_listener", "mpe2.simple_speaker_listener_v4"
@@ -203,7 +203,7 @@ class SpeakerListenerLanes(ParticleLanes):
 
 
 class SpreadLanes(ParticleLanes):
-    """simple_spread_v3: three agents cover three landmarks and do not run into one another.
+    """simple_spread_v3: three agents cover three landmarks and avoid collisions.
 
     State: positions and speeds of the agents, landmarks. Each gets half of minus the distances from the landmarks to
     the nearest agents, and half a point less for each agent that it touches.
@@ -212,8 +212,8 @@ class SpreadLanes(ParticleLanes):
     backend, env_id = "spread", "mpe2.simple_spread_v3"
     agents, seen, choices = ("agent_0", "agent_1", "agent_2"), (18, 18, 18), (5, 5, 5)
     OTHERS = np.array([[1, 2], [0, 2], [0, 1]])
-    ONE, TWO = np.array([0, 0, 1]), np.array([1, 2, 2])  # the pairs, in the order in which they push
-    OF_PAIR = np.array([[1.0, 1, 0], [1, 0, 1], [0, 1, 1]])  # who is in which pair
+    ONE, TWO = np.array([0, 0, 1]), np.array([1, 2, 2])  # the pairs, in the order of their collision forces
+    OF_PAIR = np.array([[1.0, 1, 0], [1, 0, 1], [0, 1, 1]])  # membership of agents in pairs
     TOUCH, MARGIN, CONTACT = 0.15 + 0.15, 1e-3, 1e2
 
     def _draw(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class SpreadLanes(ParticleLanes):
         first, second, third = push[:, 0], push[:, 1], push[:, 2]
         force = np.stack(
             [second + (first + own[:, 0]), third + (-first + own[:, 1]), -third + (-second + own[:, 2])], 1
-        )  # summed pair by pair, as floating-point sums are
+        )  # summed pair by pair, for the same rounding
         at, speed = _glide(at, state["speed"], force)
         near = np.sqrt(_squared(at[:, :, None] - state["marks"][:, None])).min(1)
         shared = -near[:, 0] - near[:, 1] - near[:, 2]
@@ -250,7 +250,7 @@ class SpreadLanes(ParticleLanes):
         return [np.ascontiguousarray(rows[:, k]) for k in range(3)]
 
 
-# Ids that have lanes of their own; tests/unit/envs/test_team_fast.py and test_team_boards.py run over this table.
+# Ids with a vectorised implementation; tests/unit/envs/test_team_fast.py and test_team_boards.py cover this table.
 FAST_TEAMS: dict[str | None, Any] = {
     **{lanes.env_id: lanes for lanes in (SpeakerListenerLanes, SpreadLanes)},
     **BOARDS,

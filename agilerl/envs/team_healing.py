@@ -1,4 +1,4 @@
-"""Lanes of teams in worker processes, which replace workers that fail."""
+"""Multi-agent lanes in worker processes that are replaced if they fail."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from agilerl.envs.teams import TeamLanes
 class HealingTeamLanes(HealingLanes):
     """`HealingLanes` of parallel environments: a worker runs `TeamLanes`.
 
-    What counts as a failure is what `TeamLanes` refuses, an agent that vanishes among it. Of a step in which a worker
-    was replaced no agent of its lanes has a transition.
+    Anything that `TeamLanes` rejects is a failure, including an agent that vanishes. In a step with a replaced worker
+    no agent of its lanes has a transition.
 
     Args:
-        with_state: as of `TeamLanes`. others: as of `HealingLanes`; `max_restarts=0` replaces nothing.
+        with_state: see `TeamLanes`. others: see `HealingLanes`; `max_restarts=0` disables replacement.
 
     Attributes:
-        team: who plays.
+        team: agents and their spaces.
     """
 
     backend = "healing_teams"
@@ -82,7 +82,7 @@ class HealingTeamLanes(HealingLanes):
 
 
 class SharedTeams(SharedRows):
-    """`SharedRows` with what `TeamStep` has: rewards, flags and decisions, agent by agent."""
+    """`SharedRows` with the fields of `TeamStep`: rewards, flags and environment-defined actions, by agent."""
 
     def __init__(self, context: Any, space: Space[Any], count: int, agents: int, width: int) -> None:
         super().__init__(context, space, count)
@@ -91,7 +91,7 @@ class SharedTeams(SharedRows):
         self.team_blocks = [context.RawArray("b", max(1, size)) for size in sizes]
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(reward [L, M], flags [3, L, M] terminated, truncated, acted, defined [L, A]) as views of the memory."""
+        """Views of the memory: reward [L, M], flags [3, L, M] (terminated, truncated, acted), defined [L, A]."""
         reward, flags, defined = (
             np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
             for block, (shape, dtype) in zip(self.team_blocks, self.team_layout, strict=True)

@@ -1,4 +1,4 @@
-"""What makes an environment of several agents: its id, a module of PettingZoo's form, a class or a function."""
+"""Factories of multi-agent environments from an id, a PettingZoo module, a class or a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agilerl.errors import EnvError, nearest
 
 
 def maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
-    """(id or None, what makes a parallel environment)."""
+    """Return (id or None, factory of a parallel environment)."""
     if isinstance(env, str):
         env = team_module(env)
     if isinstance(env, ModuleType):
@@ -33,7 +33,7 @@ def maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
         )
     if not callable(env) or hasattr(env, "agent_iter"):
         if hasattr(env, "agent_iter"):
-            team_of(env)  # which names the conversion
+            team_of(env)  # its error names the conversion
         raise EnvError(
             f"make_multi_agent_vect_envs needs an id, a module or a function that makes an environment; got "
             f"{type(env).__name__}. fix: 'mpe2.simple_speaker_listener_v4'."
@@ -42,7 +42,7 @@ def maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
 
 
 def maker_of(module: ModuleType) -> Callable[..., Any]:
-    """What makes a parallel environment of a module of PettingZoo's form."""
+    """Return the factory of a parallel environment in a PettingZoo module."""
     if hasattr(module, "parallel_env"):
         parallel: Callable[..., Any] = module.parallel_env
         return parallel
@@ -57,10 +57,10 @@ def _in_turns(make: Callable[..., Any], **kwargs: Any) -> Any:
 
 
 def team_module(env_id: str) -> ModuleType:
-    """The module that an id names: "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3".
+    """Import the module of an id: "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3".
 
     Raises:
-        EnvError: another package, one that is not installed, or a module that it does not have, with the nearest.
+        EnvError: unsupported or missing package, or unknown module, with the nearest name.
     """
     package = env_id.partition(".")[0]
     if package not in TEAM_PACKAGES:

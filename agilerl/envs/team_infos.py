@@ -1,4 +1,4 @@
-"""What infos of environments of several agents say, lane by lane: legal actions, and decisions in an agent's place."""
+"""Infos of multi-agent environments by lane: action masks and environment-defined actions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from agilerl.errors import EnvError
 from agilerl.spaces import mask_width
 
 WHOSE_TURN = "observe the agent when it can act, or let infos[agent]['active_agent'] say whose turn it is"
-DEFINED = "env_defined_actions"  # key of infos: what the environment does in an agent's place
+DEFINED = "env_defined_actions"  # key in infos: action taken by the environment for an agent
 
 
 class TeamInfo:
-    """Masks and decisions of a team's lanes.
+    """Action masks and environment-defined actions of multi-agent lanes.
 
     Args:
-        team: who plays. num_lanes: lanes. name: of the environment, for messages.
+        team: agents and their spaces. num_lanes: lanes. name: environment name, for messages.
 
     Attributes:
-        masks: [L, W] bool, `Team.mask_columns`; None as long as no environment has said what is legal.
-        defined: [L, A], `Team.columns`, NaN where nothing was decided; None as long as nothing was.
+        masks: [L, W] bool, see `Team.mask_columns`; None until an environment gives a mask.
+        defined: [L, A], see `Team.columns`, NaN where nothing is defined; None until an environment defines an action.
     """
 
     def __init__(self, team: Team, num_lanes: int, name: str) -> None:
@@ -38,26 +38,26 @@ class TeamInfo:
         }
 
     def forget(self) -> None:
-        """All lanes begin anew, as if nothing had ever been said."""
+        """Reset all lanes."""
         self.masks = self.defined = None
 
     def clear(self, lane: int) -> None:
-        """Nothing is said of this lane yet: all is legal, nothing decided."""
+        """Reset one lane: everything is legal, nothing is defined."""
         if self.masks is not None:
             self.masks[lane] = True
         if self.defined is not None:
             self.defined[lane] = np.nan
 
     def leave(self, agent: str, lane: int) -> None:
-        """The agent is not there any more, while others go on."""
+        """Mark the agent as absent while others continue."""
         if self.masks is not None:
             self.masks[lane, self.team.mask_columns[agent]] = True
 
     def keep_mask(self, agent: str, lane: int, mask: Any, is_needed: bool) -> None:
-        """Keep a mask in any form that `envs.masks` reads; `is_needed`: the agent acts next.
+        """Store a mask in any form that `envs.masks` reads; `is_needed`: the agent acts next.
 
         Raises:
-            EnvError: a mask of another form, or without a legal action for an agent that acts.
+            EnvError: invalid form, or no legal action for an agent that acts.
         """
         reader, own = self._readers[agent], self.team.mask_columns[agent]
         legal = reader.rows([mask], lanes=[lane], is_over=np.array([not is_needed]))[0]
@@ -66,7 +66,7 @@ class TeamInfo:
         self.masks[lane, own] = legal
 
     def keep_defined(self, agent: str, lane: int, info: Mapping[str, Any]) -> None:
-        """Keep what infos decide in the agent's place, if they do; EnvError for no action of its space."""
+        """Store the action that infos define for the agent, if any; EnvError if it is outside of its space."""
         given = info.get(DEFINED, info.get(DEFINED[:-1]))
         if given is None:
             return
@@ -81,8 +81,8 @@ class TeamInfo:
         self.defined[lane, own] = row
 
     def decided(self, acted: np.ndarray) -> np.ndarray | None:
-        """[L, A] what the environments decide in place of agents that act now ([L, M]), NaN elsewhere; None where
-        nothing."""
+        """Return [L, A]: actions that the environments define for agents that act now ([L, M]), NaN elsewhere; None
+        without any."""
         if self.defined is None:
             return None
         decided = self.defined.copy()
@@ -91,7 +91,7 @@ class TeamInfo:
         return None if np.isnan(decided).all() else decided
 
     def info(self) -> dict[str, Any]:
-        """What lanes hand on: copies."""
+        """Return copies for the lanes' info."""
         info: dict[str, Any] = {} if self.masks is None else {"action_mask": self.masks.copy()}
         if self.defined is not None:
             info[DEFINED] = self.defined.copy()

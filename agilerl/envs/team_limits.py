@@ -1,4 +1,4 @@
-"""A time limit on episodes of several agents."""
+"""Time limit for multi-agent episodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ OWN = ("unlimited", "max_episode_steps", "_age", "_is_over")
 
 
 class TimeLimitOfTeam:
-    """A parallel environment whose episodes are cut: after so many steps all agents that go on are truncated, so that
-    what follows is bootstrapped. Everything else is the environment's own, its own limit too.
+    """Truncate all remaining agents of a parallel environment after a number of steps, so that their values are
+    bootstrapped. Everything else is delegated to the environment, including its own limit.
 
     Args:
-        env: with PettingZoo's parallel interface. steps: of an episode, at most.
+        env: with PettingZoo's parallel interface. steps: maximum length of an episode.
 
     Attributes:
-        unlimited: the environment itself.
+        unlimited: the wrapped environment.
     """
 
     def __init__(self, env: Any, steps: int) -> None:
@@ -30,12 +30,12 @@ class TimeLimitOfTeam:
         self._age, self._is_over = 0, False
 
     def __getattr__(self, name: str) -> Any:
-        if name == "unlimited":  # while a copy of this is made
+        if name == "unlimited":  # while this object is being copied
             raise AttributeError(name)
         return getattr(self.unlimited, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What is set is the environment's, but for what is this one's own."""
+        """Set attributes on the environment, except for this wrapper's own."""
         if name in OWN:
             object.__setattr__(self, name, value)
         else:
@@ -43,7 +43,7 @@ class TimeLimitOfTeam:
 
     @property
     def agents(self) -> list[str]:
-        """Who goes on: nobody after the limit."""
+        """Remaining agents: none after the limit."""
         return [] if self._is_over else list(self.unlimited.agents)
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
@@ -60,5 +60,5 @@ class TimeLimitOfTeam:
 
 
 def limited(make: Callable[..., Any], steps: int, **kwargs: Any) -> TimeLimitOfTeam:
-    """An environment that `make` makes of `kwargs`, with a time limit."""
+    """Create an environment with `make(**kwargs)` and limit its episodes."""
     return TimeLimitOfTeam(make(**kwargs), steps)

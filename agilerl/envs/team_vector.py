@@ -1,4 +1,4 @@
-"""Vectors of PettingZoo environments: in this process or in workers; lanes of teams do the work."""
+"""Vector environments of PettingZoo environments, in this process or in workers, based on multi-agent lanes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agilerl.errors import EnvError
 
 
 class SyncPettingZooVecEnv(PettingZooVecEnv):
-    """The copies are stepped one after another in this process, which is faster than workers where a step is short."""
+    """Step the copies sequentially in this process, which is faster than workers if a step is short."""
 
     _lanes: TeamLanes | None = None
 
@@ -45,7 +45,7 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
         return TeamLanes([self.factory] * count, reset_ended=reset_ended, with_state=self.with_state)
 
     def _limits(self, fast: Any) -> bool:
-        """Whether these lanes can cut episodes where the vector does."""
+        """Whether these lanes can truncate episodes at the vector's limit."""
         return self.max_episode_steps is None or hasattr(fast, "limit")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -65,15 +65,15 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
 
 
 class AsyncPettingZooVecEnv(PettingZooVecEnv):
-    """The copies are in worker processes; observations come through shared memory. For steps that cost more than a
-    pipe, about 0.1 ms.
+    """Copies in worker processes; observations are passed in shared memory. For steps that cost more than a pipe, about
+    0.1 ms.
 
     Args:
-        env_fns: one for each copy; they are sent to the workers where those are not forked, so lambdas will do.
-        healing: replace a worker that dies, hangs, raises or gives what a team must not give (`HealingTeamLanes`);
-            without it that is an error.
-        num_workers: processes: one for each copy, or with healing and for replicas one per core and at most 4, where it
-            is None. deadline_s: for a step. max_restarts: of healing.
+        env_fns: one per copy; they are pickled with cloudpickle if the workers are not forked, so lambdas are allowed.
+        healing: replace a worker that dies, hangs, raises or returns invalid results (`HealingTeamLanes`); otherwise
+            that is an error.
+        num_workers: processes. None: one per copy, or with healing and for replicas one per core and at most 4.
+        deadline_s: maximum seconds for a step. max_restarts: limit of healing.
     """
 
     _lanes: HealingTeamLanes | None = None
@@ -150,24 +150,25 @@ def make_multi_agent_vect_envs(
     max_episode_steps: int | None = None,
     **env_kwargs: Any,
 ) -> PettingZooVecEnv:
-    """Copies of an environment of several agents.
+    """Create a vector environment of copies of a multi-agent environment.
 
     Args:
-        env: what makes one parallel environment ("mpe2.simple_spread_v3" or any other module of mpe2 and PettingZoo, by
-            name or imported; a class or a function). Of a game whose agents take turns a module is converted by
-            PettingZoo's `turn_based_aec_to_parallel`.
-        num_envs: copies.
-        should_async_vector: True for worker processes. In this process is faster unless a step costs more than a pipe
-            (about 0.1 ms a worker): a step of mpe2 costs 0.15 to 0.3 ms, and of two fast lanes 0.01 ms.
-        healing: worker processes that are replaced when they fail. num_workers, deadline_s, max_restarts: of it.
+        env: factory of one parallel environment ("mpe2.simple_spread_v3" or any other module of mpe2 and PettingZoo, by
+            name or imported; a class or a function). Modules of turn-based games are converted by PettingZoo's
+            `turn_based_aec_to_parallel`.
+        num_envs: number of copies.
+        should_async_vector: True for worker processes. In-process stepping is faster unless a step costs more than a
+            pipe (about 0.1 ms per worker): a step of mpe2 costs 0.15 to 0.3 ms, and of two fast lanes 0.01 ms.
+        healing: use worker processes that are replaced if they fail. num_workers, deadline_s, max_restarts: its
+            options.
         seed: makes the first reset without a seed repeatable.
-        with_state: lanes show `env.state()`.
-        max_episode_steps: truncate all agents there; an earlier limit of the environment's own (`max_cycles`) stays.
-        **env_kwargs: for every copy.
+        with_state: include `env.state()` in observations of the lanes.
+        max_episode_steps: truncate all agents after this many steps; the environment's own earlier limit (`max_cycles`)
+            still applies.
+        **env_kwargs: passed to every copy.
 
     Raises:
-        EnvError: an environment in place of what makes it, an unknown id, a package that is not installed, a number of
-            environments below one.
+        EnvError: an environment instead of a factory, an unknown id, a missing package, or less than one environment.
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
         raise EnvError(f"num_envs must be a positive integer (environments stepped at once); got {num_envs!r}. fix: 1.")

@@ -1,4 +1,4 @@
-"""The interface of vectors of PettingZoo environments: dicts by agent go in and come out, as published."""
+"""Published interface of PettingZoo vector environments, with inputs and outputs as dicts by agent."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ EnvFactory = Callable[[], Any]
 
 
 class PettingZooVecEnv(ABC):
-    """Several copies of one environment of several agents, stepped together.
+    """Several copies of one multi-agent environment, stepped together.
 
-    An episode that ends is followed by a new one in the same step, and nothing of it is lost: infos hold the
-    `final_observation` of each agent, and observations are `TeamObservations`, from which
-    `MultiAgentReplayBuffer` takes the final ones. `terminations` and `truncations` say how each agent's part ended.
+    An episode that ends is followed by a new one in the same step without loss of data: infos contain the
+    `final_observation` of each agent, and observations are `TeamObservations`, from which `MultiAgentReplayBuffer`
+    takes the final ones. `terminations` and `truncations` are given by agent.
 
     Args:
-        env_fns: one for each copy; each makes a parallel environment.
-        with_state: lanes show `env.state()` as `obs["state"]`, and observations of this vector as `obs.state`.
-        seed: makes the first reset without a seed repeatable; every copy gets a seed of its own.
+        env_fns: one per copy; each creates a parallel environment.
+        with_state: lanes include `env.state()` as `obs["state"]`, and observations of this vector as `obs.state`.
+        seed: makes the first reset without a seed repeatable; every copy gets a different seed.
 
     Attributes:
-        num_envs: copies. possible_agents, agents: ids of all agents; num_agents: how many. team: who they are.
-        name: of the environment.
-        observations: what the last reset or step has shown.
+        num_envs: copies. possible_agents, agents: ids of all agents; num_agents: their number. team: agents and their
+            spaces.
+        name: environment name.
+        observations: result of the last reset or step.
     """
 
     render_mode: str | None = None
     metadata: Mapping[str, Any] = {}
     backend: str | None = None
     env_id: str | None = None
-    env_kwargs: Mapping[str, Any] | None = None  # of an environment that was made by its id
-    max_episode_steps: int | None = None  # beside the environment's own limit
+    env_kwargs: Mapping[str, Any] | None = None  # of an environment created by id
+    max_episode_steps: int | None = None  # in addition to the environment's own limit
 
     def __init__(self, env_fns: Sequence[EnvFactory], *, with_state: bool = False, seed: int | None = None) -> None:
         if not env_fns:
@@ -63,34 +64,34 @@ class PettingZooVecEnv(ABC):
         first.close()
         self.possible_agents, self.agents = list(self.team.agents), list(self.team.agents)
         self.num_agents = len(self.agents)
-        self._pending: tuple[str, Any] | None = None  # what was begun and not waited for: its name, and the call
+        self._pending: tuple[str, Any] | None = None  # pending asynchronous operation: its name, and the call
         self.observations: dict[str, Any] = {}
 
     @property
     @abstractmethod
     def lanes(self) -> Any:
-        """What steps the copies."""
+        """Lanes that step the copies."""
 
     @abstractmethod
     def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
-        """n * num_envs new lanes of the same environment, as of `make_vect_envs`."""
+        """Create n * num_envs new lanes of the same environment, see `make_vect_envs`."""
 
     # --- spaces -------------------------------------------------------------------------------------------------------
 
     def single_observation_space(self, agent: str) -> Space[Any]:
-        """Of one agent in one environment."""
+        """Space of one agent in one environment."""
         return self._of(self.team.observation_spaces, agent)
 
     def single_action_space(self, agent: str) -> Space[Any]:
-        """Of one agent in one environment."""
+        """Space of one agent in one environment."""
         return self._of(self.team.action_spaces, agent)
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Of one agent in all environments: [num_envs, ...]."""
+        """Space of one agent in all environments: [num_envs, ...]."""
         return batch_space(self.single_observation_space(agent), self.num_envs)
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Of one agent in all environments: [num_envs, ...]."""
+        """Space of one agent in all environments: [num_envs, ...]."""
         return batch_space(self.single_action_space(agent), self.num_envs)
 
     def _of(self, spaces: Mapping[str, Space[Any]], agent: str) -> Space[Any]:
@@ -103,7 +104,7 @@ class PettingZooVecEnv(ABC):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """New episodes: (agent -> [E, ...] observations, agent -> infos)."""
+        """Start new episodes: (agent -> [E, ...] observations, agent -> infos)."""
         self._check_idle("reset")
         if options is not None:
             raise EnvError("reset(options=) is not handed on to copies of an environment. fix: set it in env_fns.")
@@ -118,50 +119,50 @@ class PettingZooVecEnv(ABC):
         return self.observations, self._infos(obs, info)
 
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, ...]:
-        """One step: observations, rewards [E] float, terminations, truncations [E] bool, infos, each by agent.
+        """Perform one step: observations, rewards [E] float, terminations, truncations [E] bool, infos, each by agent.
 
-        Agents that are left out of `actions` must be absent in all copies. In one environment actions may lack the
-        axis of environments.
+        Agents missing from `actions` must be absent in all copies. With one environment actions may lack the axis of
+        environments.
         """
         self.step_async(actions)
         return self.step_wait()
 
     def step_async(self, actions: Mapping[str, Any] | Sequence[Any]) -> None:
-        """Begin a step; `step_wait` gives what it has come to.
+        """Start a step; `step_wait` returns its result.
 
         Args:
-            actions: as of `step`; or a list with one entry for each environment, each a mapping by agent or a list in
-                the order of the agents.
+            actions: as in `step`; or a list with one entry per environment, each a mapping by agent or a list in the
+                order of the agents.
 
         Raises:
-            AlreadyPendingCallError: something else was begun and not waited for.
+            AlreadyPendingCallError: another operation is pending.
         """
         self._check_idle("step")
         self._begin_call("step", self._begin_step(self._joined(self._mapped(actions))))
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """What the step has come to that `step_async` began.
+        """Wait for and return the result of `step_async`.
 
         Raises:
-            NoAsyncCallError: none was begun. TimeoutError: of multiprocessing: no answer after `timeout` seconds; the
-                step stays begun.
+            NoAsyncCallError: no step is pending. TimeoutError: of multiprocessing: no answer after `timeout` seconds;
+                the step stays pending.
         """
         return self._stepped(self._finish_step(self._end_call("step"), timeout))
 
     def reset_async(self, seed: int | Sequence[int] | None = None, options: Any = None) -> None:
-        """Ask for a reset, which `reset_wait` makes; arguments as of `reset`."""
+        """Request a reset, which is performed by `reset_wait`; arguments as in `reset`."""
         self._begin_call("reset", {"seed": seed, "options": options})
 
     def reset_wait(self, timeout: float | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As `reset`, with what `reset_async` was given; `timeout` is ignored, since the reset is made here."""
+        """Perform the reset requested by `reset_async`; `timeout` is ignored, since the reset runs here."""
         return self.reset(**self._end_call("reset"))
 
     def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Ask for `call`, which `call_wait` makes."""
+        """Request a `call`, which is performed by `call_wait`."""
         self._begin_call("call", (name, args, kwargs))
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """As `call`, with what `call_async` was given; `timeout` is ignored, since the call is made here."""
+        """Perform the call requested by `call_async`; `timeout` is ignored, since the call runs here."""
         name, args, kwargs = self._end_call("call")
         return self.call(name, *args, **kwargs)
 
@@ -183,7 +184,7 @@ class PettingZooVecEnv(ABC):
         return what
 
     def _begin_step(self, joined: np.ndarray) -> Any:
-        """Begin a step of the lanes; here it is made when it is waited for."""
+        """Start a step of the lanes; here it is performed on waiting."""
         return joined
 
     def _finish_step(self, pending: Any, timeout: float | None) -> StepBatch:
@@ -191,7 +192,7 @@ class PettingZooVecEnv(ABC):
         return batch
 
     def _mapped(self, actions: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
-        """Actions by agent, of a list by environment too."""
+        """Return actions by agent, also from a list by environment."""
         if isinstance(actions, Mapping):
             return actions
         if not isinstance(actions, list | tuple) or len(actions) != self.num_envs:
@@ -203,7 +204,7 @@ class PettingZooVecEnv(ABC):
         return {agent: np.stack([np.asarray(own[agent]) for own in each]) for agent in each[0]}
 
     def _joined(self, actions: Mapping[str, Any]) -> np.ndarray:
-        """Actions by agent as rows of the lanes."""
+        """Convert actions by agent to rows of the lanes."""
         actions = {str(agent): values for agent, values in actions.items()}
         unknown = [agent for agent in actions if agent not in self.team.action_spaces]
         if unknown:
@@ -216,7 +217,7 @@ class PettingZooVecEnv(ABC):
                     f"actions of {agent}: expected one of {self.team.action_spaces[agent]} for each of {self.num_envs} "
                     f"environments, got an array of shape {rows.shape}. fix: [num_envs, ...]."
                 )
-            given[agent] = np.nan_to_num(rows).reshape(self.num_envs, -1)  # NaN stands for an agent that does not act
+            given[agent] = np.nan_to_num(rows).reshape(self.num_envs, -1)  # NaN marks agents that do not act
         missing = [agent for agent in self.agents if agent not in given and self._is_there(agent)]
         if missing:
             raise ConfigError(
@@ -225,7 +226,7 @@ class PettingZooVecEnv(ABC):
         return self.team.join(given)
 
     def _stepped(self, batch: StepBatch) -> tuple[Any, ...]:
-        """What `step` returns of a step of the lanes."""
+        """Convert a step of the lanes to the result of `step`."""
         assert batch.team is not None
         per_agent = [
             {agent: values[:, k].copy() for k, agent in enumerate(self.agents)}
@@ -270,22 +271,22 @@ class PettingZooVecEnv(ABC):
                 infos[agent][DEFINED] = decided.reshape(self.num_envs, *shape)
         return infos
 
-    # --- the copies themselves ----------------------------------------------------------------------------------------
+    # --- access to the copies -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Attribute `name` of every copy, or what it returns where it is a method; copy by copy."""
+        """Get attribute `name` of every copy, or call it if it is a method; copy by copy."""
 
     @abstractmethod
     def _set(self, name: str, values: list[Any]) -> None:
-        """Give every copy its value."""
+        """Set the attribute on every copy."""
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Attribute `name` of every copy."""
+        """Get attribute `name` of every copy."""
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Give every copy the value, or one of a list of them; an attribute that there is not becomes one."""
+        """Set an attribute on every copy to the value, or to one of a list of values; it is created if missing."""
         self._check_idle("set_attr")
         each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
@@ -293,7 +294,7 @@ class PettingZooVecEnv(ABC):
         self._set(name, each)
 
     def render(self) -> tuple[Any, ...]:
-        """What every copy renders."""
+        """Render every copy."""
         return self.call("render")
 
     @abstractmethod

@@ -1,8 +1,7 @@
-"""Environments of several agents (PettingZoo's parallel interface) as lanes: one team in each lane.
+"""Multi-agent environments (PettingZoo's parallel interface) as lanes: one environment with all agents per lane.
 
-A team's observation is one tree, its action one row of numbers, its reward one number for each agent. Who is there is
-said, never guessed: `obs["present"]` and `TeamStep.acted` are masks, and what stands for an agent that is not there is
-zero and is not read.
+Joint observations are one tree, joint actions one row of numbers, rewards one number per agent. Presence is explicit:
+`obs["present"]` and `TeamStep.acted` are masks; entries of absent agents are zero and ignored.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from agilerl.envs.team_infos import TeamInfo
 from agilerl.errors import EnvError, ShapeError, unknown_name
 from agilerl.spaces import mask_width
 
-JOINT = "joint"  # of a prepared one: what networks read that see all agents
+JOINT = "joint"  # in preprocessed observations: input of centralised networks
 
 
 STEP_PARTS = ("observations", "rewards", "terminations", "truncations")
 ALL_DICTS = [dict] * 5
-ALL = "__all__"  # key by which an environment ends all agents at once
+ALL = "__all__"  # key that ends all agents at once
 
 
 @dataclass(frozen=True, slots=True)
 class _Player:
-    """What the lanes know of one agent: its id as text and as the environment has it, its place among the agents, and
-    what its observations must be."""
+    """Data of the lanes about one agent: its id as a string and in the environment, its index among the agents, and the
+    checks on its observations."""
 
     agent: str
     key: Any
@@ -58,34 +57,34 @@ class _Player:
 
 
 class TeamLanes:
-    """L environments of one team, stepped one after another in this process; a lane's episodes depend on its own seed
-    and actions alone.
+    """L multi-agent environments stepped sequentially in this process; a lane's episodes depend only on its seed and
+    actions.
 
-    An episode ends when no agent is left: `env.agents` is empty, or all in it have ended. `StepBatch` says of it what
-    it says of any episode (the reward is the sum over agents, both ends are of the whole team); `StepBatch.team` says
-    it of every agent. Who is there:
+    An episode ends when no agent is left: `env.agents` is empty, or all in it have ended. `StepBatch` has its usual
+    meaning (the reward is the sum over agents, both ends refer to the whole episode); `StepBatch.team` has the data by
+    agent. Presence of agents:
 
-    * An agent that was observed is there and acts next; one that was not observed is absent and is given no action.
-    * An agent that ends while others go on is absent from then on (in `obs`), until it is observed again. In
-      `final_obs` it is there if it was truncated: that observation is what its transition bootstraps from.
-    * Of a game of turns (`infos[agent]["active_agent"]`) the agent whose turn it is is there alone.
-    * An agent that leaves `env.agents` and has neither terminated nor been truncated has vanished, which is an error.
-    * An agent that acted and is observed after it, or has ended, has a reward, a termination and a truncation (an entry
-      "__all__" stands for all flags); without one it is an error. One that waits, unobserved, may lack them.
+    * An observed agent is present and acts next; an agent that was not observed is absent and is given no action.
+    * An agent that ends while others continue is absent from then on (in `obs`), until it is observed again. In
+      `final_obs` it is present if it was truncated: its transition bootstraps from that observation.
+    * In turn-based games (`infos[agent]["active_agent"]`) only the agent to move is present.
+    * It is an error if an agent leaves `env.agents` without being terminated or truncated.
+    * An agent that acted and is observed afterwards, or has ended, needs a reward, a termination and a truncation (an
+      entry "__all__" replaces all flags); otherwise it is an error. Unobserved, waiting agents may lack them.
 
-    `info["action_mask"]` [L, W] holds the legal choices of all agents (`Team.mask_columns`), from
+    `info["action_mask"]` [L, W] contains the action masks of all agents (`Team.mask_columns`), from
     `infos[agent]["action_mask"]` or from observations {"observation", "action_mask"}. `info["env_defined_actions"]`
-    [L, A] is there where the environment says what an agent does next (`infos[agent]["env_defined_actions"]`, or
-    `"env_defined_action"`), NaN elsewhere; it is done in place of the agent's own choice, and `TeamStep.defined` says
-    so of the step.
+    [L, A] is set if the environment defines an agent's next action (`infos[agent]["env_defined_actions"]`, or
+    `"env_defined_action"`), with NaN elsewhere; it replaces the agent's choice, and `TeamStep.defined` records it for
+    the step.
 
     Args:
-        factories: one for each lane; each makes a parallel environment.
-        reset_ended: as of `SyncLanes`.
-        with_state: show `env.state()` as `obs["state"]`.
+        factories: one per lane; each creates a parallel environment.
+        reset_ended: see `SyncLanes`.
+        with_state: include `env.state()` as `obs["state"]`.
 
     Raises:
-        EnvError: what an environment gives is not what it must be: names environment, agent and lane.
+        EnvError: invalid environment result; names environment, agent and lane.
     """
 
     backend = "teams"
@@ -126,7 +125,7 @@ class TeamLanes:
         return trees.copy(obs), self._said.info()
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """Step the lanes; `actions` [L, A] as `Team.join` gives them, those of absent agents are not read."""
+        """Step the lanes; `actions` [L, A] in the format of `Team.join`, ignored for absent agents."""
         if self._obs is None:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         actions = np.asarray(actions)
@@ -203,7 +202,7 @@ class TeamLanes:
         return StepBatch(trees.copy(obs), reward.sum(1), over & ~is_cut, is_cut, final, mask, info, team)
 
     def _five(self, result: Any, lane: int) -> tuple[Any, ...]:
-        """What a step returned, each part a mapping by agent."""
+        """Return the result of a step, each part a mapping by agent."""
         if type(result) is tuple and list(map(type, result)) == ALL_DICTS:
             return result
         where = f"{self.name}, lane {lane}"
@@ -223,10 +222,10 @@ class TeamLanes:
             ) from error
 
     def _flag(self, player: _Player, lane: int, flags: Mapping[Any, Any], name: str, is_needed: bool) -> bool:
-        """One agent's entry, else that of "__all__", which RLlib's environments give, else False.
+        """Return one agent's entry, else that of "__all__" (used by RLlib's environments), else False.
 
         Raises:
-            EnvError: it is no flag, or there is none and `is_needed`.
+            EnvError: not a flag, or missing although `is_needed`.
         """
         key = player.key if player.key in flags else ALL
         if key in flags:
@@ -236,17 +235,18 @@ class TeamLanes:
         return False
 
     def _incomplete(self, player: _Player, lane: int, name: str) -> EnvError:
-        """What to say of an agent that acted, and was observed after it or has ended, without a reward or a flag.
+        """Build the error for an agent that acted, and was observed afterwards or has ended, without a reward or a
+        flag.
 
-        PettingZoo gives all of them to every living agent. One that acted and waits, unobserved, may lack them: what it
-        gets later belongs to what it did last.
+        PettingZoo gives all of them to every living agent. An unobserved agent that waits may lack them: later rewards
+        belong to its last action.
         """
         return player.contract.error(
             lane, f"gave {name} without {player.key!r}, which acted; expected one for each agent that acts"
         )
 
     def _nothing(self) -> Any:
-        """An observation of all lanes in which nobody is there."""
+        """Return an observation of all lanes with all agents absent."""
         return nothing(self.single_observation_space, self.num_lanes)
 
     def _begin(self, obs: Any, lane: int, seed: int | None) -> None:
@@ -257,13 +257,13 @@ class TeamLanes:
         where = f"{self.name}, lane {lane}"
         seen, infos = reset_values(result, where, is_team=True)
         seen, infos = by_agent(seen, "observations", where, "reset()"), infos or {}
-        if self._takes_turns[lane]:  # PettingZoo's conversion says whose turn it is after each step, but not here
+        if self._takes_turns[lane]:  # PettingZoo's conversion names the agent to move after each step, but not here
             turn = self.envs[lane].aec_env.agent_selection
             infos = {agent: {**(infos.get(agent) or {}), "active_agent": turn} for agent in seen}
         self._see(obs, lane, seen, infos, "reset()")
 
     def _leave(self, obs: Any, gone: np.ndarray) -> None:
-        """Agents `gone` [L, M] are not there any more, while others go on."""
+        """Mark agents `gone` [L, M] as absent while others continue."""
         obs[PRESENT][gone] = 0
         for lane, number in np.argwhere(gone).tolist():
             agent = self.team.agents[number]
@@ -280,7 +280,7 @@ class TeamLanes:
         terminated: np.ndarray | None = None,
         truncated: np.ndarray | None = None,
     ) -> None:
-        """Write what the agents see into one lane, in place; who has ended by then sees for the last time."""
+        """Write the agents' observations of one lane in place; for ended agents it is the last one."""
         self._said.clear(lane)
         rows, present, found = obs[AGENTS], obs[PRESENT], 0
         for p in self._players:

@@ -1,4 +1,4 @@
-"""Vector environments by name or by factory, which remember how they were made."""
+"""Vector environments by id or factory, which can be replicated."""
 
 from __future__ import annotations
 
@@ -39,43 +39,43 @@ def _atari(env: Any) -> Any:
     return FrameStackObservation(frames, 4)
 
 
-# Name -> wrapper of every single environment, and keywords that the environment itself must be made with.
+# Name -> wrapper of every single environment, and keywords required for its construction.
 # "atari": up to 30 no-ops, the maximum of the last two of 4 repeated frames, grey 84 x 84, 4 frames stacked
-# (Mnih et al. 2015, methods; Machado et al. 2018, arXiv:1709.06009, who leave life loss alone).
+# (Mnih et al. 2015, methods; Machado et al. 2018, arXiv:1709.06009, who do not end episodes on life loss).
 PREPROCESSING: dict[str, tuple[Wrapper, dict[str, Any]]] = {"atari": (_atari, {"frameskip": 1})}
 
 
 class Replicable:
-    """What `make_vect_envs` adds to a Gymnasium vector environment: its factory, and a seed for the first reset."""
+    """Mixin for Gymnasium vector environments of `make_vect_envs`: factory, and a seed for the first reset."""
 
     factory: EnvFactory
     env_id: str | None
     num_envs: int
-    is_plain: bool  # the registered environment as it is: no keyword, no wrapper
-    has_wrappers: bool  # of the user's
-    backend: str | None  # of the replicas: None for the fastest that equals Gymnasium's, or "envpool"
+    is_plain: bool  # a registered environment without keywords or wrappers
+    has_wrappers: bool  # user-defined ones
+    backend: str | None  # of the replicas: None for the fastest equivalent of Gymnasium's, or "envpool"
     spec: EnvSpec | None
     _first_seed: int | None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """As Gymnasium's; without a seed the first reset uses the one given to `make_vect_envs`."""
+        """Reset as in Gymnasium; without a seed the first reset uses the one given to `make_vect_envs`."""
         return super().reset(seed=self._seeds(seed), options=options)  # type: ignore[misc]
 
     def _seeds(self, seed: int | list[int | None] | None) -> int | list[int | None] | None:
-        """The seed of this reset: as given, else once those derived from the seed of `make_vect_envs`."""
+        """Return the given seed of this reset, else once those derived from the seed of `make_vect_envs`."""
         first, self._first_seed = self._first_seed, None
         if seed is not None or first is None:
             return seed
         return list(derive_seeds(first, Purpose.ENVIRONMENT, self.num_envs).tolist())
 
     def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
-        """n * num_envs new lanes of the same environment, one block of lanes per member.
+        """Create n * num_envs new lanes of the same environment, one block of lanes per member.
 
-        They are in this process, or in worker processes of their own where those of this environment are.
+        They are in this process, or in separate worker processes if this environment uses workers.
 
         Args:
             n: members.
-            reset_ended: False for evaluation: an ended lane is left as it is until the next `reset`.
+            reset_ended: False for evaluation: an ended lane is unchanged until the next `reset`.
         """
         if n < 1:
             raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
@@ -88,7 +88,7 @@ class Replicable:
             return FAST[self.env_id](count, reset_ended=reset_ended)
         singles: Any = foreign.copies(self)
         own = foreign.method(singles[0].unwrapped, "make_lanes") if singles and not self.has_wrappers else None
-        if callable(own):  # the environment brings lanes of its own
+        if callable(own):  # the environment implements its lanes
             lanes: Lanes = own(count, reset_ended=reset_ended)
             return lanes
         return SyncLanes([self.factory] * count, reset_ended=reset_ended)
@@ -99,13 +99,13 @@ class SyncVectEnv(Replicable, SyncVectorEnv):
 
 
 class HealingVectEnv(Replicable, VectorEnv):
-    """Vector environment in a few worker processes that are replaced when they fail, NEXT_STEP autoreset.
+    """Vector environment in a few worker processes that are replaced if they fail, NEXT_STEP autoreset.
 
-    `info["healed"]` [L] bool is there after a step in which a worker was replaced: the episodes of those lanes are
+    `info["healed"]` [L] bool is set after a step in which a worker was replaced: the episodes of those lanes are
     truncated, the step is not a transition, and the observations are those of new episodes (no reset step follows).
 
     Args:
-        factory: makes one environment. num_envs: L. options: of `HealingLanes`.
+        factory: creates one environment. num_envs: L. options: of `HealingLanes`.
     """
 
     takes_seed_per_lane = True
@@ -119,13 +119,13 @@ class HealingVectEnv(Replicable, VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        self._begun: Any = None  # what lanes that have ended will show at the next step
+        self._begun: Any = None  # next observations of ended lanes
         self._ended = np.zeros(num_envs, dtype=bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         seeds = self._seeds(seed)
         if isinstance(seeds, int):
-            seeds = [seeds + lane for lane in range(self.num_envs)]  # as Gymnasium's vector environments count on
+            seeds = [seeds + lane for lane in range(self.num_envs)]  # consecutive, as in Gymnasium
         self._ended = np.zeros(self.num_envs, dtype=bool)
         return self.lanes.reset(None if seeds is None else np.asarray(seeds))
 
@@ -141,7 +141,7 @@ class HealingVectEnv(Replicable, VectorEnv):
         return obs, batch.reward, batch.terminated, batch.truncated, {**batch.info, **marks}
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self.lanes.close()
 
     def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
@@ -151,7 +151,7 @@ class HealingVectEnv(Replicable, VectorEnv):
 class AsyncVectEnv(Replicable, AsyncVectorEnv):
     """Vector environment with one worker process per environment, NEXT_STEP autoreset.
 
-    Its replicas have worker processes too, and always reset lanes that have ended.
+    Its replicas also use worker processes, and always reset ended lanes.
     """
 
     def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
@@ -174,32 +174,32 @@ def make_vect_envs(
     max_restarts: int = 10,
     **env_kwargs: Any,
 ) -> VectorEnv:
-    """A Gymnasium vector environment with NEXT_STEP autoreset, from a registered id or from a factory.
+    """Create a Gymnasium vector environment with NEXT_STEP autoreset from a registered id or a factory.
 
     Args:
-        env_name: registered id. A withdrawn version ("LunarLander-v2") becomes the newest one, with one warning.
-        num_envs: environments stepped at once.
-        make_env: a callable giving one environment, instead of `env_name`.
+        env_name: registered id. A withdrawn version ("LunarLander-v2") is replaced by the newest one, with one warning.
+        num_envs: number of environments.
+        make_env: a callable that returns one environment, instead of `env_name`.
         should_async_vector: True for one worker process per environment. In-process stepping is faster unless one
             step costs more than the pipe (about 0.1 ms).
         extra_wrappers: applied in this order to every single environment.
-        seed: makes the first reset without a seed repeatable; every environment gets a seed of its own.
-        backend: "envpool" steps the replicas (what the training loops use) with EnvPool, for the ids on which it has
-            been compared with Gymnasium. It needs `pip install "agilerl[fast]"` and a plain id.
+        seed: makes the first reset without a seed repeatable; every environment gets a different seed.
+        backend: "envpool" steps the replicas (used by the training loops) with EnvPool, for ids that have been compared
+            with Gymnasium. It needs `pip install "agilerl[fast]"` and a plain id.
         preprocessing: names in `envs.vector.PREPROCESSING`, such as "atari", applied before `extra_wrappers`.
         healing: step the environments in a few worker processes, and replace a worker that dies, raises, hangs or
-            returns anything but finite numbers of the space; the steps lost are kept out of replay. For environments
-            that fail; it costs about 0.1 ms a step. See `agilerl.envs.healing.HealingLanes`.
-        num_workers, deadline_s, max_restarts: of `healing`: processes (None: one per core, at most 4), seconds after
-            which a step counts as hung, replacements after which the run stops.
+            returns anything but finite numbers of the space; lost steps are excluded from replay. For unreliable
+            environments; it costs about 0.1 ms per step. See `agilerl.envs.healing.HealingLanes`.
+        num_workers, deadline_s, max_restarts: options of `healing`: processes (None: one per core, at most 4), seconds
+            after which a step counts as hung, maximum number of replacements.
         **env_kwargs: passed to `gymnasium.make` or to `make_env`.
 
     Returns:
-        A vector environment that has in addition `.env_id`, `.factory` and `.replicate(n)` (fast lanes).
+        A vector environment with the additional attributes `.env_id`, `.factory` and `.replicate(n)` (fast lanes).
 
     Raises:
         ConfigError: an unknown preprocessing.
-        EnvError: neither id nor factory, an unknown id, a missing dependency, a number of environments below one.
+        EnvError: neither id nor factory, an unknown id, a missing dependency, or less than one environment.
     """
     if env_name is None and make_env is None:
         raise EnvError("Either env_name or make_env must be provided. fix: make_vect_envs('CartPole-v1', num_envs=8).")
@@ -249,13 +249,13 @@ def make_vect_envs(
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
     vector.has_wrappers = bool(wrappers)
-    vector.spec = spec or (vector.spec if should_async_vector else None)  # its processes cannot be asked for limits
+    vector.spec = spec or (vector.spec if should_async_vector else None)  # limits cannot be read from worker processes
     vector._first_seed = seed
     return vector
 
 
 def resolve_id(env_name: str) -> str:
-    """The registered id to use for `env_name`: itself, or the newest version where this one has been withdrawn."""
+    """Return the registered id for `env_name`: itself, or the newest version if it has been withdrawn."""
     return registered_id(env_name, "{} has been withdrawn from Gymnasium; using {} instead.")
 
 
@@ -264,7 +264,7 @@ def _factory(
 ) -> EnvFactory:
     def make() -> Any:
         if env_id is not None and env_id not in gymnasium.registry:
-            registered_id(env_id, "{} {}")  # in a process that does not inherit the registry
+            registered_id(env_id, "{} {}")  # for a process that does not inherit the registry
         made_by_id = partial(gymnasium.make, str(env_id), disable_env_checker=True)
         try:
             env = (make_env or made_by_id)(**env_kwargs)
@@ -291,9 +291,9 @@ def _factory(
 
 
 def keep_log_out() -> None:
-    """Hear MuJoCo's warnings, where it is used: unheard it writes MUJOCO_LOG.TXT into the user's working folder.
+    """Redirect MuJoCo's warnings, if it is used: by default it writes MUJOCO_LOG.TXT into the working directory.
 
-    A listener of the user's own stays. Called in every process that makes environments.
+    A user's handler is kept. Called in every process that creates environments.
     """
     mujoco: Any = sys.modules.get("mujoco")
     if mujoco is None or not hasattr(mujoco, "set_mju_user_warning"):

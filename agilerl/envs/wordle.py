@@ -1,8 +1,8 @@
-"""Wordle, a game for language policies: words, colours, an environment, players of three strengths, games as data.
+"""Wordle as an environment for language policies: encoding, dynamics, scripted players, data sets.
 
-A text is a row of token numbers, padded with 0: `START`, then for each try five letters, and the same five in their
-colours. The policy says the letters, five tokens at a time; the environment answers with the coloured ones. The reward
-is −1 for each wrong guess and 0 for the right one (as of Snell et al. 2022, arXiv:2206.11871, section 6).
+A text is a row of token ids, padded with 0: `START`, then for each try five letters, and the same five letters
+coloured. The policy generates five letters at a time; the environment appends the coloured ones. The reward is −1 for
+each wrong guess and 0 for the right one (as in Snell et al. 2022, arXiv:2206.11871, section 6).
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ WORDS = tuple(_LIST.split())
 
 
 def encode(words: Any) -> np.ndarray:
-    """Words as tokens [W, 5] int64."""
+    """Encode words as tokens [W, 5] int64."""
     return np.array([[FIRST_LETTER + ord(letter) - ord("a") for letter in word] for word in words], dtype=np.int64)
 
 
 def text_of(tokens: Any) -> str:
-    """Tokens [L] as words: "crane ..+-." is a guess and its colours, "." grey, "-" yellow, "+" green."""
+    """Decode tokens [L]: "crane ..+-." is a guess and its colours, "." grey, "-" yellow, "+" green."""
     signs = [" ", ""] + [chr(ord("a") + i) for i in range(ALPHABET)] + [sign for sign in ".-+" for _ in range(ALPHABET)]
     said = "".join(signs[int(token)] for token in np.ravel(tokens)).strip()
     return " ".join(said[i : i + LETTERS] for i in range(0, len(said), LETTERS))
 
 
 def coloured(letters: np.ndarray, shown: np.ndarray) -> np.ndarray:
-    """Letters [..., 5] as tokens in their colours [..., 5]; what is no letter becomes `START`."""
+    """Colour letters [..., 5] to tokens [..., 5]; other tokens become `START`."""
     known = (letters >= FIRST_LETTER) & (letters < FIRST_COLOURED)
     return np.where(known, FIRST_COLOURED + ALPHABET * shown + letters - FIRST_LETTER, START)
 
 
 def colours(guess: np.ndarray, secret: np.ndarray) -> np.ndarray:
-    """Colours [..., 5] of guesses [..., 5]: GREEN in its place, YELLOW elsewhere in the word, else GREY.
+    """Return colours [..., 5] of guesses [..., 5]: GREEN in its place, YELLOW elsewhere in the word, else GREY.
 
-    A letter of the secret colours one letter of the guess at most: those in their place first, the others from left to
+    A letter of the secret colours at most one letter of the guess: those in their place first, the others from left to
     right.
     """
     guess, secret = np.broadcast_arrays(guess, secret)
@@ -87,7 +87,7 @@ def colours(guess: np.ndarray, secret: np.ndarray) -> np.ndarray:
 
 
 def check_size(words: int, tries: int) -> None:
-    """ConfigError for a game that is none."""
+    """Raise ConfigError for an invalid game size."""
     if isinstance(words, bool) or not isinstance(words, int) or not 2 <= words <= len(WORDS):
         raise ConfigError(f"words must be an integer from 2 to {len(WORDS)} (of the list); got {words!r}. fix: 64.")
     if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
@@ -95,14 +95,14 @@ def check_size(words: int, tries: int) -> None:
 
 
 def length_of(tries: int) -> int:
-    """Tokens of the longest text."""
+    """Return the number of tokens of the longest text."""
     return 1 + 2 * LETTERS * tries
 
 
 class WordleLanes:
-    """Games of Wordle played side by side; see `Wordle`.
+    """Vectorised `Wordle`.
 
-    Every lane owns the generator that the single environment would have for that seed.
+    Every lane has the generator that the single environment would have for its seed.
     """
 
     backend = "wordle"
@@ -127,14 +127,14 @@ class WordleLanes:
         return self._tokens.copy(), {}
 
     def begin(self, secrets: np.ndarray) -> np.ndarray:
-        """Games in which these words [L], by number, are to be found; returns the texts [L, T]."""
+        """Start games with these secrets [L], by number; returns the texts [L, T]."""
         self._secret = np.array(secrets)
         self._tokens = np.zeros_like(self._tokens)
         self._tokens[:, 0], self._tried = START, np.zeros(self.num_lanes, np.int64)
         return self._tokens.copy()
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        """One guess [5] of tokens in every lane. EnvError: not reset, or actions of another shape."""
+        """Make one guess [5] of tokens in every lane. EnvError: not reset, or wrong shape."""
         guess = np.asarray(actions)
         if (self._secret < 0).any():
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
@@ -151,7 +151,7 @@ class WordleLanes:
         self._tried += mask
         ended = mask & (right | (self._tried >= self.tries))
         final, self._tokens = tokens, tokens.copy()
-        self._tried[ended] = self.tries  # a game that is over takes no guess
+        self._tried[ended] = self.tries  # finished games accept no guess
         if self.reset_ended:
             for lane in np.flatnonzero(ended).tolist():
                 self._secret[lane], self._tried[lane] = int(self._generators[lane].integers(self.words)), 0
@@ -164,14 +164,14 @@ class WordleLanes:
 
 
 class Wordle(gym.Env[np.ndarray, np.ndarray]):
-    """Find a word of five letters, by guesses that are answered with colours.
+    """Find a five-letter word by guesses that are answered with colours.
 
-    What is seen is the text of the game so far, MultiDiscrete [1 + 10 · tries] of 106 tokens; an action is five tokens.
-    A guess need not be a word of the list, it is coloured all the same. Reward −1 for each wrong guess, 0 for the right
-    one; the game ends with it, or with the last try.
+    The observation is the text of the game so far, MultiDiscrete [1 + 10 · tries] of 106 tokens; an action is five
+    tokens. A guess need not be in the word list. Reward −1 for each wrong guess, 0 for the right one; the game ends
+    with it, or with the last try.
 
     Args:
-        words: how many of the list `WORDS`, from its beginning, are to be found. tries: guesses in a game.
+        words: number of possible secrets, from the beginning of `WORDS`. tries: guesses per game.
     """
 
     def __init__(self, words: int = 64, tries: int = 6) -> None:
@@ -192,7 +192,7 @@ class Wordle(gym.Env[np.ndarray, np.ndarray]):
         return batch.final_obs[0], float(batch.reward[0]), bool(batch.terminated[0]), False, {}
 
     def make_lanes(self, num_lanes: int, *, reset_ended: bool = True) -> WordleLanes:
-        """Such games side by side, which `make_vect_envs` takes for copies of this one."""
+        """Create vectorised games, used by `make_vect_envs` instead of copies of this environment."""
         return WordleLanes(num_lanes, self.words, self.tries, reset_ended=reset_ended)
 
 
@@ -204,42 +204,42 @@ Player = Callable[[np.random.Generator, np.ndarray, np.ndarray, np.ndarray], np.
 
 @lru_cache(maxsize=8)
 def patterns(words: int) -> np.ndarray:
-    """[W, W] the colours of every guess (row) for every secret, as one number."""
+    """Return [W, W]: the colours of every guess (row) for every secret, as one number."""
     known = encode(WORDS[:words])
     table: np.ndarray = colours(known[:, None], known[None, :]) @ 3 ** np.arange(LETTERS)
     return table
 
 
 def _one_of(rng: np.random.Generator, allowed: np.ndarray) -> np.ndarray:
-    """One of the words that are allowed [G, W] in each game, uniformly."""
+    """Sample one of the allowed words [G, W] in each game, uniformly."""
     chosen: np.ndarray = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(-1)
     return chosen
 
 
 def random_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Any word."""
+    """Guess any word."""
     return rng.integers(0, len(table), len(guesses))
 
 
 def _consistent(table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """[G, W] the words that would have been answered as these guesses [G, k] were."""
+    """Return [G, W]: words consistent with the answers to these guesses [G, k]."""
     allowed: np.ndarray = (table[guesses] == seen[..., None]).all(1)
     return allowed
 
 
 def last_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """A word that agrees with the colours of the last guess, whatever was learned before."""
+    """Guess a word that agrees with the colours of the last guess, ignoring earlier ones."""
     return _one_of(rng, _consistent(table, guesses[:, -1:], seen[:, -1:]))
 
 
 def consistent_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """A word that agrees with all colours."""
+    """Guess a word that agrees with all colours."""
     return _one_of(rng, _consistent(table, guesses, seen))
 
 
 def informed_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Of the words that agree with all colours one that leaves the fewest of them, on the average: a yardstick, which
-    the data sets do not hold."""
+    """Guess, of the words that agree with all colours, one that leaves the fewest on average: a baseline that is not
+    included in the data sets."""
     allowed, chosen = _consistent(table, guesses, seen), np.zeros(len(guesses), np.int64)
     for game, own in enumerate(allowed):
         left = np.flatnonzero(own)
@@ -256,13 +256,13 @@ YARDSTICKS: dict[str, Player] = {**PLAYERS, "informed": informed_player}
 def play(
     player: str, games: int, words: int = 64, tries: int = 6, seed: int = 0, secrets: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Games of one player.
+    """Play games with one player.
 
     Args:
-        secrets: [G] the words to be found, by number; drawn where not given.
+        secrets: [G] the secrets, by number; sampled if not given.
 
     Returns:
-        (guesses [G, T] by number, secrets [G], returns [G] float64). What comes after the right guess repeats it.
+        (guesses [G, T] by number, secrets [G], returns [G] float64). The right guess is repeated until the end.
     """
     check_size(words, tries)
     if player not in YARDSTICKS:
@@ -280,11 +280,11 @@ def play(
 def wordle_data(
     games: int, words: int = 64, tries: int = 6, seed: int = 0, mixture: Mapping[str, float] | None = None
 ) -> dict[str, np.ndarray]:
-    """Games of a mixture of players as a data set, one row a guess, that `train_offline` takes and files may hold.
+    """Generate a data set of games of a mixture of players, one row per guess, for `train_offline` and files.
 
     Args:
-        games: in all. seed: the same one gives the same bytes.
-        mixture: player -> share of the games; None: a third each.
+        games: total number. seed: equal seeds give identical bytes.
+        mixture: player -> fraction of the games; None: a third each.
 
     Returns:
         observations, next_observations [N, 1 + 10 · tries] uint8: the text before the guess and with its answer;
@@ -307,7 +307,7 @@ def wordle_data(
 
 
 def _as_rows(guesses: np.ndarray, hidden: np.ndarray, words: int) -> dict[str, np.ndarray]:
-    """Guesses [G, T] by number as rows of transitions, without those after the right one."""
+    """Convert guesses [G, T] by number to rows of transitions, without those after the right one."""
     games, tries = guesses.shape
     known = encode(WORDS[:words])
     said = known[guesses]

@@ -1,4 +1,4 @@
-"""Activations by name, with their derivatives in closed form."""
+"""Activations by name, with closed-form derivatives."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Activation:
 
     Attributes:
         function: tensor to tensor, elementwise unless `pointwise` is False.
-        module: the `nn.Module` class that computes the same; made without arguments.
+        module: the equivalent `nn.Module` class, constructed without arguments.
         zero_at_zero: True if f(0) = 0, so that a zero-padded unit stays exactly zero.
-        in_place: as `function`, and may overwrite its argument.
-        backward: (gradient of the output, saved tensor) -> gradient of the input; the saved tensor is the input where
+        in_place: like `function`, but may overwrite its argument.
+        backward: (gradient of the output, saved tensor) -> gradient of the input; the saved tensor is the input if
             `needs_input`, else the output.
-        pointwise: False for functions over the last axis; those are allowed at the output only.
+        pointwise: False for functions over the last axis; those are only allowed at the output.
     """
 
     function: Map
@@ -69,14 +69,14 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(name: str | None, *, hidden: bool = False) -> Activation:
-    """The entry of `name`; None is the identity.
+    """Return the activation `name`; None is the identity.
 
     Args:
         name: exact name, e.g. "ReLU".
-        hidden: True where the activation stands between layers and must be elementwise.
+        hidden: True for an activation between layers, which must be elementwise.
 
     Raises:
-        ConfigError: the name is unknown, or names an output activation where a hidden one is needed.
+        ConfigError: unknown name, or an output activation where a hidden one is required.
     """
     name = "Identity" if name is None else name
     known = [k for k, a in ACTIVATIONS.items() if a.pointwise or not hidden]

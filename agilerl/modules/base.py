@@ -1,4 +1,4 @@
-"""What evolution may change: the base class, the marks of mutation methods, and modules that hold other modules."""
+"""Evolvable modules: the base class, the mutation decorator, and containers of modules."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from agilerl.rng import Purpose, resolve_seed, stream
 from agilerl.tree import map_leaves
 
 Fresh = Literal["preserve", "random"]
-# Constructor arguments that the network around a module decides, not its configuration.
+# Constructor arguments determined by the surrounding network rather than by the configuration.
 SURROUNDINGS = frozenset({
     "num_inputs", "num_outputs", "input_shape", "input_size", "observation_space", "sample_input", "device", "name",
     "random_seed",
 })  # fmt: skip
-_TABLES = ("_parameters", "_buffers", "_modules")  # where torch keeps what is no plain attribute
-_unseeded = itertools.count()  # so that two modules made without a seed differ, and a rerun of the script does not
+_TABLES = ("_parameters", "_buffers", "_modules")  # torch's storage of non-plain attributes
+_unseeded = itertools.count()  # makes unseeded modules differ from each other, but not between runs of a script
 Method = TypeVar("Method", bound=Callable[..., Any])
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def next_seed() -> int:
-    """A seed that nothing before it had, which follows torch's initial seed."""
+    """Return a new seed, derived from torch's initial seed."""
     return resolve_seed(None) + next(_unseeded)
 
 
 class MutationType(Enum):
-    """What a mutation method changes."""
+    """Kind of change made by a mutation method."""
 
     LAYER = "layer"
     NODE = "node"
@@ -47,16 +47,16 @@ class MutationType(Enum):
 
 
 class Refused(dict[str, Any]):
-    """What a mutation method returns when it stands at its limit: nothing was changed, nothing is recreated."""
+    """Return value of a mutation method at its limit: nothing was changed, nothing is recreated."""
 
 
 def mutation(kind: MutationType, **recreate_kwargs: Any) -> Callable[[Method], Method]:
     """Mark a method of an `EvolvableModule` as a mutation.
 
-    After the method its module's `recreate_network(**recreate_kwargs)` runs once, `last_mutation_attr` holds the
-    name of what was applied and `last_transfer` covers every parameter whose shape changed; the method's own return
-    value (its arguments as a dict) is passed on. A method that returns `Refused` has changed nothing:
-    `last_mutation_attr` is None. A method may fall back on another mutation method: that one's name is then reported.
+    After the method, `recreate_network(**recreate_kwargs)` of its module runs once, `last_mutation_attr` is the name of
+    the applied mutation and `last_transfer` covers every parameter whose shape changed. The method's return value (its
+    arguments as a dict) is passed on. A method that returns `Refused` has changed nothing: `last_mutation_attr` is
+    None. A method may fall back to another mutation method, whose name is then reported.
     """
 
     def decorate(method: Method) -> Method:
@@ -79,14 +79,14 @@ def mutation(kind: MutationType, **recreate_kwargs: Any) -> Callable[[Method], M
 
 
 def single_draw(drawn: Any) -> Any:
-    """The draw itself where a generator returned a list of one draw."""
+    """Unwrap the draw if a generator returned a list of one."""
     many = isinstance(drawn, (list, tuple)) or (isinstance(drawn, np.ndarray) and drawn.ndim > 0)
     return single_draw(drawn[0]) if many else drawn
 
 
 @functools.lru_cache(maxsize=256)
 def marked_methods(cls: type) -> dict[str, MutationType]:
-    """Name -> kind of every method that the class or a base of it marks; a class is looked through once."""
+    """Return name -> kind of every method marked in the class or its bases; cached by class."""
     own = [(name, f) for c in reversed(cls.__mro__) for name, f in vars(c).items() if inspect.isfunction(f)]
     return {name: vars(f)["mutation_type"] for name, f in own if "mutation_type" in vars(f)}
 
@@ -98,7 +98,7 @@ def probabilities(layers: int, nodes: int, new_layer_prob: float) -> list[float]
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """True if calling `module` does what its class says: no hooks, parametrizations, compilation or patched forward."""
+    """Whether calling `module` runs only its class's code: no hooks, parametrizations, compilation or patches."""
     calls = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl")
     for _, part in module.named_modules():
         state = part.__dict__
@@ -108,26 +108,26 @@ def is_untouched(module: nn.Module) -> bool:
 
 
 def constructor_arguments(cls: Any) -> dict[str, inspect.Parameter]:
-    """What a class's constructor takes; `inspect.signature(cls)` shows `__new__` in some versions of Python."""
+    """Return a class's constructor arguments; `inspect.signature(cls)` shows `__new__` in some versions of Python."""
     _, *arguments = inspect.signature(cls.__init__).parameters.items()
     return dict(arguments)
 
 
 class EvolvableModule(nn.Module):
-    """Base of every network that evolution may change.
+    """Base class of all networks that evolution can change.
 
-    A module of your own joins by subclassing this, marking methods with `@mutation(...)` and rebuilding its layers
-    in `recreate_network`. Evolvable sub-modules contribute their methods under dotted names ("encoder.add_node").
+    To make a module evolvable, subclass this, mark methods with `@mutation(...)` and rebuild the layers in
+    `recreate_network`. Evolvable sub-modules contribute their methods under dotted names ("encoder.add_node").
 
     Note:
-        `modules()` returns the evolvable children by name, as published; torch itself walks `named_modules()`.
+        `modules()` returns the evolvable children by name, as published; torch itself uses `named_modules()`.
 
     Args:
-        device: where parameters are made.
-        random_seed: of every draw of this module; None counts up from torch's initial seed.
+        device: device of the parameters.
+        random_seed: seed of this module's random numbers; None counts up from torch's initial seed.
     """
 
-    resizes_outputs: ClassVar[bool] = False  # True where `resize_outputs` can change the width of the output
+    resizes_outputs: ClassVar[bool] = False  # whether `resize_outputs` can change the output width
     output_layernorm: bool = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -149,8 +149,8 @@ class EvolvableModule(nn.Module):
         self._disabled: set[MutationType] = set()
         self.last_mutation_attr: str | None = None
         self.last_transfer: dict[str, Transfer] = {}
-        self.last_refit = False  # True if the last mutation also changed entries that `last_transfer` calls kept
-        self.probe_inputs: Any = None  # a tensor [B, ...], or a mapping of such
+        self.last_refit = False  # whether the last mutation also changed entries that `last_transfer` marks as kept
+        self.probe_inputs: Any = None  # a tensor [B, ...], or a mapping of tensors
 
     # -- identity ------------------------------------------------------------------------------------------------
 
@@ -158,22 +158,22 @@ class EvolvableModule(nn.Module):
 
         def __getattr__(self, name: str) -> Any:
             state = self.__dict__
-            for table in _TABLES:  # as torch looks, without a call of its own
+            for table in _TABLES:  # torch's lookup, inlined
                 found = state.get(table)
                 if found is not None and name in found:
                     return found[name]
             return self.derived(name)
 
     def derived(self, name: str) -> Any:
-        """What `getattr` gives for a name that is no attribute: the mutation method of a dotted name, such as
-        "head_net.add_layer", as `get_mutation_methods` has it. AttributeError for anything else."""
+        """Resolve a dotted name that is no attribute, such as "head_net.add_layer", to its mutation method, as in
+        `get_mutation_methods`. AttributeError for other names."""
         if "." in name and name in self.surface():
             return functools.partial(self.apply_mutation, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def device(self) -> str:
-        """Where the parameters live now."""
+        """Current device of the parameters."""
         parameter = next(self.parameters(), None)
         return self._device if parameter is None else str(parameter.device)
 
@@ -183,11 +183,11 @@ class EvolvableModule(nn.Module):
 
     @property
     def init_dict(self) -> dict[str, Any]:
-        """Constructor arguments with which this module, as it is now, would be made."""
+        """Constructor arguments that reproduce this module's current architecture."""
         return self.get_init_dict()
 
     def get_init_dict(self) -> dict[str, Any]:
-        """As `init_dict`: live attributes where one has the argument's name, else what the constructor was given."""
+        """Return `init_dict`: current attributes named like an argument, else the original arguments."""
         args, kwargs = self._init_arguments  # type: ignore[misc]
         bound = inspect.signature(self.__init__).bind_partial(*args, **kwargs)  # type: ignore[misc]
         bound.apply_defaults()
@@ -201,28 +201,28 @@ class EvolvableModule(nn.Module):
 
     @property
     def net_config(self) -> dict[str, Any]:
-        """`init_dict` without what the surroundings decide: sizes of input and output, device, name and seed."""
+        """`init_dict` without arguments set by the surroundings: input and output sizes, device, name and seed."""
         return {k: v for k, v in self.get_init_dict().items() if k not in SURROUNDINGS}
 
     def spec(self) -> dict[str, Any]:
-        """Architecture as data, JSON-able where the constructor's arguments are; `from_spec` makes a network of it."""
+        """Return the architecture as data, JSON-able if the constructor's arguments are; see `from_spec`."""
         drop = ("device", "random_seed")
         return {"class": type(self).__name__, **{k: v for k, v in self.get_init_dict().items() if k not in drop}}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
-        """A module with the architecture of `spec` and fresh weights; `arguments` are `device` and `random_seed`."""
+        """Build a module with the architecture of `spec` and fresh weights; `arguments`: `device`, `random_seed`."""
         data = dict(spec)
         if data.pop("class", cls.__name__) != cls.__name__:
             raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
         return cls(**{**data, **arguments})
 
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
-        """As `from_spec`; what only this instance holds (a module or an encoder class of the user's) fills the gaps."""
+        """Build with `from_spec`; user-defined modules and encoder classes come from this instance."""
         return type(self).from_spec(spec, device=device)
 
     def clone(self) -> Self:
-        """An independent copy: shares no storage, no generator, no probe inputs."""
+        """Return an independent copy without shared storage or generators, and without probe inputs."""
         memo: dict[int, Any] = {id(module): module for module in self.not_owned()}
         for module in self.evolvable_modules():
             if module.probe_inputs is not None:
@@ -230,29 +230,29 @@ class EvolvableModule(nn.Module):
         return cast(Self, copy_module(self, memo))
 
     def not_owned(self) -> Sequence[Any]:
-        """Objects that this module refers to and that its copies refer to as well."""
+        """Return referenced objects that copies share."""
         return ()
 
-    # -- what reaches the sub-modules ----------------------------------------------------------------------------
+    # -- sub-modules ---------------------------------------------------------------------------------------------
 
     def modules(self) -> dict[str, EvolvableModule]:  # type: ignore[override]
-        """Evolvable children by name."""
+        """Return the evolvable children by name."""
         return {name: child for name, child in self._modules.items() if isinstance(child, EvolvableModule)}
 
     def torch_modules(self) -> dict[str, nn.Module]:
-        """All other children by name."""
+        """Return all other children by name."""
         own = self.modules()
         return {name: child for name, child in self._modules.items() if child is not None and name not in own}
 
     def evolvable_modules(self) -> Iterator[EvolvableModule]:
-        """This module and every evolvable module below it."""
+        """Iterate over this module and all evolvable modules below it."""
         yield self
         for child in self.modules().values():
             yield from child.evolvable_modules()
 
     @property
     def rng(self) -> Any:
-        """Source of this module's draws: anything with `choice` and `integers`. Assigning reaches sub-modules."""
+        """Random generator of this module: any object with `choice` and `integers`. Setting it includes sub-modules."""
         return self._rng
 
     @rng.setter
@@ -262,7 +262,7 @@ class EvolvableModule(nn.Module):
 
     @property
     def fresh(self) -> Fresh:
-        """ "preserve": growth keeps the function (default). "random": the published behaviour. Reaches sub-modules."""
+        """ "preserve": growth keeps the function (default). "random": published behaviour. Applies to sub-modules."""
         return self._fresh
 
     @fresh.setter
@@ -273,12 +273,12 @@ class EvolvableModule(nn.Module):
             module._fresh = fresh
 
     def probe(self, inputs: Any) -> None:
-        """Remember inputs [B, ...] of this module, by which mutations judge what matters; None forgets them.
-        `inputs`: a tensor, or a (nested) mapping of tensors where the module takes one."""
+        """Store inputs [B, ...] of this module, by which mutations measure importance; None clears them.
+        `inputs`: a tensor, or a (nested) mapping of tensors if the module takes one."""
         self.probe_inputs = None if inputs is None else map_leaves(lambda leaf: leaf.detach(), inputs)
 
     def generator(self) -> torch.Generator:
-        """A torch generator seeded by one draw of `rng`."""
+        """Return a torch generator seeded by one draw of `rng`."""
         generator = torch.Generator()
         generator.manual_seed(int(single_draw(self.rng.integers(0, 2**31 - 1))))
         return generator
@@ -286,12 +286,12 @@ class EvolvableModule(nn.Module):
     # -- mutations -----------------------------------------------------------------------------------------------
 
     def own_mutations(self) -> dict[str, MutationType]:
-        """Names of the methods that this class itself marks, without the disabled kinds."""
+        """Return the methods marked by this class, without the disabled kinds."""
         marked = marked_methods(cast(Any, type(self)))
         return {name: kind for name, kind in marked.items() if kind not in self._disabled}
 
     def surface(self) -> dict[str, MutationType]:
-        """Dotted name -> kind, of this module and all evolvable modules below."""
+        """Return dotted name -> kind, for this module and all evolvable modules below."""
         names = self.own_mutations()
         for key, child in self.modules().items():
             names.update({f"{key}.{name}": kind for name, kind in child.surface().items()})
@@ -299,25 +299,25 @@ class EvolvableModule(nn.Module):
 
     @property
     def layer_mutation_methods(self) -> list[str]:
-        """Dotted names of the methods that change the number of layers."""
+        """Return dotted names of the methods that change the number of layers."""
         return [name for name, kind in self.surface().items() if kind is MutationType.LAYER]
 
     @property
     def node_mutation_methods(self) -> list[str]:
-        """Dotted names of the methods that change the width of layers."""
+        """Return dotted names of the methods that change the width of layers."""
         return [name for name, kind in self.surface().items() if kind is MutationType.NODE]
 
     @property
     def mutation_methods(self) -> list[str]:
-        """Layer methods, then node methods."""
+        """Return layer methods, then node methods."""
         return self.layer_mutation_methods + self.node_mutation_methods
 
     def get_mutation_methods(self) -> dict[str, Callable[..., Any]]:
-        """Dotted name -> callable that applies the mutation and keeps this module's records."""
+        """Return dotted name -> callable that applies the mutation and updates this module's records."""
         return {name: functools.partial(self.apply_mutation, name) for name in self.surface()}
 
     def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Apply the method `name` of this module or of one below; returns what the method returns."""
+        """Apply the method `name` of this module or of one below, and return its result."""
         if name not in self.surface():
             raise ConfigError(unknown_name(f"mutation method of {type(self).__name__}", name, self.surface()))
         if "." not in name:
@@ -331,32 +331,32 @@ class EvolvableModule(nn.Module):
         return result
 
     def after_child_mutation(self, key: str) -> None:
-        """Called after a mutation of the child `key`; a parent that depends on its child's shape overrides this."""
+        """Hook after a mutation of the child `key`; overridden if a parent depends on its child's shape."""
 
     def can_apply(self, name: str) -> bool:
-        """False where the method stands at its limit; such a method is not offered by sampling."""
+        """Return False if the method is at its limit; it is then not sampled."""
         if "." not in name:
             return True
         key, rest = name.split(".", 1)
         return self.modules()[key].can_apply(rest)
 
     def get_mutation_probs(self, new_layer_prob: float) -> list[float]:
-        """Probability of each of `mutation_methods`, in that order, limits aside."""
+        """Return the probability of each of `mutation_methods`, in that order, ignoring limits."""
         return probabilities(len(self.layer_mutation_methods), len(self.node_mutation_methods), new_layer_prob)
 
     def sample_mutation_method(
         self, new_layer_prob: float, rng: Any = None, *, excluded: Sequence[str] = ()
     ) -> str | None:
-        """Draw one method that can apply now: its dotted name, or None if every method stands at its limit.
+        """Sample an applicable method: its dotted name, or None if all methods are at their limit.
 
         Args:
-            new_layer_prob: share of the layer methods, divided among them; node methods share the rest. If only one
-                kind can apply, its methods are equally likely.
-            rng: anything with numpy's `choice(a, size, replace, p)`; this module's own by default.
-            excluded: names not to offer.
+            new_layer_prob: total probability of the layer methods, divided equally; node methods share the rest. If
+                only one kind is applicable, its methods are equally likely.
+            rng: any object with numpy's `choice(a, size, replace, p)`; this module's generator by default.
+            excluded: names to exclude.
 
         Raises:
-            ValueError: the module has no mutation methods at all.
+            ValueError: the module has no mutation methods.
         """
         if not self.mutation_methods:
             raise ConfigError(f"No mutation methods available for {type(self).__name__}.")
@@ -370,27 +370,27 @@ class EvolvableModule(nn.Module):
         return str(single_draw(chosen))
 
     def disable_mutations(self, mut_type: MutationType | None = None) -> None:
-        """Withdraw the mutations of one kind (all kinds by default) of this module and of those below it."""
+        """Disable mutations of one kind (all kinds by default) of this module and of those below it."""
         if mut_type is not None and not isinstance(mut_type, MutationType):
             raise ConfigError(f"Invalid mutation type {mut_type!r}; expected one of {[m.name for m in MutationType]}.")
         for module in self.evolvable_modules():
             module._disabled |= set(MutationType) if mut_type is None else {mut_type}
 
     def recreate_network(self, **kwargs: Any) -> None:
-        """Build the layers for the present configuration, carrying the weights over. A subclass with mutation
-        methods of its own overrides this."""
+        """Rebuild the layers for the current configuration, keeping weights. Overridden by subclasses with mutation
+        methods."""
         raise NotImplementedError(f"{type(self).__name__} marks mutation methods: define recreate_network(**kwargs).")
 
     def change_activation(self, activation: str, output: bool = False) -> None:
-        """Change the hidden activation (with `output` also the output's) here and below; weights stay."""
+        """Change the hidden activation (with `output` also the output's) here and below; weights are unchanged."""
         for child in self.modules().values():
             child.change_activation(activation, output=output)
 
     @staticmethod
     @torch.no_grad()
     def preserve_parameters(old_net: Module, new_net: Module) -> Module:
-        """`new_net` with what it has in common with `old_net`: the leading block of every parameter and buffer of the
-        same name, and of as many axes, is copied; the rest keeps what it has. Changes `new_net` in place."""
+        """Copy into `new_net` its common part with `old_net`: the leading block of every parameter and buffer with the
+        same name and number of axes; the rest is unchanged. Modifies `new_net` in place."""
         before = dict(itertools.chain(old_net.named_parameters(), old_net.named_buffers()))
         for name, tensor in itertools.chain(new_net.named_parameters(), new_net.named_buffers()):
             old = before.get(name)
@@ -404,15 +404,15 @@ class EvolvableModule(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} cannot change the width of its output")
 
     def short(self) -> Any:
-        """The architecture in short, for tables: the name of the class where a class says nothing better."""
+        """Return the architecture in short form, for tables: the class name by default."""
         return type(self).__name__
 
     def dense_stack(self) -> DenseStack | None:
-        """The network as plain dense layers, or None if it is anything more (the learner then calls it as it is)."""
+        """Return the network as plain dense layers, or None if it contains more (learners then call it directly)."""
         return None
 
     def _complete_transfer(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Add the parameters that changed shape and that the mutation did not speak of: leading block, else fresh."""
+        """Add transfers of reshaped parameters that the mutation did not specify: leading block, else fresh."""
         for name, parameter in self.named_parameters():
             old, new = shapes.get(name), tuple(parameter.shape)
             if name in self.last_transfer or old == new:
@@ -424,11 +424,11 @@ class EvolvableModule(nn.Module):
 
 
 class ModuleDict(EvolvableModule):
-    """Evolvable modules under string keys, in the order of insertion; their mutations appear as "key.method".
+    """Evolvable modules under string keys, in insertion order; their mutations appear as "key.method".
 
     Args:
         modules: a mapping of modules, or pairs (key, module).
-        device: where modules that are made later live; those that are given stay where they are.
+        device: device of modules created later; given ones are not moved.
     """
 
     def __init__(
@@ -476,11 +476,11 @@ class ModuleDict(EvolvableModule):
         return [(key, self[key]) for key in self]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The module under `key`; `default` where there is none."""
+        """Return the module under `key`, or `default`."""
         return self._modules.get(key, default)
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Remove and return the module under `key`; `default` where there is none, KeyError without one."""
+        """Remove and return the module under `key`, or return `default`; KeyError without a default."""
         if key not in self and default:
             return default[0]
         module = self[key]
@@ -494,7 +494,7 @@ class ModuleDict(EvolvableModule):
 
 
 class EvolvableWrapper(EvolvableModule):
-    """Another evolvable module behind the same mutation names; override `forward` to add to it."""
+    """Wraps another evolvable module under the same mutation names; override `forward` to extend it."""
 
     def __init__(self, module: EvolvableModule) -> None:
         super().__init__(module.device, module.random_seed)
@@ -530,17 +530,17 @@ class EvolvableWrapper(EvolvableModule):
 
 
 class DummyEvolvable(EvolvableModule):
-    """Any `nn.Module` in the place of an evolvable one: its weights can be mutated, its architecture not.
+    """Wraps any `nn.Module` as an evolvable one: its weights can be mutated, but not its architecture.
 
-    It has no mutation methods and no activation to change: an architecture mutation leaves its agent as it is.
-    Attributes that it does not have itself are those of the module. Its spec names the class of the module and no
-    more: to make a network of a spec, `from_spec` needs the module (`module=` or `module_fn=`), because a file must not
-    decide which code is imported.
+    It has no mutation methods and no activation to change: an architecture mutation leaves the agent unchanged. Other
+    attributes are delegated to the module. Its spec contains only the class name of the module: to build a network from
+    it, `from_spec` needs the module (`module=` or `module_fn=`), because a file must not determine which code is
+    imported.
 
     Args:
         module: the module itself; also the first argument, before `device`.
-        device: where it is put. A module in its place is taken as `module`.
-        module_fn: makes the module, with `module_kwargs`, where `module` is not given.
+        device: its device. A module passed here is treated as `module`.
+        module_fn: creates the module, with `module_kwargs`, if `module` is not given.
     """
 
     def __init__(
@@ -551,7 +551,7 @@ class DummyEvolvable(EvolvableModule):
         wrapped, place = module, device
         if isinstance(device, nn.Module) and not isinstance(module, nn.Module):
             wrapped, place = device, "cpu" if module is None else module
-        super().__init__(place, random_seed)  # type: ignore[arg-type]  # a module is an error there
+        super().__init__(place, random_seed)  # type: ignore[arg-type]  # rejects a module
         if (wrapped is None) == (module_fn is None):
             raise ConfigError(f"{type(self).__name__} needs either module or module_fn")
         made = module_fn(**dict(module_kwargs or {})) if module_fn is not None else wrapped
@@ -560,7 +560,7 @@ class DummyEvolvable(EvolvableModule):
         self.module = made.to(self._device)
 
     def derived(self, name: str) -> Any:
-        """An attribute of the module that is wrapped."""
+        """Return an attribute of the wrapped module."""
         module = self.__dict__.get("_modules", {}).get("module")
         if module is None or name.startswith("__"):
             return super().derived(name)
@@ -570,7 +570,7 @@ class DummyEvolvable(EvolvableModule):
         return self.module(*args, **kwargs)
 
     def change_activation(self, activation: str, output: bool = False) -> None:
-        """Changes nothing, and says so once: the activations of an arbitrary module are not known."""
+        """No-op with one warning: the activations of an arbitrary module are unknown."""
         name = type(self.module).__name__
         warn_once(
             f"activation of {name}",
@@ -587,8 +587,8 @@ class DummyEvolvable(EvolvableModule):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
-        """A wrapper of the module in `arguments`, which has to be of the class in `spec`.
-        Raises ConfigError: no module is given, or one of another class."""
+        """Wrap the module in `arguments`, which must have the class named in `spec`.
+        Raises ConfigError: no module, or one of another class."""
         if arguments.get("module") is None and arguments.get("module_fn") is None:
             raise ConfigError(
                 f"the network is a {spec.get('module')} in a {cls.__name__}: a spec does not hold its code. "

@@ -1,4 +1,4 @@
-"""The evolvable transformer that reads a whole text at once (Devlin et al. 2019, arXiv:1810.04805)."""
+"""Evolvable bidirectional transformer encoder (Devlin et al. 2019, arXiv:1810.04805)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from agilerl.modules.gpt import TokenTransformer
 
 
 class EvolvableBERT(TokenTransformer):
-    """An encoder: each position sees all tokens that are there, before it and after it.
+    """An encoder: each position attends to all present tokens, before and after it.
 
-    The body is that of `EvolvableGPT`, whose arguments and mutations it has: learned positions, LayerNorm before each
-    part. Departs from the paper, whose LayerNorm comes after each part, because only so `add_layer` can be exact; there
-    are no segments, for it reads one text.
+    Arguments and mutations are those of `EvolvableGPT`: learned positions, LayerNorm before each sub-layer. Departs
+    from the paper, which applies LayerNorm after each sub-layer, because only then can `add_layer` be exact; there are
+    no segments, as it reads a single text.
 
-    `forward(tokens, present)` gives outputs [B, L, O]; `present` [B, L] bool says which tokens are no padding.
+    `forward(tokens, present)` returns outputs [B, L, O]; `present` [B, L] bool marks tokens that are not padding.
     """
 
     causal = False

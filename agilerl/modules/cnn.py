@@ -1,4 +1,4 @@
-"""The evolvable convolutional network, and the sizes of stacked convolutions: what fits, and where pixels go."""
+"""Evolvable convolutional network, and the geometry of stacked convolutions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GAIN = 2**0.5
 CHANNEL_STEPS = (8, 16, 32)
 NEW_KERNELS = (3, 5, 7)
 LARGEST_KERNEL = 9
-MUTABLE_LAYERS = 3  # change_kernel takes layers 1..3, as published
-PROBE_IMAGES, PROBE_VALUES = (32, 256), 2**25  # images to judge by, and activations that they may fill (128 MiB)
+MUTABLE_LAYERS = 3  # change_kernel applies to layers 1..3, as published
+PROBE_IMAGES, PROBE_VALUES = (32, 256), 2**25  # maximum probe images, and activations (128 MiB)
 Sizes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class ConvGeometry:
-    """Convolutions one after another.
+    """A sequence of convolutions.
 
     Attributes:
         input_size: pixels along each axis of the input.
@@ -44,7 +44,7 @@ class ConvGeometry:
 
     @property
     def sizes(self) -> Sizes:
-        """Pixels of every layer's output: floor((n + 2·padding − kernel) / stride) + 1, layer after layer."""
+        """Return the output pixels of every layer: floor((n + 2·padding − kernel) / stride) + 1."""
         found, size = [], self.input_size
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
             size = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, kernel, stride, padding, strict=True))
@@ -52,12 +52,12 @@ class ConvGeometry:
         return tuple(found)
 
     def input_of(self, layer: int) -> tuple[int, ...]:
-        """Pixels that a layer reads."""
+        """Return the input pixels of a layer."""
         return self.sizes[layer - 1] if layer > 0 else self.input_size
 
     def with_kernel(self, layer: int, kernel: int) -> ConvGeometry | None:
-        """The same with another kernel size in one layer, padded so that it looks at the same centre; None if it
-        does not fit. `kernel` is that of the first axis; the others change by as much."""
+        """Return a copy with another kernel size in one layer, padded to keep the same centre; None if it does not
+        fit. `kernel` refers to the first axis; the others change by the same amount."""
         change = kernel - self.kernels[layer][0]
         new = tuple(k + change for k in self.kernels[layer])
         padding = tuple(max(p + change // 2, 0) for p in self.paddings[layer])
@@ -70,20 +70,20 @@ class ConvGeometry:
 
 
 def centred(old_size: int, new_size: int) -> Index:
-    """Old position of each new one when both are laid upon each other by their centres; -1 beyond the old rim."""
+    """Map new positions to old ones, aligned at their centres; -1 beyond the old range."""
     index = np.arange(new_size, dtype=np.int64) + (old_size - new_size) // 2
     return np.where((index >= 0) & (index < old_size), index, FRESH)
 
 
 def dims_of(block_type: str) -> int:
-    """Axes that a convolution slides along."""
+    """Return the number of spatial axes of a convolution."""
     if block_type not in layers.CONVOLUTIONS:
         raise ConfigError("Invalid block type: " + unknown_choice("block_type", str(block_type), layers.CONVOLUTIONS))
     return int(block_type[4])
 
 
 def image_shape(input_shape: Sequence[int], sample_input: Any, dims: int) -> tuple[int, ...]:
-    """(channels, pixels along each axis) from the shape given or, where there is one, from a sample [B, ...]."""
+    """Return (channels, pixels along each axis) from the given shape, or from a sample [B, ...] if there is one."""
     shape = tuple(int(n) for n in (input_shape if sample_input is None else sample_input.shape[1:]))
     if len(shape) != dims + 1 or min(shape) < 1:
         hint = " fix: give sample_input, a tensor [B, channels, depth, height, width]." if dims == 3 else ""
@@ -94,14 +94,14 @@ def image_shape(input_shape: Sequence[int], sample_input: Any, dims: int) -> tup
 
 
 def listed(value: Any, what: str) -> list[Any]:
-    """A non-empty list."""
+    """Return a non-empty list."""
     if not isinstance(value, list | tuple | np.ndarray) or len(value) == 0:
         raise ConfigError(f"{what} must be a non-empty list with one entry per layer; got {value!r}.")
     return list(value)
 
 
 def per_axis(value: Any, layers: int, dims: int, what: str, least: int = 1) -> Sizes:
-    """One tuple of `dims` integers per layer, from one integer, a list of integers, or a list of tuples."""
+    """Return one tuple of `dims` integers per layer, from an integer, a list of integers, or a list of tuples."""
     given = listed(value, what) if isinstance(value, list | tuple | np.ndarray) else [value] * layers
     if len(given) != layers:
         raise ConfigError(f"{what} must have one entry per layer, {layers} as channel_size has; got {value!r}.")
@@ -115,23 +115,23 @@ def per_axis(value: Any, layers: int, dims: int, what: str, least: int = 1) -> S
 
 
 def plain(sizes: Sizes) -> list[Any]:
-    """Per layer an integer where all axes agree, else a list: as a user writes it, and as JSON keeps it."""
+    """Return an integer per layer if all axes agree, else a list: the form used by users and in JSON."""
     return [layer[0] if len(set(layer)) == 1 else list(layer) for layer in sizes]
 
 
 GEOMETRY = ("channel_size", "kernel_size", "stride_size", "padding_size")
-LARGE, MIDDLE = 40, 12  # pixels along the shorter side from which on images get other layers
-WIDEST_MAP = 10  # pixels along a side of the last layer's output; a dense layer reads all of them
-MAX_LAYERS = 6  # of a network whose limits nobody has set
+LARGE, MIDDLE = 40, 12  # thresholds of the shorter side, in pixels, for different default layers
+WIDEST_MAP = 10  # maximum side of the last layer's output, which a dense layer reads
+MAX_LAYERS = 6  # of a network without explicit limits
 
 
 def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
-    """Channels, kernels and strides that read images [C, H, W] of this size, where nobody has said other ones.
+    """Return default channels, kernels and strides for images [C, H, W] of this size.
 
-    From `LARGE` pixels on those of Mnih et al. 2015 (methods), and more layers of stride 2 until at most `WIDEST_MAP`
-    pixels are left along each side; from `MIDDLE` on two layers of stride 2; below that two of stride 1, whose kernels
-    are as small as the image where it is smaller than they. The dense layer behind them is what counts parameters: at
-    most WIDEST_MAP² * 64 inputs for square images.
+    From `LARGE` pixels those of Mnih et al. 2015 (methods), followed by layers of stride 2 until at most `WIDEST_MAP`
+    pixels are left along each side; from `MIDDLE` two layers of stride 2; below that two of stride 1, with kernels no
+    larger than the image. The following dense layer dominates the parameter count: at most WIDEST_MAP² * 64 inputs for
+    square images.
     """
     sides = [int(n) for n in input_shape[1:]]
     if min(sides) >= LARGE:
@@ -154,13 +154,13 @@ def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
 
 
 def with_usual_layers(config: Mapping[str, Any], input_shape: Sequence[int]) -> dict[str, Any]:
-    """`config` with `usual_layers` below it, unless it says anything about the layers, or is no Conv2d's."""
+    """Fill in `usual_layers` unless `config` specifies any layer option, or is not for a Conv2d."""
     says = any(config.get(name) is not None for name in GEOMETRY) or config.get("block_type") not in (None, "Conv2d")
     return dict(config) if says or len(input_shape) != 3 else {**usual_layers(input_shape), **config}
 
 
 def check_fits(geometry: ConvGeometry) -> None:
-    """Raise ConfigError that names the first layer whose kernel is larger than what it reads."""
+    """Raise ConfigError naming the first layer whose kernel is larger than its input."""
     for layer, size in enumerate(geometry.sizes):
         if min(size) < 1:
             raise ConfigError(
@@ -170,24 +170,24 @@ def check_fits(geometry: ConvGeometry) -> None:
 
 
 def probe_count(values: int) -> int:
-    """How many probe images to keep where one image makes so many activations."""
+    """Return the number of probe images to store, given the activations per image."""
     return int(min(max(PROBE_VALUES // max(values, 1), PROBE_IMAGES[0]), PROBE_IMAGES[1]))
 
 
 class EvolvableCNN(LayeredModule):
-    """A convolutional network whose depth, channels and kernels evolve: convolutions, then one dense output layer.
+    """A convolutional network with evolving depth, channels and kernels: convolutions, then one dense output layer.
 
-    Layer i is `conv_i`, `norm_i` (with `layer_norm`), `act_i`; the output layer is `linear_output`. Growth is exact
-    where it can be: new channels without normalisation; new layers after ReLU (a padded identity convolution); larger
-    kernels (a ring of zeros and one more pixel of padding). The rest is approximate: with probe inputs the output layer
-    is refitted.
+    Layer i is `conv_i`, `norm_i` (with `layer_norm`), `act_i`; the output layer is `linear_output`. Growth is exact for
+    new channels without normalisation, for new layers after ReLU (a padded identity convolution), and for larger
+    kernels (a ring of zeros and one more pixel of padding). Other mutations are approximate: with probe inputs the
+    output layer is refitted.
 
     Args:
         input_shape: (channels, length), (channels, height, width) or (channels, depth, height, width).
         num_outputs: width of the output.
         channel_size: channels of each layer.
-        kernel_size, stride_size, padding_size: per layer an integer or one per axis; one value stands for all layers.
-        sample_input: an input [B, ...] from which the shape is taken; needed by Conv3d if `input_shape` has no depth.
+        kernel_size, stride_size, padding_size: per layer an integer or one per axis; a single value applies to all.
+        sample_input: an input [B, ...] that defines the shape; required by Conv3d if `input_shape` has no depth.
         block_type: "Conv1d", "Conv2d" or "Conv3d".
         activation, output_activation: names in `modules.activations.ACTIVATIONS`.
         min_hidden_layers, max_hidden_layers, min_channel_size, max_channel_size: limits of the mutations, inclusive.
@@ -195,7 +195,7 @@ class EvolvableCNN(LayeredModule):
         init_layers: orthogonal weights with gain sqrt(2), else torch's default.
 
     Raises:
-        ValueError: an unknown block type, a kernel with the wrong number of axes, or layers that do not fit the input.
+        ValueError: unknown block type, wrong number of kernel axes, or layers that do not fit the input.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class EvolvableCNN(LayeredModule):
         dims = dims_of(block_type)
         self.block_type = block_type
         self.input_shape = image_shape(input_shape, sample_input, dims)
-        self.sample_input = None  # its shape is all that was asked of it
+        self.sample_input = None  # only its shape is needed
         self.num_outputs = whole(num_outputs, "num_outputs")
         self.channel_size = [whole(c, "channel_size, of each layer,") for c in listed(channel_size, "channel_size")]
         depth = len(self.channel_size)
@@ -232,14 +232,14 @@ class EvolvableCNN(LayeredModule):
 
     @property
     def geometry(self) -> ConvGeometry:
-        """Kernels, strides and paddings per layer and axis, with the sizes that follow from them."""
+        """Kernels, strides and paddings per layer and axis, and the resulting sizes."""
         dims, depth = dims_of(self.block_type), len(self.channel_size)
         least = {"kernel_size": 1, "stride_size": 1, "padding_size": 0}
         found = (per_axis(getattr(self, name), depth, dims, name, n) for name, n in least.items())
         return ConvGeometry(tuple(self.input_shape[1:]), *found)
 
     def layers(self) -> dict[str, Layer]:
-        """Per layer `conv`, `norm`, `act`; then `linear_output`."""
+        """Return per layer `conv`, `norm`, `act`; then `linear_output`."""
         shape, found = self.geometry, {}
         rows: Axis
         columns: Axis
@@ -263,7 +263,7 @@ class EvolvableCNN(LayeredModule):
         return found
 
     def feature_maps(self, x: Tensor, depth: int | None = None) -> Tensor:
-        """Output of layer `depth` - 1 (of the last one by default) [B, C, ...] for images [B, C, ...]."""
+        """Return the output of layer `depth` - 1 (the last one by default) [B, C, ...] for images [B, C, ...]."""
         for i in range(len(self.channel_size) if depth is None else depth):
             x = self.model[f"conv_{i}"](x)
             if self.layer_norm:
@@ -272,7 +272,7 @@ class EvolvableCNN(LayeredModule):
         return x
 
     def output_features(self, x: Any) -> Tensor:
-        """Channels and pixels of the last layer side by side [B, F]."""
+        """Return the flattened output of the last convolutional layer [B, F]."""
         return self.feature_maps(self.as_input(x)).flatten(1)
 
     def forward(self, x: Any) -> Tensor:
@@ -282,14 +282,14 @@ class EvolvableCNN(LayeredModule):
         return self.finish(self.output_features(x.reshape(-1, *self.input_shape))).reshape(*lead, self.num_outputs)
 
     def probe(self, inputs: Any) -> None:
-        """Remember the first images [B, ...], as many as memory allows; None forgets them."""
+        """Store the first images [B, ...], as many as memory allows; None clears them."""
         made = zip(self.channel_size, self.geometry.sizes, strict=True)
         count = probe_count(sum(c * int(np.prod(size)) for c, size in made))
         super().probe(None if inputs is None else inputs[:count])
 
     @torch.no_grad()
     def importance(self, layer: int) -> Tensor:
-        """How much each channel of a layer matters to the layer above [C]."""
+        """Return the importance of each channel of a layer for the following layer [C]."""
         own: Any = self.model[f"conv_{layer}"]
         if self.probe_inputs is None:
             strength = own.weight.flatten(1).norm(dim=1)
@@ -303,7 +303,7 @@ class EvolvableCNN(LayeredModule):
 
     @property
     def mut_kernel_size(self) -> list[Any]:
-        """Kernel sizes per layer, as they are now."""
+        """Current kernel sizes per layer."""
         return list(self.kernel_size)
 
     def short(self) -> str:
@@ -324,8 +324,8 @@ class EvolvableCNN(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def add_layer(self) -> dict[str, Any]:
-        """Put a convolution of the last width after the last one: a padded identity, exact after ReLU without
-        normalisation; with `fresh="random"` an unpadded one with a random kernel and stride, as published."""
+        """Append a convolution of the last width: a padded identity, exact after ReLU without normalisation; with
+        `fresh="random"` an unpadded one with a random kernel and stride, as published."""
         if not self.can_apply("add_layer"):
             return Refused()
         depth, width, smallest = len(self.channel_size), self.channel_size[-1], min(self.geometry.sizes[-1])
@@ -348,14 +348,14 @@ class EvolvableCNN(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def remove_layer(self) -> dict[str, Any]:
-        """Take the last convolution out; the output layer is refitted to the features below it."""
+        """Remove the last convolution; the output layer is refitted to the features below it."""
         if not self.can_apply("remove_layer"):
             return Refused()
         self._change.target = self.output_target()
         old_channels, old_size = self.channel_size[-1], self.geometry.sizes[-1]
         self.channel_size, self.kernel_size = self.channel_size[:-1], self.kernel_size[:-1]
         self.stride_size, self.padding_size = self.stride_size[:-1], self.padding_size[:-1]
-        if self.fresh == "preserve":  # the features are others now, but where they look is nearest to what it was
+        if self.fresh == "preserve":  # the features differ, but their receptive fields are closest to the old ones
             new_channels, new_size = self.channel_size[-1], self.geometry.sizes[-1]
             output: Any = self.model[OUTPUT]
             old = output.weight.detach().reshape(self.num_outputs, old_channels, *old_size)
@@ -368,7 +368,7 @@ class EvolvableCNN(LayeredModule):
 
     @mutation(MutationType.NODE)
     def add_channel(self, hidden_layer: int | None = None, numb_new_channels: int | None = None) -> dict[str, int]:
-        """Widen one layer (drawn if not given) by 8, 16 or 32 channels; exact without normalisation.
+        """Widen one layer (sampled if not given) by 8, 16 or 32 channels; exact without normalisation.
         Returns {"hidden_layer": number, "numb_new_channels": channels added}; 0 if the limit left no room."""
         layer, count = self._drawn(hidden_layer, numb_new_channels, self._can_add)
         if count == 0:
@@ -380,11 +380,11 @@ class EvolvableCNN(LayeredModule):
 
     @mutation(MutationType.NODE)
     def remove_channel(self, hidden_layer: int | None = None, numb_new_channels: int | None = None) -> dict[str, int]:
-        """Take the least important channels out of one layer; the output layer is refitted.
+        """Remove the least important channels of one layer; the output layer is refitted.
 
-        Importance is the mean |activation| over the probe images and pixels times the norm of the weights that read
-        the channel; without probe inputs the norm of the incoming weights stands for the activation. Arguments and
-        result as `add_channel`.
+        Importance is the mean |activation| over the probe images and pixels times the norm of the outgoing weights;
+        without probe inputs the norm of the incoming weights replaces the activation. Arguments and result as
+        `add_channel`.
         """
         layer, count = self._drawn(hidden_layer, numb_new_channels, self._can_remove)
         if count == 0:
@@ -398,10 +398,10 @@ class EvolvableCNN(LayeredModule):
     def change_kernel(self, kernel_size: int | None = None, hidden_layer: int | None = None) -> dict[str, Any]:
         """Change the kernel of one of the layers 1 to 3 by two taps (or to `kernel_size`).
 
-        A network of one layer adds a layer instead.
+        With a single layer a layer is added instead.
 
-        A larger kernel is the old one in a ring of zeros with more padding: exact where the difference is even. A
-        smaller one loses its rim and, where there is some, padding.
+        A larger kernel is the old one in a ring of zeros with more padding: exact for an even difference. A smaller one
+        loses its rim and, if there is any, padding.
 
         Returns {"hidden_layer": number, "kernel_size": the new size}; `Refused` if no other kernel fits."""
         if len(self.channel_size) == 1 and hidden_layer is None:
@@ -433,11 +433,11 @@ class EvolvableCNN(LayeredModule):
             self._change.groups[FEATURES] = index
 
     def _mutable_layers(self) -> range:
-        """Layers whose kernel may change: not the first one, as published."""
+        """Return the layers whose kernel may change: all but the first one, as published."""
         return range(1, min(MUTABLE_LAYERS, len(self.channel_size) - 1) + 1)
 
     def _kernel_steps(self, layer: int) -> list[ConvGeometry]:
-        """What two taps fewer or more in a layer make of the network, where that fits."""
+        """Return the geometries with two taps fewer or more in a layer, if they fit."""
         shape = self.geometry
         now, room = shape.kernels[layer][0], min(LARGEST_KERNEL, *shape.input_of(layer))
         sizes = [k for k in (now - 2, now + 2) if 2 <= k <= room]
@@ -457,11 +457,11 @@ class EvolvableCNN(LayeredModule):
 
 
 def _loses_taps(old: ConvGeometry, new: ConvGeometry) -> bool:
-    """False if every kernel is as large as before or larger by a ring that its padding makes up for."""
+    """Whether a kernel shrinks, or grows by a ring that its padding does not compensate."""
     pairs = zip(old.kernels, new.kernels, old.paddings, new.paddings, strict=True)
     return any(n < k or n - k != 2 * (q - p) for layer in pairs for k, n, p, q in zip(*layer, strict=True))
 
 
 def channels(layer: int) -> str:
-    """Group of the channels that a layer makes; -1 is the input."""
+    """Return the name of the group of a layer's output channels; -1 is the input."""
     return f"channels_{layer}"

@@ -1,4 +1,4 @@
-"""Network configurations, typed or as dictionaries with the same keys: checked, and as constructor arguments."""
+"""Network configurations, typed or as dictionaries with the same keys: validation and constructor arguments."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from agilerl.modules.simba import EvolvableSimBa
 
 
 def option(module: Any, name: str) -> Any:
-    """A field with the default of the module's constructor, which counts as not set."""
+    """Declare a field with the default of the module's constructor, which counts as not set."""
     return dataclass_field(default=constructor_arguments(module)[name].default, metadata={"is_option": True})
 
 
 def is_set(field: dataclasses.Field[Any], value: Any) -> bool:
-    """Whether a field's value is more than the module's default."""
+    """Whether a field's value differs from the module's default."""
     return value is not None and not ("is_option" in field.metadata and value == field.default)
 
 
 class NetConfig:
-    """Base of the typed configurations: their checks, and how they are read like a mapping.
+    """Base class of typed configurations: validation and mapping interface.
 
-    Fields have the defaults of the module that they are options of. `config["activation"]` and `get()` read any field;
-    `in`, `keys()`, `items()`, `values()` and `len()` know those with another value than the module's default, so that
-    `dict(config)` and `**config` are constructor arguments.
+    Fields have the defaults of their module. `config["activation"]` and `get()` read any field; `in`, `keys()`,
+    `items()`, `values()` and `len()` include only fields that differ from the module's default, so that `dict(config)`
+    and `**config` are constructor arguments.
     """
 
-    labels: ClassVar[Mapping[str, str]] = {}  # field -> what an error calls it, where that is more than its name
+    labels: ClassVar[Mapping[str, str]] = {}  # field -> its description in errors, if different from its name
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ class NetConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
-        """A configuration from a mapping of its fields. ConfigError for an unknown key."""
+        """Create a configuration from a mapping of its fields. ConfigError for an unknown key."""
         known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for key in config:
             if key not in known:
@@ -56,7 +56,7 @@ class NetConfig:
         return cls(**config)
 
     def _set(self) -> dict[str, Any]:
-        """The fields that are set, by name."""
+        """Return the fields that are set, by name."""
         fields = {field.name: field for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         found = {name: vars(self)[name] for name in fields}
         return {name: value for name, value in found.items() if is_set(fields[name], value)}
@@ -75,7 +75,7 @@ class NetConfig:
         object.__setattr__(self, name, vars(changed)[name])
 
     def pop(self, name: str, *default: Any) -> Any:
-        """Return a field and put it back to the module's default; `default` for a key that is no field."""
+        """Return a field and reset it to the module's default; `default` for an unknown key."""
         if default and not hasattr(self, name):
             return default[0]
         value = self[name]
@@ -104,14 +104,14 @@ class NetConfig:
         return self._set().items()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The field, where it has a value; else `default`."""
+        """Return the field if it has a value, else `default`."""
         value = self[name] if name in {field.name for field in dataclasses.fields(self)} else None  # type: ignore[arg-type]
         return default if value is None else value
 
 
 @dataclass(frozen=True)
 class MlpNetConfig(NetConfig):
-    """Options of an `EvolvableMLP` used as encoder or head; fields that are left out have its defaults."""
+    """Options of an `EvolvableMLP` used as encoder or head, with its defaults."""
 
     hidden_size: tuple[int, ...] | list[int] = (64, 64)
     activation: str | None = option(EvolvableMLP, "activation")
@@ -134,7 +134,7 @@ class MlpNetConfig(NetConfig):
 
 @dataclass(frozen=True)
 class CnnNetConfig(NetConfig):
-    """Options of an `EvolvableCNN` used as encoder; fields that are left out have its defaults."""
+    """Options of an `EvolvableCNN` used as encoder, with its defaults."""
 
     channel_size: tuple[int, ...] | list[int] = (32, 32)
     kernel_size: Any = 3
@@ -160,7 +160,7 @@ class CnnNetConfig(NetConfig):
 
 @dataclass(frozen=True)
 class ResNetNetConfig(NetConfig):
-    """Options of an `EvolvableResNet` used as encoder; fields that are left out have its defaults."""
+    """Options of an `EvolvableResNet` used as encoder, with its defaults."""
 
     channel_size: int = 32
     kernel_size: int = 3
@@ -176,7 +176,7 @@ class ResNetNetConfig(NetConfig):
 
 @dataclass(frozen=True)
 class LstmNetConfig(NetConfig):
-    """Options of an `EvolvableLSTM` used as encoder; fields that are left out have its defaults."""
+    """Options of an `EvolvableLSTM` used as encoder, with its defaults."""
 
     hidden_state_size: int = 128
     num_layers: int = 1
@@ -191,7 +191,7 @@ class LstmNetConfig(NetConfig):
 
 @dataclass(frozen=True)
 class MultiInputNetConfig(NetConfig):
-    """Options of an `EvolvableMultiInput` used as encoder; fields that are left out have its defaults.
+    """Options of an `EvolvableMultiInput` used as encoder, with its defaults.
 
     `cnn_config` and `mlp_config` are dicts, or a `CnnNetConfig` and an `MlpNetConfig`.
     """
@@ -209,7 +209,7 @@ class MultiInputNetConfig(NetConfig):
 
 @dataclass(frozen=True)
 class SimBaNetConfig(NetConfig):
-    """Options of an `EvolvableSimBa` used as encoder; fields that are left out have its defaults."""
+    """Options of an `EvolvableSimBa` used as encoder, with its defaults."""
 
     hidden_size: int = 128
     num_blocks: int = 2
@@ -223,7 +223,7 @@ class SimBaNetConfig(NetConfig):
     labels: ClassVar = {"hidden_size": "hidden_size of SimBaNetConfig (width of the trunk)"}
 
 
-# Keys that one encoder alone has, and the switch of a network that takes it.
+# Keys specific to one encoder, and the network option that selects it.
 OF_MEMORY = (
     "hidden_state_size", "num_layers", "cell", "max_seq_len", "min_hidden_state_size", "max_hidden_state_size",
     "min_layers", "max_layers",
@@ -236,10 +236,10 @@ _KEYS = {
 
 
 def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` (a mapping, a net config or None) over `defaults`; unknown keys raise ConfigError.
+    """Merge `config` (a mapping, a net config or None) over `defaults`; unknown keys raise ConfigError.
 
-    A mapping with all the keys of a net config is one that became a dictionary (`dataclasses.asdict`): values that are
-    those of the module are not set there either.
+    A mapping with all the keys of a net config is treated as one converted by `dataclasses.asdict`: values equal to the
+    module's defaults are not set there either.
     """
     given = _given({} if config is None else config)
     if not isinstance(given, Mapping):
@@ -258,7 +258,7 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
 
 
 def _given(config: Any) -> Any:
-    """What a net config sets, configurations inside it too; anything else as it is."""
+    """Return the values set in a net config, including nested ones; other values are unchanged."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config
     fields = {field.name: field for field in dataclasses.fields(config)}

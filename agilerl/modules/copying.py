@@ -1,4 +1,4 @@
-"""Fast independent copies of modules: what `copy.deepcopy` does, without visiting the empty dictionaries of torch."""
+"""Fast independent copies of modules: like `copy.deepcopy`, but skipping torch's empty dictionaries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ATOMS = (int, float, str, bool, bytes, type(None), type, torch.dtype, torch.dev
 
 
 def copy_module(module: nn.Module, memo: dict[int, Any]) -> Any:
-    """An independent copy of a module and everything below it.
+    """Return an independent copy of a module and everything below it.
 
-    Parameters and buffers get contiguous storage of their own; tied parameters stay tied; hooks are carried over;
-    spaces are shared, because nothing of ours draws from them. A module with a `__deepcopy__` of its own is left to it.
+    Parameters and buffers get contiguous storage; tied parameters stay tied; hooks are copied; spaces are shared,
+    because they are never sampled from here. A module's own `__deepcopy__` is respected.
 
-    memo: as in `copy.deepcopy`: id of an object -> what stands for it in the copy. Extended in place."""
+    memo: as in `copy.deepcopy`: id of an object -> its copy. Extended in place."""
     if id(module) in memo:
         return memo[id(module)]
     if hasattr(module, "__deepcopy__"):
@@ -33,7 +33,7 @@ def copy_module(module: nn.Module, memo: dict[int, Any]) -> Any:
         kind = type(value)
         if kind in _PLAIN:
             made[name] = value
-        elif kind in _CONTAINERS and not value:  # torch keeps a dozen empty ones in every module
+        elif kind in _CONTAINERS and not value:  # every module has a dozen empty ones
             made[name] = kind()
         elif name in ("_parameters", "_buffers"):
             made[name] = {k: _copy_tensor(v, memo) for k, v in value.items()}
@@ -45,7 +45,7 @@ def copy_module(module: nn.Module, memo: dict[int, Any]) -> Any:
 
 
 def copy_value(value: Any, memo: dict[int, Any]) -> Any:
-    """An independent copy of an attribute: plain containers by hand, everything else by `copy.deepcopy`."""
+    """Return an independent copy of an attribute: plain containers directly, others by `copy.deepcopy`."""
     if isinstance(value, _ATOMS):
         return value
     if id(value) in memo:

@@ -1,4 +1,4 @@
-"""Published layers that stand alone: with weights of their own, and noise that they draw by themselves."""
+"""Published stand-alone layers, with their own weights and noise generators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["GumbelSoftmax", "NoisyLinear"]
 
 
 class _Drawing:
-    """Generators, one after another, of a layer that draws by itself."""
+    """Mixin with generators for a layer that draws its own noise."""
 
     def __init__(self) -> None:
         self.seed, self.draws = next_seed(), 0
@@ -27,10 +27,10 @@ class _Drawing:
 
 
 class NoisyLinear(layers.NoisyLinear):
-    """As `modules.layers.NoisyLinear`, ready to use: weights uniform in ±1/sqrt(in_features), noise drawn once.
+    """`modules.layers.NoisyLinear`, ready to use: weights uniform in ±1/sqrt(in_features), noise drawn once.
 
     Args:
-        std_init: scale of the noise at the start, divided by sqrt(in_features).
+        std_init: initial scale of the noise, divided by sqrt(in_features).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class NoisyLinear(layers.NoisyLinear):
         self.to(device)
 
     def reset_noise(self, generator: torch.Generator | None = None) -> None:
-        """Draw the noise anew, in place; from a generator of its own where none is given."""
+        """Resample the noise in place; by default from the layer's own generator."""
         super().reset_noise(self._drawing.next() if generator is None else generator)
 
 
@@ -58,7 +58,7 @@ class GumbelSoftmax(nn.Module):
         self._drawing = _Drawing()
 
     def forward(self, logits: Tensor, tau: float = 1.0, eps: float = 1e-20) -> Tensor:
-        """Weights [..., A] that sum to 1, from logits [..., A]. tau: above 0; smaller is nearer to one category."""
+        """Return weights [..., A] that sum to 1, from logits [..., A]. tau: above 0; smaller is closer to one-hot."""
         uniform = torch.rand(logits.shape, generator=self._drawing.next()).to(logits)
         gumbel = -torch.log(-torch.log(uniform + eps) + eps)
         return torch.softmax((logits + gumbel) / tau, dim=-1)

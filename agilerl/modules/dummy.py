@@ -1,4 +1,4 @@
-"""Published import path of the wrapper of any module."""
+"""Published import path of `DummyEvolvable`."""
 
 from agilerl.modules.base import DummyEvolvable
 

@@ -1,4 +1,4 @@
-"""Evolvable transformers over tokens: what they have in common, and the decoder that reads from left to right."""
+"""Evolvable transformers over tokens: shared base class, and the autoregressive decoder."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from agilerl.modules.layers import Axis, Layer, activation_layer, layer_norm, li
 from agilerl.modules.morph import grown
 
 NODE_STEPS = (16, 32, 64)
-DEVIATION = 0.02  # of first weights, as of GPT-2 (Radford et al. 2019)
+DEVIATION = 0.02  # standard deviation of initial weights, as in GPT-2 (Radford et al. 2019)
 
 
 @dataclass(frozen=True)
 class Cache:
-    """What attention has seen: per block keys and values [B, heads, T, D], written in place by positions.
+    """Attention cache: keys and values [B, heads, T, D] per block, written in place by position.
 
-    What stands at positions that a row has not come to yet is never read.
+    Positions that a row has not reached yet are never read.
     """
 
     keys: tuple[Tensor, ...]
@@ -34,23 +34,23 @@ class Cache:
 
 
 def embedding(entries: Axis, units: Axis) -> Layer:
-    """A table of vectors, one for each entry."""
+    """Embedding table."""
     sizes = [math.prod(size for _, size in axis) for axis in (entries, units)]
-    make: Any = nn.utils.skip_init  # draws nothing from torch's global generator
+    make: Any = nn.utils.skip_init  # does not use torch's global generator
     axes = {"weight": (entries, units)}
     return Layer(lambda: make(nn.Embedding, *sizes), ("embedding",), axes, {"weight": normal(DEVIATION)})
 
 
 class TokenTransformer(LayeredModule):
-    """A transformer over token numbers (Vaswani et al. 2017, arXiv:1706.03762), normalised before each part as GPT-2 is
-    (Radford et al. 2019):
+    """A transformer over token ids (Vaswani et al. 2017, arXiv:1706.03762), pre-normalised as in GPT-2 (Radford et al.
+    2019):
 
         z = E[token] + P[position]
         z ← z + Attention(LayerNorm(z));  z ← z + W₂ f(W₁ LayerNorm(z))      in each block
         output = V LayerNorm(z)
 
-    `add_layer` and `add_node` leave the function as it is: what writes into the trunk starts at zero. The width of the
-    trunk does not mutate. A subclass says whether a position sees those after it.
+    `add_layer` and `add_node` preserve the function: outputs added to the trunk start at zero. The width of the trunk
+    does not mutate. A subclass determines whether positions attend to later ones.
     """
 
     ranges: ClassVar = {"layer": Range("n_layer", "layers"), "node": Range("dim_feedfwd", "mlp_nodes", NODE_STEPS)}
@@ -94,10 +94,10 @@ class TokenTransformer(LayeredModule):
         self.build()
 
     def layers(self) -> dict[str, Layer]:
-        """`tokens`, `positions`; per block `norm_1`, `qkv`, `mix`, `norm_2`, `mlp_0`, `act`, `mlp_1`; `norm_output`,
-        and unless tied `linear_output`."""
+        """Return `tokens`, `positions`; per block `norm_1`, `qkv`, `mix`, `norm_2`, `mlp_0`, `act`, `mlp_1`;
+        `norm_output`, and unless tied `linear_output`."""
         trunk: Axis = (("trunk", self.n_embd),)
-        into = normal(DEVIATION / math.sqrt(2 * self.n_layer))  # of what adds to the trunk, as of GPT-2
+        into = normal(DEVIATION / math.sqrt(2 * self.n_layer))  # for layers that write to the trunk, as in GPT-2
         found = {
             "tokens": embedding((("tokens", self.vocab_size),), trunk),
             "positions": embedding((("positions", self.block_size),), trunk),
@@ -120,18 +120,18 @@ class TokenTransformer(LayeredModule):
     # -- running -------------------------------------------------------------------------------------------------
 
     def forward(self, tokens: Any, present: Tensor | None = None) -> Tensor:
-        """Outputs [B, L, O] for token numbers [B, L].
+        """Return outputs [B, L, O] for token ids [B, L].
 
         Args:
-            present: [B, L] bool, the tokens that may be attended to; None: all.
+            present: [B, L] bool, tokens that can be attended to; None: all.
         """
         mask = None if present is None else present[:, None, None, :]
         return self.finish(self.output_features(tokens, mask))
 
     def output_features(self, x: Any, mask: Tensor | None = None) -> Tensor:
-        """LayerNorm of the trunk [B, L, C] for token numbers [B, L].
+        """Return the LayerNorm of the trunk [B, L, C] for token ids [B, L].
 
-        `mask`, which is broadcast to [B, heads, L, L], says what may be attended to.
+        `mask`, broadcast to [B, heads, L, L], is the attention mask.
         """
         tokens = self._numbers(x)
         z = self._embedded(tokens, torch.arange(tokens.shape[1], device=tokens.device))
@@ -145,13 +145,13 @@ class TokenTransformer(LayeredModule):
         return cast(Tensor, self.model["norm_output"](z))
 
     def finish(self, features: Tensor) -> Tensor:
-        """The last layer: [..., C] -> [..., O]."""
+        """Apply the last layer: [..., C] -> [..., O]."""
         if self.tied:
             return F.linear(features, self.model["tokens"].weight)
         return super().finish(features)
 
     def _numbers(self, x: Any) -> Tensor:
-        """Token numbers [B, L] int64; ConfigError where there are more than `block_size`, or numbers out of range."""
+        """Return token ids [B, L] int64; ConfigError if there are more than `block_size`, or ids out of range."""
         tokens = torch.as_tensor(x, device=self._like().device)
         if tokens.dtype != torch.int64:
             tokens = tokens.long()
@@ -166,18 +166,18 @@ class TokenTransformer(LayeredModule):
         return cast(Tensor, self.model["tokens"](tokens) + self.model["positions"](positions))
 
     def _projected(self, block: int, z: Tensor) -> Sequence[Tensor]:
-        """Queries, keys and values [B, heads, L, D] of the trunk [B, L, C]."""
+        """Return queries, keys and values [B, heads, L, D] of the trunk [B, L, C]."""
         rows, length, _ = z.shape
         made: Tensor = self.model[f"block_{block}_qkv"](self.model[f"block_{block}_norm_1"](z))
         return made.view(rows, length, 3, self.n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
     def _after(self, block: int, z: Tensor, seen: Tensor) -> Tensor:
-        """The trunk [B, L, C] after a block, with what its heads have seen [B, heads, L, D]."""
+        """Return the trunk [B, L, C] after a block, given the attention output [B, heads, L, D]."""
         z = z + self.model[f"block_{block}_mix"](seen.transpose(1, 2).flatten(2))
         return z + self.model[f"block_{block}_mlp_1"](self._inside(block, z))  # type: ignore[no-any-return]
 
     def _inside(self, block: int, z: Tensor) -> Tensor:
-        """Hidden units [B, L, F] of a block's dense part."""
+        """Return the hidden units [B, L, F] of a block's dense part."""
         normed = self.model[f"block_{block}_norm_2"](z)
         return cast(Tensor, self.model[f"block_{block}_act"](self.model[f"block_{block}_mlp_0"](normed)))
 
@@ -185,7 +185,7 @@ class TokenTransformer(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def add_layer(self) -> dict[str, int]:
-        """Put a block after the last one; exact, because what it adds to the trunk starts at zero."""
+        """Append a block; exact, because its contribution to the trunk starts at zero."""
         if not self.can_apply("add_layer"):
             return Refused()
         if self.fresh == "preserve":
@@ -197,7 +197,7 @@ class TokenTransformer(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def remove_layer(self) -> dict[str, int]:
-        """Take the last block out; with probe inputs the output layer, unless tied, is refitted."""
+        """Remove the last block; with probe inputs the output layer, unless tied, is refitted."""
         if not self.can_apply("remove_layer"):
             return Refused()
         self._change.target = self.output_target()
@@ -217,10 +217,10 @@ class TokenTransformer(LayeredModule):
 
     @mutation(MutationType.NODE)
     def remove_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take the least important units out of the dense part of every block, and refit the output layer, unless tied.
+        """Remove the least important units from the dense part of every block, and refit the output layer, unless tied.
 
-        Importance of a unit is its mean size over the probe inputs times the norm of the weights that read it; without
-        probe inputs the norm alone. Argument and result as `add_node`.
+        Importance of a unit is its mean size over the probe inputs times the norm of its outgoing weights; without
+        probe inputs only the norm. Argument and result as `add_node`.
         """
         count = self.drawn("node", numb_new_nodes, -1)
         if not count:
@@ -233,7 +233,7 @@ class TokenTransformer(LayeredModule):
 
     @torch.no_grad()
     def importance(self) -> list[Tensor]:
-        """Scores [F] of the hidden units of each block."""
+        """Return scores [F] of the hidden units of each block."""
         scores = [self.model[f"block_{k}_mlp_1"].weight.norm(dim=0) for k in range(self.n_layer)]
         if self.probe_inputs is None:
             return scores
@@ -250,7 +250,7 @@ class TokenTransformer(LayeredModule):
 
     @torch.no_grad()
     def output_target(self) -> Tensor | None:
-        """As of every layered module; None for a tied last layer, which is not its own to change."""
+        """See `LayeredModule.output_target`; None for a tied last layer, which cannot be refitted alone."""
         return None if self.tied else super().output_target()
 
     def short(self) -> str:
@@ -260,25 +260,25 @@ class TokenTransformer(LayeredModule):
 
 
 class EvolvableGPT(TokenTransformer):
-    """A decoder: each position sees those before it and itself.
+    """A decoder: each position attends to itself and earlier ones.
 
     Args:
-        n_layer: blocks. vocab_size: different tokens. n_embd: width of the trunk. n_head: heads of attention.
-        dim_feedfwd: width of the dense part of a block. block_size: longest text, in tokens.
-        dropout, bias: published; only 0.0 and True are there.
-        activation: inside of the dense parts. layer_norm_eps: of every LayerNorm.
-        min_layers, max_layers, min_mlp_nodes, max_mlp_nodes: limits of the mutations, inclusive; they do not bind the
-            start.
-        num_outputs: numbers that are given for each position; `vocab_size` by default, the logits of the next token.
-        tied: take the table of tokens for the last layer (Press & Wolf 2017, arXiv:1608.05859).
+        n_layer: blocks. vocab_size: number of tokens. n_embd: width of the trunk. n_head: attention heads.
+        dim_feedfwd: width of the dense part of a block. block_size: maximum text length, in tokens.
+        dropout, bias: published; only 0.0 and True are supported.
+        activation: activation of the dense parts. layer_norm_eps: epsilon of every LayerNorm.
+        min_layers, max_layers, min_mlp_nodes, max_mlp_nodes: limits of the mutations, inclusive; they do not apply to
+            the initial sizes.
+        num_outputs: outputs per position; `vocab_size` by default, the logits of the next token.
+        tied: use the token embeddings as the last layer (Press & Wolf 2017, arXiv:1608.05859).
     """
 
     causal = True
 
-    # -- writing on, with what was computed before ------------------------------------------------------------------
+    # -- generation with a cache ------------------------------------------------------------------------------------
 
     def new_cache(self, rows: int, length: int) -> Cache:
-        """An empty cache for texts of at most `length` tokens."""
+        """Create an empty cache for texts of at most `length` tokens."""
         like = self._like().detach()
         shape = (rows, self.n_head, length, self.n_embd // self.n_head)
         keys, values = (tuple(like.new_zeros(shape) for _ in range(self.n_layer)) for _ in range(2))
@@ -286,9 +286,9 @@ class EvolvableGPT(TokenTransformer):
 
     @torch.no_grad()
     def read_on(self, tokens: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        """LayerNorm of the trunk [B, S, C] for further tokens [B, S], that stand at `positions` [B, S].
+        """Return the LayerNorm of the trunk [B, S, C] for further tokens [B, S] at `positions` [B, S].
 
-        `cache` holds what stands before them, and is extended in place.
+        `cache` contains the earlier positions, and is extended in place.
         """
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
         seen = (torch.arange(cache.keys[0].shape[2], device=tokens.device) <= positions[..., None])[:, None]
@@ -305,11 +305,11 @@ class EvolvableGPT(TokenTransformer):
         self, tokens: Any, max_new_tokens: int, temperature: float = 1.0, top_k: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:  # fmt: skip
-        """Texts [B, L + max_new_tokens]: the tokens [B, L], and those that were drawn after them.
+        """Generate texts [B, L + max_new_tokens] that continue the tokens [B, L].
 
         Args:
-            temperature: logits are divided by it; 0 takes the most probable token.
-            top_k: draw among the k most probable tokens; None: all. generator: needed where something is drawn.
+            temperature: divisor of the logits; 0 is greedy.
+            top_k: sample among the k most probable tokens; None: all. generator: required for sampling.
         """
         if temperature and generator is None:
             raise ConfigError(
@@ -338,15 +338,15 @@ def write_on(
     count: int,
     choose: Callable[[Sequence[Tensor]], Tensor],
 ) -> Tensor:
-    """`count` further tokens [B, count] of texts, one after the other, each pass over what is new alone.
+    """Generate `count` further tokens [B, count] of texts, one at a time, each pass reading only new tokens.
 
     Args:
-        networks: what reads the texts, side by side.
-        tokens: [B, L], of which the first `lengths` [B] (at least 1) are the text; others are not read.
-        choose: gives the next tokens [B] from the networks' outputs [B, O] at the last ones.
+        networks: networks that read the texts in parallel.
+        tokens: [B, L], of which the first `lengths` [B] (at least 1) are the text; others are ignored.
+        choose: returns the next tokens [B] from the networks' outputs [B, O] at the last ones.
 
     Raises:
-        ConfigError: the texts would become longer than the networks read.
+        ConfigError: the texts would exceed the networks' maximum length.
     """
     longest = int(lengths.max())
     room = min(network.block_size for network in networks)

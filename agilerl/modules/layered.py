@@ -1,4 +1,4 @@
-"""Modules made of named layers whose units come and go in groups: one rule carries the weights of all of them."""
+"""Modules of named layers whose units change in groups, with one rule for carrying all weights over."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ OUTPUT = "linear_output"
 
 @dataclass
 class Change:
-    """What the next `recreate_network` does.
+    """Instructions for the next `recreate_network`.
 
     Attributes:
-        groups: group of units -> where its units come from; a group that is not named keeps its leading units.
+        groups: group of units -> origin of its units; other groups keep their leading units.
         initial: "layer.parameter" -> values [new shape] of the fresh entries.
-        target: [B, O] what a layer gave before, to be fitted afterwards; `fitted` names it.
-        inserted: a new layer that starts as an identity, where a module looks for the best of those.
+        target: [B, O] previous output of the layer `fitted`, to be refitted afterwards.
+        inserted: a new layer initialised as an identity, for modules that search for the best initialisation.
     """
 
     groups: dict[str, Index] = field(default_factory=dict)
@@ -43,17 +43,17 @@ class Change:
 
 @dataclass(frozen=True)
 class Built:
-    """What the present layers were made of: name -> axes of their parameters, and keys. Copies share it."""
+    """Construction of the current layers: name -> axes of their parameters, and keys. Shared by copies."""
 
     axes: Mapping[str, Mapping[str, tuple[Axis, ...]]] = field(default_factory=dict)
     keys: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Built:
-        return self  # nothing in it changes
+        return self  # immutable
 
 
 def drawn_amount(rng: Any, steps: Sequence[int], given: int | None, fits: Callable[[int], bool]) -> int:
-    """The amount given, or drawn from `steps` and lowered to the largest that fits; 0 if none does."""
+    """Return the given amount, or a sample of `steps`, lowered to the largest that fits; 0 if none does."""
     if given is not None:
         return int(given) if given > 0 and fits(int(given)) else 0
     drawn = int(single_draw(rng.choice(list(steps))))
@@ -64,7 +64,7 @@ def drawn_step(
     rng: Any, steps: Sequence[int], widths: Sequence[int], layer: int | None, amount: int | None,
     fits: Callable[[int, int], bool],
 ) -> tuple[int, int]:  # fmt: skip
-    """A layer and the amount by which its width changes, each as given or drawn; see `drawn_amount`.
+    """Return a layer and the change of its width, each as given or sampled; see `drawn_amount`.
     layer: beyond the last means the last; None: one of those with room, else of all.
     fits: (width, amount) -> whether the limits allow it."""
     if layer is None:
@@ -75,7 +75,7 @@ def drawn_step(
 
 
 def moved(new: Axis, old: Axis, groups: Mapping[str, Index]) -> Index:
-    """Old position (or -1) of every position of a dimension whose groups changed."""
+    """Map every position of a dimension whose groups changed to its old position (or -1)."""
     result = np.zeros(1, dtype=np.int64)
     for (name, size), (_, old_size) in zip(new, old, strict=True):
         part = groups.get(name, leading(old_size, size))
@@ -88,18 +88,18 @@ def moved(new: Axis, old: Axis, groups: Mapping[str, Index]) -> Index:
 
 @torch.no_grad()
 def refit_in_place(linear: Any, features: Tensor, target: Tensor, ridge: float = 1e-4) -> None:
-    """Give a dense layer the weights with which it makes `target` [B, O] of `features` [B, I]; see `morph.refit`."""
+    """Set a dense layer's weights to reproduce `target` [B, O] from `features` [B, I]; see `morph.refit`."""
     weight, bias = refit(features, target, linear.weight, linear.bias, ridge)
     linear.weight.copy_(weight)
     linear.bias.copy_(bias)
 
 
 class Range(NamedTuple):
-    """What mutations add and remove.
+    """Quantity that mutations increase and decrease.
 
     Attributes:
-        attribute: holds the present number. limits: suffix of the attributes min_... and max_..., both inclusive.
-        steps: amounts to draw from.
+        attribute: attribute with the current number. limits: suffix of the attributes min_... and max_..., inclusive.
+        steps: amounts to sample from.
     """
 
     attribute: str
@@ -110,20 +110,20 @@ class Range(NamedTuple):
 class LayeredModule(EvolvableModule):
     """A module whose layers are declared by `layers()` and rebuilt from that after every mutation.
 
-    New units get random incoming weights, and the units that were there ignore them (zero weights): growth leaves the
-    function as it was unless a normalisation sees the new units. The subclass sets its sizes, then calls `build()`.
-    Every such module ends in `linear_output` and `act_output`; `output_features` is what those read.
+    New units get random incoming weights and zero outgoing weights: growth preserves the function unless a
+    normalisation sees the new units. The subclass sets its sizes, then calls `build()`. Every such module ends in
+    `linear_output` and `act_output`, which read `output_features`.
     """
 
     num_outputs: int
     output_activation: str | None
-    activation: str | None = None  # of the hidden layers; None where there is none to change
-    ranges: ClassVar[Mapping[str, Range]] = {}  # by the noun in the names of the methods that add and remove it
+    activation: str | None = None  # of the hidden layers; None if it cannot be changed
+    ranges: ClassVar[Mapping[str, Range]] = {}  # by the noun in the names of the mutation methods
     resizes_outputs = True
     container: ClassVar[type[nn.Module]] = nn.ModuleDict
 
     def build(self) -> None:
-        """Make the layers for the first time."""
+        """Build the layers for the first time."""
         self.model: Any = self.container()
         self._built = Built()
         self._change = Change()
@@ -131,21 +131,21 @@ class LayeredModule(EvolvableModule):
         self.last_transfer = {}
 
     def layers(self) -> dict[str, Layer]:
-        """The layers for the present sizes, by name, in the order of their parameters."""
+        """Return the layers for the current sizes, by name, in the order of their parameters."""
         raise NotImplementedError
 
     def output_features(self, x: Any) -> Tensor:
-        """Inputs [B, F] of the output layer for inputs of the module."""
+        """Return the inputs [B, F] of the output layer for inputs of the module."""
         raise NotImplementedError
 
     def finish(self, features: Tensor) -> Tensor:
-        """Output layer and output activation: [..., F] -> [..., O]."""
+        """Apply output layer and output activation: [..., F] -> [..., O]."""
         return cast(Tensor, self.model["act_output"](self.model[OUTPUT](features)))
 
     # -- rebuilding ----------------------------------------------------------------------------------------------
 
     def recreate_network(self, **kwargs: Any) -> None:
-        """Build the layers for the present sizes, carrying weights over; unchanged layers stay the same objects."""
+        """Build the layers for the current sizes, carrying weights over; unchanged layers are kept as objects."""
         change, self._change = self._change, Change()
         self.last_transfer, self.last_refit = {}, False
         layers = self.layers()
@@ -190,7 +190,7 @@ class LayeredModule(EvolvableModule):
         return module
 
     def first_values(self, name: str, layer: Layer, parameter: str, transfer: Transfer) -> Tensor:
-        """Of new units in the layer `name`; zero where a unit that stays meets something new."""
+        """Return initial values of new units in the layer `name`; zero between a kept unit and a new input."""
         rows = transfer.index[0] < 0
         if len(transfer.index) > 1 and self.fresh == "preserve" and not rows.all():
             values = torch.zeros(transfer.shape)
@@ -218,7 +218,7 @@ class LayeredModule(EvolvableModule):
         self.last_mutation_attr = "change_activation"
 
     def set_activation(self, activation: str) -> None:
-        """Change the hidden activation, where there is one, of what the next `recreate_network` builds."""
+        """Set the hidden activation, if there is one, for the next `recreate_network`."""
         if self.activation is not None:
             self.activation = activation
 
@@ -231,7 +231,7 @@ class LayeredModule(EvolvableModule):
         return bool(low <= now + change <= high)
 
     def drawn(self, what: str, given: int | None, sign: int = 1) -> int:
-        """How many of `what` to add, or with sign -1 to remove: the amount given, or one drawn; 0 without room."""
+        """Return the number of `what` to add, or with sign -1 to remove, as given or sampled; 0 without room."""
         return drawn_amount(self.rng, self.ranges[what].steps, given, lambda n: self.has_room(what, sign * n))
 
     def can_apply(self, name: str) -> bool:
@@ -242,20 +242,20 @@ class LayeredModule(EvolvableModule):
         return self.has_room(what, least if verb == "add" else -least)
 
     def remaining(self, scores: Tensor, count: int) -> Index:
-        """The units that are left when `count` go: the least important, or the last as published (random freshness)."""
+        """Return the units left after removing the `count` least important (with random freshness the last) ones."""
         size = len(scores)
         return without(size, range(size - count, size) if self.fresh == "random" else scores.argsort()[:count].tolist())
 
     @torch.no_grad()
     def output_target(self) -> Tensor | None:
-        """What the output layer gives for the probe inputs [..., O]; None without them or with random freshness."""
+        """Return the output layer's values for the probe inputs [..., O]; None without or with random freshness."""
         if self.probe_inputs is None or self.fresh == "random":
             return None
         return cast(Tensor, self.model[OUTPUT](self.output_features(self.probe_inputs)))
 
     @torch.no_grad()
     def settle(self, change: Change) -> None:
-        """Refit the output layer, in place, to give the change's target for the probe inputs."""
+        """Refit the output layer, in place, to the change's target for the probe inputs."""
         assert change.target is not None
         linear: Any = self.model[OUTPUT]
         features = self.output_features(self.probe_inputs).flatten(0, -2)
@@ -264,21 +264,21 @@ class LayeredModule(EvolvableModule):
         self.last_refit = True
 
     def as_input(self, x: Any) -> Tensor:
-        """A tensor of this module's dtype and device from a tensor or an array."""
+        """Convert a tensor or an array to this module's dtype and device."""
         like = self._like()
         return torch.as_tensor(x).to(device=like.device, dtype=like.dtype)
 
     def _like(self) -> Tensor:
-        """A tensor with this module's dtype, device and requires_grad."""
+        """Return a tensor with this module's dtype, device and requires_grad."""
         parameter = next(self.parameters(), None)
         return nn.Parameter(torch.empty(0, device=self._device)) if parameter is None else parameter
 
 
 class ResidualModule(LayeredModule):
-    """A stem, residual blocks z ← z + block(z) one upon the other, and a dense layer; blocks come and go at the end.
+    """A stem, residual blocks z ← z + block(z), and a dense layer; blocks are added and removed at the end.
 
     A subclass names its layers (`stem`, and `last` of a block) and the group of the trunk's units; those inside block k
-    are the group `inner_k`, `expansion` times as many. It has the range "block".
+    are the group `inner_k`, `expansion` times as many. It defines the range "block".
     """
 
     num_blocks: int
@@ -288,11 +288,11 @@ class ResidualModule(LayeredModule):
     trunk: ClassVar[str]
 
     def inside(self, block: int, z: Tensor) -> Tensor:
-        """What the last layer of a block sees of the trunk."""
+        """Return the input of the last layer of a block, from the trunk."""
         raise NotImplementedError
 
     def after_blocks(self, x: Any) -> Tensor:
-        """The trunk after the last block, for inputs of the module."""
+        """Return the trunk after the last block, for inputs of the module."""
         z: Tensor = self.model[self.stem](self.as_input(x))
         for k in range(self.num_blocks):
             z = z + self.model[f"block_{k}_{self.last}"](self.inside(k, z))
@@ -300,7 +300,7 @@ class ResidualModule(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def add_block(self) -> dict[str, int]:
-        """Put a block after the last one; exact, because its last layer starts at zero."""
+        """Append a block; exact, because its last layer starts at zero."""
         if not self.can_apply("add_block"):
             return Refused()
         if self.fresh == "preserve":
@@ -311,7 +311,7 @@ class ResidualModule(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def remove_block(self) -> dict[str, int]:
-        """Take the last block out; with probe inputs the output layer is refitted."""
+        """Remove the last block; with probe inputs the output layer is refitted."""
         if not self.can_apply("remove_block"):
             return Refused()
         self._change.target = self.output_target()
@@ -319,7 +319,7 @@ class ResidualModule(LayeredModule):
         return {}
 
     def widen(self, what: str, given: int | None) -> int:
-        """Add units (`what` in the ranges) to the trunk and with it to every block: how many, as `drawn` gives them."""
+        """Add units (`what` in the ranges) to the trunk and to every block; returns their number, see `drawn`."""
         count = self.drawn(what, given)
         if count:
             attribute, times = self.ranges[what].attribute, {self.trunk: 1}
@@ -330,11 +330,11 @@ class ResidualModule(LayeredModule):
         return count
 
     def narrow(self, what: str, given: int | None) -> int:
-        """Take the least important units out of the trunk and of every block, as many as `drawn` gives; returns that.
+        """Remove the least important units from the trunk and every block; returns their number, as given by `drawn`.
         The output layer is refitted.
 
-        Importance of a unit (of a channel) is its mean size over the probe inputs (and pixels) times the norm of the
-        weights that read it; without probe inputs the norm alone.
+        Importance of a unit (or channel) is its mean size over the probe inputs (and pixels) times the norm of its
+        outgoing weights; without probe inputs only the norm.
         """
         count = self.drawn(what, given, -1)
         if not count:
@@ -349,7 +349,7 @@ class ResidualModule(LayeredModule):
         return count
 
     def importance(self) -> list[Tensor]:
-        """Scores of the units of the trunk, then of each block's."""
+        """Return scores of the units of the trunk, then of each block's."""
         raise NotImplementedError
 
 

@@ -26,7 +26,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Affine map [..., O] for one member, or [N, B, O] for a stack of members.
 
     Args:
-        x: [..., I], or [N, B, I] where `weight` has a member axis.
+        x: [..., I], or [N, B, I] if `weight` has a member axis.
         weight: [O, I] or [N, O, I].
         bias: [O] or [N, O], or None.
     """
@@ -38,16 +38,16 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` whose weights start unset: the owner draws them from its own generator, never from torch's."""
+    """`nn.Linear` with uninitialised weights: the owner samples them from its own generator."""
 
     def reset_parameters(self) -> None:
-        """Draw nothing: `init_linear` fills the weights."""
+        """No-op: `init_linear` fills the weights."""
 
 
 def init_linear(
     rows: int, columns: int, generator: torch.Generator, *, orthogonal: bool = True, gain: float = math.sqrt(2)
 ) -> Tensor:
-    """Fresh weights [rows, columns] in float32 on the CPU.
+    """Return initial weights [rows, columns] in float32 on the CPU.
 
     Orthogonal with `gain` (Saxe et al. 2014, arXiv:1312.6120), or torch's default for `nn.Linear`
     (uniform within 1/sqrt(columns)), in which case `gain` is not used.
@@ -61,10 +61,11 @@ def init_linear(
 
 
 def _orthogonal(normal: Tensor) -> Tensor:
-    """Semi-orthogonal matrix of standard normal numbers [rows, columns] (Mezzadri 2007, arXiv:math-ph/0609050, sec. 5).
+    """Return a semi-orthogonal matrix from standard normal numbers [rows, columns] (Mezzadri 2007,
+    arXiv:math-ph/0609050, sec. 5).
 
-    Q of Z = QR with the signs of R's diagonal, which makes it uniform. Factorised in float64: LAPACK rounds differently
-    with other vector instructions, and in float32 a seed had other weights on each kind of processor.
+    Q of Z = QR with the signs of R's diagonal, which makes it uniform. Factorised in float64: LAPACK's rounding depends
+    on vector instructions, and in float32 a seed gave different weights on different processors.
     """
     rows, columns = normal.shape
     tall = normal.T if rows < columns else normal
@@ -88,23 +89,23 @@ def noisy_dense(
 
 
 def noisy_layers(module: nn.Module) -> list[NoisyLinear]:
-    """The noisy layers of a network, in the order of its modules."""
+    """Return the noisy layers of a network, in module order."""
     return [child for _, child in module.named_modules() if isinstance(child, NoisyLinear)]
 
 
 def noise_size(module: nn.Module) -> int:
-    """How many numbers `set_noise` takes."""
+    """Return the number of values that `set_noise` takes."""
     return sum(layer.in_features + layer.out_features for layer in noisy_layers(module))
 
 
 def layer_noise(module: nn.Module, rng: np.random.Generator, count: int) -> np.ndarray:
-    """`count` draws of a network's noise [count, noise_size], for `set_noise`."""
+    """Draw a network's noise `count` times [count, noise_size], for `set_noise`."""
     draws = rng.standard_normal((count, noise_size(module)))
     return np.sign(draws) * np.sqrt(np.abs(draws))  # f(x) = sgn(x)·sqrt(|x|), equation 11 of the paper
 
 
 def set_noise(module: nn.Module, values: Tensor) -> None:
-    """Give every noisy layer its noise, inputs before outputs: `values` [noise_size] as `layer_noise` draws them."""
+    """Set the noise of every noisy layer, inputs before outputs: `values` [noise_size] of `layer_noise`."""
     position = 0
     for layer in noisy_layers(module):
         for noise in (layer.noise_in, layer.noise_out):
@@ -113,10 +114,10 @@ def set_noise(module: nn.Module, values: Tensor) -> None:
 
 
 class NoisyLinear(nn.Module):
-    """A dense layer whose weights carry learned noise; without noise in evaluation mode.
+    """A dense layer with learned noise on its weights; noise-free in evaluation mode.
 
-    `reset_noise(generator)` draws new noise; the layer never draws by itself. Weights start unset (the owner fills
-    them), the noise scales start at `noise_std`/sqrt(in_features), section 3.2 of the paper.
+    `reset_noise(generator)` resamples the noise; the layer never does so itself. Weights are uninitialised (the owner
+    fills them), the noise scales start at `noise_std`/sqrt(in_features), section 3.2 of the paper.
     """
 
     def __init__(self, in_features: int, out_features: int, noise_std: float = 0.5) -> None:
@@ -133,7 +134,7 @@ class NoisyLinear(nn.Module):
         self.noise_out: Tensor
 
     def reset_noise(self, generator: torch.Generator) -> None:
-        """Draw the noise anew, in place, from a CPU generator."""
+        """Resample the noise, in place, from a CPU generator."""
         for noise in (self.noise_in, self.noise_out):
             x = torch.randn(len(noise), generator=generator)
             noise.copy_(x.sign() * x.abs().sqrt())  # equation 11 of the paper
@@ -145,7 +146,7 @@ class NoisyLinear(nn.Module):
         return noisy_dense(x, self.weight, self.bias, self.weight_sigma, self.bias_sigma, self.noise_in, self.noise_out)
 
 
-# -- a network that is nothing but dense layers, as data -----------------------------------------------------------
+# -- purely dense networks as data ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -168,14 +169,15 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class DenseStack:
-    """A network that is nothing but dense layers, so that a population of them can run as one batched product.
+    """A purely dense network, so that a population of them can run as one batched product.
 
     Attributes:
         layers: the layers, input to output.
-        parameters: per layer (weight [out, in], bias [out]), under LayerNorm followed by (norm weight [out], norm bias
-            [out]), for a noisy layer by (weight sigma [out, in], bias sigma [out]): the live `nn.Parameter` objects.
-        noise: per layer the live buffers (noise_in [in], noise_out [out]) of a noisy layer, else ().
-        is_cell: the recurrence of a cell: one plain layer, which runs once for every step of a sequence.
+        parameters: per layer (weight [out, in], bias [out]), with LayerNorm followed by (norm weight [out], norm bias
+            [out]), for a noisy layer by (weight sigma [out, in], bias sigma [out]): the network's `nn.Parameter`
+            objects.
+        noise: per layer the network's buffers (noise_in [in], noise_out [out]) of a noisy layer, else ().
+        is_cell: the recurrence of a cell: one plain layer, run once per step of a sequence.
     """
 
     layers: tuple[DenseLayer, ...]
@@ -189,7 +191,7 @@ class DenseStack:
         return self.noise or ((),) * len(self.layers)
 
 
-# -- the layers that a `LayeredModule` is made of, as data ---------------------------------------------------------
+# -- layers of a `LayeredModule` as data ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -197,10 +199,10 @@ class Layer:
     """One layer as data.
 
     Attributes:
-        make: the module, its parameters not yet set.
-        key: what it is beside the shapes of its parameters (stride, activation); an unchanged layer is kept as it is.
-        axes: parameter name -> its dimensions, the one that names the layer's own units first.
-        initial: parameter name -> its first values.
+        make: creates the module, with uninitialised parameters.
+        key: properties other than parameter shapes (stride, activation); unchanged layers are kept.
+        axes: parameter name -> its dimensions, starting with the layer's own units.
+        initial: parameter name -> its initial values.
     """
 
     make: Callable[[], nn.Module]
@@ -210,22 +212,22 @@ class Layer:
 
 
 def length(axis: Axis) -> int:
-    """Entries along one dimension."""
+    """Return the number of entries along one dimension."""
     return int(np.prod([size for _, size in axis], dtype=np.int64))
 
 
 def zeros(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Zeros; draws nothing."""
+    """Zeros; uses no random numbers."""
     return torch.zeros(tuple(shape))
 
 
 def ones(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Ones; draws nothing."""
+    """Ones; uses no random numbers."""
     return torch.ones(tuple(shape))
 
 
 def orthogonal(gain: float) -> Initial:
-    """Rows of the flattened weight orthogonal (Saxe et al. 2014, arXiv:1312.6120), scaled by `gain`."""
+    """Orthogonal rows of the flattened weight (Saxe et al. 2014, arXiv:1312.6120), scaled by `gain`."""
 
     def draw(shape: Sequence[int], generator: torch.Generator) -> Tensor:
         return init_linear(shape[0], math.prod(shape[1:]), generator, gain=gain).reshape(tuple(shape))
@@ -265,10 +267,10 @@ def convolution(
     kind: str, rows: Axis, columns: Axis, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     name: str, weight: Initial,
 ) -> Layer:  # fmt: skip
-    """A convolution from channels `columns` to channels `rows`; `name` makes its kernel axes known to changes."""
+    """A convolution from channels `columns` to channels `rows`; `name` identifies its kernel axes in changes."""
     taps: tuple[Axis, ...] = tuple(((f"{name}_axis_{i}", size),) for i, size in enumerate(kernel))
     sizes = tuple(kernel), tuple(stride), tuple(padding)
-    make: Any = partial(nn.utils.skip_init, CONVOLUTIONS[kind])  # draws nothing from torch's global generator
+    make: Any = partial(nn.utils.skip_init, CONVOLUTIONS[kind])  # does not use torch's global generator
     return _weighted(
         lambda: make(length(columns), length(rows), *sizes), (kind, *sizes), (rows, columns, *taps), weight
     )
@@ -280,7 +282,7 @@ def layer_norm(units: Axis, eps: float = 1e-5) -> Layer:
 
 
 def image_norm(channels: Axis) -> Layer:
-    """LayerNorm over channels and pixels with one scale and shift a channel (GroupNorm with a single group)."""
+    """LayerNorm over channels and pixels with one scale and shift per channel (GroupNorm with a single group)."""
     return _weighted(lambda: nn.GroupNorm(1, length(channels)), ("image_norm",), (channels,), ones)
 
 
@@ -304,7 +306,7 @@ def as_widths(value: Any, what: str) -> list[int]:
 
 
 def whole(value: Any, what: str, least: int = 1) -> int:
-    """An integer of at least `least`, or ConfigError that names it."""
+    """Return an integer of at least `least`; ConfigError otherwise."""
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
     if number is None or number < least:
         raise ConfigError(f"{what} must be an integer of at least {least}; got {value!r}.")

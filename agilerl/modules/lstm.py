@@ -1,4 +1,4 @@
-"""Recurrent layers: their cells, for one member or for a stack of members, and the evolvable network of them."""
+"""Recurrent layers: cells, for one member or for stacked members, and the evolvable recurrent network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agilerl.modules.morph import Index, Transfer, fresh, grown, same
 
 NODE_STEPS = (16, 32, 64)
 CELLS = {"LSTM": 4, "GRU": 3}  # gates
-OPEN, SMALL = 4.0, 0.25  # bias that keeps a gate open, and input scale, of a layer that starts near the identity
+OPEN, SMALL = 4.0, 0.25  # gate bias, and input scale, of a layer initialised near the identity
 HiddenState = dict[str, Tensor]
 
 
@@ -53,7 +53,7 @@ def lstm_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _LSTMGates(torch.autograd.Function):
-    """The elementwise part of an LSTM step, with its derivative in closed form: a third of autograd's calls."""
+    """Elementwise part of an LSTM step, with a closed-form derivative: a third of autograd's calls."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,8 +100,8 @@ def gru_gates(of_input: Tensor, of_hidden: Tensor, h: Tensor) -> Tensor:
 def unroll(
     steps: Iterable[Tensor], advance: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]], h: Tensor, c: Any = None
 ) -> tuple[list[Tensor], Any]:
-    """(h after every step, c after the last one) of one layer.
-    steps: what `advance` takes of each step.
+    """Return (h after every step, c after the last one) of one layer.
+    steps: inputs of `advance` for each step.
     advance: (step, h, c) -> (h', c'); c is None in a GRU."""
     found = []
     for step in steps:
@@ -121,25 +121,25 @@ class Recurrence(nn.Module):
         self.bias_hh = nn.Parameter(torch.empty(gates * hidden))
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One step, of an LSTM where there is a cell state c."""
+        """Perform one step; the cell state c is only used by an LSTM."""
         weights = CellWeights(self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return lstm_cell(x, h, c, weights) if c is not None else (gru_cell(x, h, weights), None)
 
 
 class EvolvableLSTM(LayeredModule):
-    """Recurrent layers (`lstm_0`, ...) and a dense output layer, whose depth and width evolve.
+    """Recurrent layers (`lstm_0`, ...) and a dense output layer, with evolving depth and width.
 
-    The hidden state is explicit: it is given and returned, and this module keeps none. A new unit is exact (the others
-    do not read it; its own state starts at 0), and `carry_hidden_state` moves the state of a running episode into the
-    changed network. A new layer is approximate.
+    The hidden state is explicit: it is passed in and returned, and not stored by the module. Adding a unit is exact
+    (other units do not read it; its state starts at 0), and `carry_hidden_state` converts the state of a running
+    episode to the changed network. Adding a layer is approximate.
 
     Args:
         input_size: width of the input. hidden_state_size: units of every layer. num_outputs: width of the output.
-        num_layers: recurrent layers, one upon the other.
+        num_layers: stacked recurrent layers.
         output_activation: name, or None for the identity.
         cell: "LSTM" or "GRU".
         min_hidden_state_size, max_hidden_state_size, min_layers, max_layers: limits of the mutations, inclusive.
-        max_seq_len: length to which training cuts sequences, kept for the algorithm that reads it.
+        max_seq_len: length to which training cuts sequences, stored for algorithms that read it.
     """
 
     ranges: ClassVar = {
@@ -167,16 +167,16 @@ class EvolvableLSTM(LayeredModule):
         self.min_hidden_state_size, self.max_hidden_state_size = min_hidden_state_size, max_hidden_state_size
         self.min_layers, self.max_layers = min_layers, max_layers
         self.max_seq_len = None if max_seq_len is None else whole(max_seq_len, "max_seq_len")
-        self.last_units: list[Index] = []  # per layer, where its units were before the last mutation
+        self.last_units: list[Index] = []  # per layer, origin of its units in the last mutation
         self._rescaled = False
         self.build()
         self.last_units = [same(self.hidden_state_size)] * self.num_layers
 
     def layers(self) -> dict[str, Layer]:
-        """`lstm_0`, ..., `linear_output`."""
+        """Return `lstm_0`, ..., `linear_output`."""
         hidden: Axis = (("hidden", self.hidden_state_size),)
         rows: Axis = (("gate", CELLS[self.cell]), *hidden)
-        draw = uniform(self.hidden_state_size**-0.5)  # as torch.nn.LSTM
+        draw = uniform(self.hidden_state_size**-0.5)  # as in torch.nn.LSTM
         found = {}
         for k in range(self.num_layers):
             columns: Axis = hidden if k else (("input", self.input_size),)
@@ -193,12 +193,12 @@ class EvolvableLSTM(LayeredModule):
 
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
-        """Key of each part of the hidden state -> (layers, units); a batch axis stands between them in the state."""
+        """Key of each part of the hidden state -> (layers, units); the state has a batch axis between them."""
         parts = ("h", "c") if self.cell == "LSTM" else ("h",)
         return {f"{self.name}_{part}": (self.num_layers, self.hidden_state_size) for part in parts}
 
     def initial_hidden_state(self, batch_size: int = 1) -> HiddenState:
-        """Zeros [layers, B, H] under every key: the start of an episode."""
+        """Return zeros [layers, B, H] under every key: the start of an episode."""
         like = self._like()
         return {
             key: torch.zeros(layers, batch_size, units, dtype=like.dtype, device=like.device)
@@ -206,11 +206,11 @@ class EvolvableLSTM(LayeredModule):
         }
 
     def carry_hidden_state(self, hidden_state: Mapping[str, Tensor]) -> HiddenState:
-        """The hidden state of the network as it was before its last mutation, for the network as it is now.
+        """Convert a hidden state from before the last mutation to the current network.
 
-        Units that stayed keep their state; new units and new layers start at 0.
+        Kept units keep their state; new units and new layers start at 0.
 
-        hidden_state: [old layers, B, old H] under every key. Not changed."""
+        hidden_state: [old layers, B, old H] under every key. Not modified."""
         found = {}
         for key, (layers, units) in self.hidden_state_architecture.items():
             old = hidden_state[key]
@@ -221,7 +221,7 @@ class EvolvableLSTM(LayeredModule):
         return found
 
     def run(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
-        """Inputs of the output layer [B, H] or [B, T, H], and the hidden state after the last step."""
+        """Return the inputs of the output layer [B, H] or [B, T, H], and the hidden state after the last step."""
         self._check(x, hidden_state)
         steps = [x] if x.dim() == 2 else list(x.unbind(1))
         state: dict[str, list[Tensor]] = {key: [] for key in self.hidden_state_architecture}
@@ -234,19 +234,19 @@ class EvolvableLSTM(LayeredModule):
         return features, {key: torch.stack(parts) for key, parts in state.items()}
 
     def output_features(self, x: Any) -> Tensor:
-        """As `run`, from the start of an episode."""
+        """Return the first result of `run`, from the start of an episode."""
         x = self.as_input(x)
         return self.run(x, self.initial_hidden_state(x.shape[0]))[0]
 
     def forward(self, x: Any, hidden_state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, HiddenState]:
-        """One step x [B, I] -> [B, O], or a sequence [B, T, I] -> [B, T, O], and the next hidden state.
+        """Map one step x [B, I] -> [B, O], or a sequence [B, T, I] -> [B, T, O], and return the next hidden state.
 
         Args:
             x: inputs.
             hidden_state: [layers, B, H] under "<name>_h" and, for an LSTM, "<name>_c"; see `initial_hidden_state`.
 
         Raises:
-            ValueError: no hidden state, or one that does not fit.
+            ValueError: missing or invalid hidden state.
         """
         if hidden_state is None:
             raise ShapeError(f"{self.name} needs a hidden_state. fix: start with initial_hidden_state(batch_size).")
@@ -269,7 +269,7 @@ class EvolvableLSTM(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def add_layer(self) -> dict[str, int]:
-        """Put a layer upon the last one, near to the identity; at the limit, units are added instead."""
+        """Append a layer near the identity; at the limit, units are added instead."""
         if not self.can_apply("add_layer"):
             return self.add_node()
         self.last_units = [same(self.hidden_state_size)] * self.num_layers
@@ -281,7 +281,7 @@ class EvolvableLSTM(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def remove_layer(self) -> dict[str, int]:
-        """Take the last layer out; the output layer is refitted if the probe inputs are sequences [B, T, I]."""
+        """Remove the last layer; the output layer is refitted if the probe inputs are sequences [B, T, I]."""
         if not self.can_apply("remove_layer"):
             return Refused()
         self._change.target = self._sequence_target()
@@ -300,10 +300,10 @@ class EvolvableLSTM(LayeredModule):
 
     @mutation(MutationType.NODE)
     def remove_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take units out of every layer: the same numbers everywhere, those that the weights read least.
+        """Remove the same units from every layer: those with the smallest outgoing weights.
 
-        With sequences [B, T, I] as probe inputs the output layer is refitted; single steps would show it nothing but
-        the first moment of an episode. Argument and result as `add_node`.
+        With sequences [B, T, I] as probe inputs the output layer is refitted; single steps would only represent the
+        start of an episode. Argument and result as `add_node`.
         """
         count = self.drawn("node", numb_new_nodes, -1)
         if count == 0:
@@ -328,7 +328,7 @@ class EvolvableLSTM(LayeredModule):
 
     @torch.no_grad()
     def _importance(self) -> Tensor:
-        """Norm of all weights that read each unit [H]."""
+        """Return the norm of all outgoing weights of each unit [H]."""
         output: Any = self.model[OUTPUT]
         squares = output.weight.square().sum(0)
         for k in range(self.num_layers):
@@ -340,10 +340,10 @@ class EvolvableLSTM(LayeredModule):
 
     @torch.no_grad()
     def _near_identity(self) -> None:
-        """First weights of the new layer, and the output layer's share of undoing them.
+        """Initialise the new layer near the identity, and compensate in the output layer.
 
-        Gates stand open (or shut) by a bias of ±4, the candidate is tanh of a quarter of the input, so that the output
-        is `gain` times the input up to its cube; the output layer is divided by `gain`.
+        Gates are open (or shut) by a bias of ±4, the candidate is tanh of a quarter of the input, so that the output is
+        `gain` times the input up to third order; the output layer is divided by `gain`.
         """
         size, gates, k = self.hidden_state_size, CELLS[self.cell], self.num_layers
         like = self._like().detach()

@@ -1,4 +1,4 @@
-"""The evolvable multi-layer perceptron."""
+"""Evolvable multi-layer perceptron."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ from agilerl.modules.layers import Axis, DenseLayer, DenseStack, Initial, Layer,
 from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, leading_block, refit
 
 NODE_STEPS = (16, 32, 64)
-FEATURES = "features"  # units of the last hidden layer, as the output layer reads them
-# (scale, shift) of an inserted layer after any other activation, mildest first: a small scale or a shift keeps the
-# units on the straight part of the curve, and the refit of the output layer takes scale and shift out again.
+FEATURES = "features"  # units of the last hidden layer, as read by the output layer
+# (scale, shift) of a layer inserted after other activations, mildest first: a small scale or a shift keeps the units on
+# the linear part of the curve, and the refit of the output layer compensates scale and shift.
 NEAR_IDENTITY = ((1.0, 0.0), (0.5, 0.0), (1.0, 1.0), (0.25, 0.0), (1.0, 2.0), (1.0, 4.0))
 GOOD_ENOUGH = 1e-3  # relative error of the refitted output at which the search stops
 IDEMPOTENT = ("ReLU", "Identity")  # act(act(x)) = act(x): an identity layer after them is exact
 
 
 class EvolvableMLP(LayeredModule):
-    """A multi-layer perceptron whose depth and widths evolve.
+    """A multi-layer perceptron with evolving depth and widths.
 
-    Hidden layer i is `model.linear_i`, `model.norm_i` (with `layer_norm`), `model.act_i`; the output layer is
-    `model.linear_output`, whatever the depth, so that names are stable. Growth leaves the function as it was where
-    that is possible (`docs/mutations.md`); removal takes the least important units and refits the layer above on
-    the inputs given to `probe`.
+    Hidden layer i is `model.linear_i`, `model.norm_i` (with `layer_norm`), `model.act_i`; the output layer is always
+    `model.linear_output`, so that names are stable. Growth preserves the function where possible (`docs/mutations.md`);
+    removal drops the least important units and refits the following layer on the inputs given to `probe`.
 
     Args:
         num_inputs, num_outputs: widths of input and output.
-        hidden_size: widths of the hidden layers; the limits below bind mutations only, not the start.
+        hidden_size: widths of the hidden layers; the limits below apply only to mutations, not to the initial sizes.
         activation, output_activation: names in `modules.activations.ACTIVATIONS`; None is the identity.
-        min_hidden_layers, max_hidden_layers, min_mlp_nodes, max_mlp_nodes: limits of the mutations, inclusive but
-            for `min_mlp_nodes`, which a removal stays above.
+        min_hidden_layers, max_hidden_layers, min_mlp_nodes, max_mlp_nodes: limits of the mutations, inclusive except
+            for `min_mlp_nodes`, which is exclusive.
         layer_norm: LayerNorm after every hidden linear map; growth is then approximate.
         output_layernorm: LayerNorm before the output activation.
-        output_vanish: scale the output layer's first weights by 0.1; None does, as a configuration that leaves it out.
+        output_vanish: scale the output layer's initial weights by 0.1; also if None, or omitted in a configuration.
         init_layers: orthogonal weights with gain sqrt(2) and zero biases, else torch's default for `nn.Linear`.
         noisy, noise_std: noisy linear layers (`modules.layers.NoisyLinear`).
-        random_seed: of the first weights and of this module's mutations.
+        random_seed: seed of the initial weights and of this module's mutations.
     """
 
     container = nn.Sequential
@@ -70,7 +69,7 @@ class EvolvableMLP(LayeredModule):
         self.build()
 
     def layers(self) -> dict[str, Layer]:
-        """Per layer `linear`, `norm` (where there is one), `act`, the output layer's last."""
+        """Return per layer `linear`, `norm` (if used), `act`, ending with the output layer's."""
         found: dict[str, Layer] = {}
         columns: Axis = (("input", self.num_inputs),)
         widths = [*self.hidden_size, self.num_outputs]
@@ -106,20 +105,20 @@ class EvolvableMLP(LayeredModule):
         return Layer(lambda: NoisyLinear(inputs, outputs, self.noise_std), ("noisy",), axes, initial)
 
     def first_values(self, name: str, layer: Layer, parameter: str, transfer: Transfer) -> Tensor:
-        """As everywhere for weights; a new unit adds no noise to an old one, and its bias is 0 unless all are drawn."""
+        """Return initial weights; a new unit adds no noise to an old one, and its bias is 0 unless all are sampled."""
         if parameter == "weight" and len(transfer.index) == 2:
             return super().first_values(name, layer, parameter, transfer)
         if parameter == "bias" and name.startswith("linear") and name not in self._built.axes and not self.init_layers:
             return layer.initial["bias"](transfer.shape, self.generator())
         if parameter == "bias":
             return torch.zeros(transfer.shape)
-        values = layer.initial[parameter](transfer.shape, torch.Generator())  # these draw nothing
+        values = layer.initial[parameter](transfer.shape, torch.Generator())  # uses no random numbers
         if parameter == "weight_sigma" and self.fresh == "preserve" and self._built.axes:
             values[:, torch.as_tensor(transfer.index[1] < 0)] = 0
         return values
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., I] -> [..., O], one input [I] -> [1, O]; a numpy array is converted."""
+        """Map x [..., I] -> [..., O], one input [I] -> [1, O]; a numpy array is converted."""
         if not isinstance(x, Tensor):
             x = torch.as_tensor(x, dtype=self._like().dtype, device=self._like().device)
         return cast(Tensor, self.model(x if x.dim() > 1 else x.unsqueeze(0)))
@@ -138,7 +137,7 @@ class EvolvableMLP(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def add_layer(self) -> dict[str, int]:
-        """Put a hidden layer of the last width before the output layer; exact after ReLU without LayerNorm."""
+        """Insert a hidden layer of the last width before the output layer; exact after ReLU without LayerNorm."""
         if not self.can_apply("add_layer"):
             return Refused()
         depth, width = len(self.hidden_size), self.hidden_size[-1]
@@ -152,13 +151,13 @@ class EvolvableMLP(LayeredModule):
 
     @mutation(MutationType.LAYER)
     def remove_layer(self) -> dict[str, int]:
-        """Take the last hidden layer out; the output layer is refitted to the features below it."""
+        """Remove the last hidden layer; the output layer is refitted to the features below it."""
         if not self.can_apply("remove_layer"):
             return Refused()
         depth = len(self.hidden_size)
         old, new = self.hidden_size[-1], self.hidden_size[-2] if depth > 1 else self.num_inputs
         self._change.groups[FEATURES] = leading(old, new)
-        if self.fresh == "preserve":  # the features are others now, but the weights start from the leading ones
+        if self.fresh == "preserve":  # the features differ, but the weights start from the leading ones
             before = self._linear("output").weight.detach()
             block = leading_block(before.shape, (self.num_outputs, new))
             start = block.apply(before, before.new_zeros(block.shape))
@@ -173,8 +172,8 @@ class EvolvableMLP(LayeredModule):
         """Widen one hidden layer; exact without LayerNorm (new units feed zero weights).
 
         Args:
-            hidden_layer: number of the layer, drawn if None; beyond the last means the last.
-            numb_new_nodes: drawn from 16, 32, 64 if None.
+            hidden_layer: number of the layer, sampled if None; beyond the last means the last.
+            numb_new_nodes: sampled from 16, 32, 64 if None.
 
         Returns:
             {"hidden_layer": number, "numb_new_nodes": units added}; 0 if the limit left no room.
@@ -188,10 +187,10 @@ class EvolvableMLP(LayeredModule):
 
     @mutation(MutationType.NODE)
     def remove_node(self, hidden_layer: int | None = None, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take the least important units out of one hidden layer and refit the layer above.
+        """Remove the least important units of one hidden layer and refit the following layer.
 
         Importance of a unit is its mean |activation| over the probe inputs times the norm of its outgoing weights;
-        without probe inputs the norm of its incoming weights stands for the activation and nothing is refitted.
+        without probe inputs the norm of its incoming weights replaces the activation and nothing is refitted.
         Arguments and result as `add_node`.
         """
         layer, count = drawn_step(
@@ -204,8 +203,8 @@ class EvolvableMLP(LayeredModule):
         return {"hidden_layer": layer, "numb_new_nodes": count}
 
     def change_activation(self, activation: str, output: bool = False) -> None:
-        """With probe inputs every layer above a changed activation is refitted to give what it gave before; without
-        them the weights stay."""
+        """Change the activation. With probe inputs every layer after a changed activation is refitted to its previous
+        output; otherwise the weights are unchanged."""
         known_activation(activation, hidden=True)
         targets = self.preactivations()
         self.activation = activation
@@ -225,12 +224,12 @@ class EvolvableMLP(LayeredModule):
         return list(self.hidden_size)
 
     def reset_noise(self) -> None:
-        """Draw the noise of noisy layers anew."""
+        """Resample the noise of noisy layers."""
         for layer in layers.noisy_layers(self):
             layer.reset_noise(self.generator())
 
     def dense_stack(self) -> DenseStack | None:
-        """Layers and live parameters, or None if a hook or a subclass adds to them."""
+        """Return layers and parameters, or None if a hook or a subclass adds to them."""
         if type(self).forward is not EvolvableMLP.forward or not is_untouched(self):
             return None
         dense_layers, parameters, noise = [], [], []
@@ -257,11 +256,11 @@ class EvolvableMLP(LayeredModule):
             return None
         return DenseStack(tuple(dense_layers), tuple(parameters), tuple(noise))
 
-    # -- what the network does, layer by layer, without hooks and without noise ------------------------------------
+    # -- forward computation layer by layer, without hooks and noise -----------------------------------------------
 
     @torch.no_grad()
     def features(self, number: int, x: Tensor) -> Tensor:
-        """Inputs of the linear map `number` (0 = first, depth = output layer) for inputs x [B, I]."""
+        """Return the inputs of the linear map `number` (0 = first, depth = output layer) for inputs x [B, I]."""
         x = x.to(self._like())
         for label in self._labels()[:number]:
             linear = self._linear(label)
@@ -270,13 +269,13 @@ class EvolvableMLP(LayeredModule):
 
     @torch.no_grad()
     def preactivation(self, number: int, x: Tensor) -> Tensor:
-        """Output of the linear map `number`, before normalisation and activation, for inputs x [B, I]."""
+        """Return the output of the linear map `number`, before normalisation and activation, for inputs x [B, I]."""
         linear = self._linear(self._labels()[number])
         return dense(self.features(number, x), linear.weight, linear.bias)
 
     @torch.no_grad()
     def importance(self, layer: int) -> Tensor:
-        """How much each unit of hidden layer `layer` matters to the layer above [H]."""
+        """Return the importance of each unit of hidden layer `layer` for the following layer [H]."""
         below, above = (self._linear(label) for label in self._labels()[layer : layer + 2])
         if self.probe_inputs is None:
             strength = below.weight.norm(dim=1)
@@ -286,30 +285,30 @@ class EvolvableMLP(LayeredModule):
 
     @torch.no_grad()
     def input_importance(self) -> Tensor:
-        """How much each input matters to the first layer [I]; by the norm of its weights without probe inputs."""
+        """Return the importance of each input for the first layer [I]; the norm of its weights without probe inputs."""
         weight: Tensor = self._linear(self._labels()[0]).weight.norm(dim=0)
         return weight if self.probe_inputs is None else weight * self.probe_inputs.to(weight).abs().mean(0)
 
     @torch.no_grad()
     def refit_layer(self, number: int, features: Tensor, target: Tensor) -> None:
-        """Refit the linear map `number`, in place, to give `target` [B, O] from `features` [B, I]."""
+        """Refit the linear map `number`, in place, to produce `target` [B, O] from `features` [B, I]."""
         refit_in_place(self._linear(self._labels()[number]), features, target)
 
     def preactivations(self) -> list[Tensor]:
-        """Outputs of every linear map for the probe inputs; none without probe inputs or with random freshness."""
+        """Return outputs of every linear map for the probe inputs; empty without them or with random freshness."""
         if self.probe_inputs is None or self.fresh == "random":
             return []
         return [self.preactivation(k, self.probe_inputs) for k in range(len(self._labels()))]
 
     def refit_all(self, targets: list[Tensor], start: int) -> None:
-        """Refit the linear maps from `start` on, in turn, to what `preactivations` returned before a change."""
+        """Refit the linear maps from `start` on, in turn, to the `preactivations` before a change."""
         for number in range(start, len(targets)):
             assert self.probe_inputs is not None
             self.refit_layer(number, self.features(number, self.probe_inputs), targets[number])
 
     @torch.no_grad()
     def settle(self, change: Change) -> None:
-        """Refit the layer that the change names; with an inserted one, find the mildest near-identity first."""
+        """Refit the layer of the change; with an inserted one, find the mildest near-identity first."""
         target, self.last_refit = change.target, True
         if target is None or self.probe_inputs is None:
             return
@@ -353,7 +352,7 @@ class EvolvableMLP(LayeredModule):
         return cast(Tensor, act(x if norm is None else norm(x)))
 
     def _move_units(self, layer: int, index: Index) -> None:
-        """Change the units of a hidden layer, and how the layer above reads them."""
+        """Change the units of a hidden layer, and the matching inputs of the following layer."""
         is_last = layer == len(self.hidden_size) - 1
         self._change.groups |= {str(layer): index} | ({FEATURES: index} if is_last else {})
         exact = bool((index >= 0).sum() == self.hidden_size[layer]) and not self.layer_norm

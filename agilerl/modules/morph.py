@@ -1,4 +1,4 @@
-"""How the entries of a tensor move when a network changes shape: the same rule for weights, targets and moments."""
+"""Mapping of tensor entries when a network changes shape: the same rule for weights, targets and moments."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 
 Index = NDArray[np.int64]
 FRESH = -1
-WIDE = 1024  # features; beyond that `refit` solves for the rows
+WIDE = 1024  # features; beyond that `refit` solves in row space
 
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """Where each entry of a changed parameter comes from.
+    """Origin of each entry of a changed parameter.
 
     Attributes:
-        index: per dimension, int64 [new size]: the old position of each new position, or -1 where it is fresh. An
+        index: per dimension, int64 [new size]: the old position of each new position, or -1 if it is fresh. An
             entry is old only if it is old in every dimension.
     """
 
@@ -32,12 +32,12 @@ class Transfer:
         return tuple(len(i) for i in self.index)
 
     def apply(self, old: Tensor | None, fresh: Tensor) -> Tensor:
-        """A new tensor: old entries moved to their new places, all others from `fresh`.
+        """Return a new tensor: old entries moved to their new places, all others from `fresh`.
 
         Args:
-            old: the tensor before the change; None where the parameter did not exist.
+            old: the tensor before the change; None if the parameter did not exist.
             fresh: values of the new shape: new weights for a weight, the evaluation network's values for a target,
-                zeros for an optimiser's moment. Not changed.
+                zeros for an optimiser's moment. Not modified.
         """
         if tuple(fresh.shape) != self.shape:
             raise ValueError(f"fresh values must have shape {self.shape}; got {tuple(fresh.shape)}")
@@ -53,50 +53,50 @@ class Transfer:
 
 
 def same(size: int) -> Index:
-    """Every position stays."""
+    """Keep every position."""
     return np.arange(size, dtype=np.int64)
 
 
 def fresh(size: int) -> Index:
-    """Every position is new."""
+    """Make every position new."""
     return np.full(size, FRESH, dtype=np.int64)
 
 
 def grown(size: int, count: int) -> Index:
-    """`count` new positions after `size` old ones."""
+    """Append `count` new positions to `size` old ones."""
     return np.concatenate([same(size), fresh(count)])
 
 
 def without(size: int, removed: Iterable[int]) -> Index:
-    """The positions that are left, in order, after `removed` are taken out of `size`."""
+    """Keep the remaining positions, in order, after removing `removed` from `size`."""
     return np.setdiff1d(same(size), np.fromiter(removed, dtype=np.int64))
 
 
 def leading(old_size: int, new_size: int) -> Index:
-    """The overlapping leading block is old, the rest fresh: how the published library carries weights."""
+    """Keep the overlapping leading block, as in the published library; the rest is fresh."""
     return np.where(same(new_size) < old_size, same(new_size), FRESH)
 
 
 def leading_block(old_shape: Sequence[int], new_shape: Sequence[int]) -> Transfer:
-    """The overlapping leading hyper-rectangle of a tensor."""
+    """Keep the overlapping leading hyper-rectangle of a tensor."""
     return Transfer(tuple(leading(o, n) for o, n in zip(old_shape, new_shape, strict=True)))
 
 
 def prefixed(prefix: str, transfers: Mapping[str, Transfer]) -> dict[str, Transfer]:
-    """The same transfers under the names that a parent module gives them."""
+    """Rename the transfers with a parent module's prefix."""
     return {f"{prefix}.{name}": transfer for name, transfer in transfers.items()}
 
 
 def refit(features: Tensor, target: Tensor, weight: Tensor, bias: Tensor, ridge: float = 1e-4) -> tuple[Tensor, Tensor]:
-    """Weights that reproduce `target` from changed features: least squares with a ridge towards the given weights.
+    """Return weights that reproduce `target` from changed features: least squares with a ridge towards given weights.
 
-    min over (W, b) of |ΦWᵀ + b − Z|² + λ·|W − W₀|², λ = `ridge` · mean diagonal of the centred ΦᵀΦ. Where the
-    given weights already fit exactly they come back unchanged (to rounding). With many more features than rows the
-    same solution is found in the space of the rows (the two forms of ridge regression are equal).
+    min over (W, b) of |ΦWᵀ + b − Z|² + λ·|W − W₀|², λ = `ridge` · mean diagonal of the centred ΦᵀΦ. If the given
+    weights already fit exactly they are returned unchanged (up to rounding). With many more features than rows the same
+    solution is computed in row space (the two forms of ridge regression are equal).
 
     Args:
-        features: [B, I] what the layer sees now; target: [B, O] what it gave before.
-        weight: [O, I] and bias: [O], the weights W₀ to stay near to.
+        features: [B, I] current inputs of the layer; target: [B, O] its previous outputs.
+        weight: [O, I] and bias: [O], the weights W₀ to stay close to.
 
     Returns:
         (weight [O, I], bias [O]) in the dtype of `weight`; solved in float64.
@@ -119,14 +119,13 @@ def refit(features: Tensor, target: Tensor, weight: Tensor, bias: Tensor, ridge:
     return (base + change).to(weight), new_bias.to(bias)
 
 
-RIDGES = (1e-4, 1e-2, 1.0, 100.0)  # the last one moves the bias and little else
+RIDGES = (1e-4, 1e-2, 1.0, 100.0)  # the last one changes little but the bias
 
 
 def best_ridge(features: Tensor, target: Tensor, weight: Tensor, bias: Tensor) -> float:
-    """The ridge for `refit` that fits the second half of the rows best when the first half is refitted.
+    """Select the ridge for `refit` that fits the second half of the rows best after refitting on the first half.
 
-    With about as many features as rows a weak ridge fits the rows and ruins everything else; a flattened image has
-    that many. Arguments as `refit`.
+    With about as many features as rows, as for a flattened image, a weak ridge overfits the rows. Arguments as `refit`.
     """
     half = len(features) // 2
     if half < 2:

@@ -1,4 +1,4 @@
-"""The evolvable network for observations of several parts."""
+"""Evolvable network for observations with several parts."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ RUN_BY = (
     "output_features",
     "finish",
     "_inputs",
-)  # a class that replaces one of these is more than its parts
+)  # a class that overrides one of these is more than its parts
 
 
 class EvolvableMultiInput(LayeredModule):
-    """One feature network per part of a Dict or Tuple space, side by side, then one dense layer.
+    """One feature network per part of a Dict or Tuple space, in parallel, then one dense layer.
 
-    Images get an `EvolvableCNN`, parts with parts of their own an `EvolvableMultiInput`, everything else an
-    `EvolvableMLP`; they are `feature_net.<key>`, and so are their mutations. Each gives `latent_dim` features, which
-    pass through the activation. A key that cannot name a module (it holds a dot, or is an attribute of torch's) gets
-    underscores. Growth is exact where that of the parts is.
+    Images get an `EvolvableCNN`, nested spaces an `EvolvableMultiInput`, everything else an `EvolvableMLP`; they and
+    their mutations are named `feature_net.<key>`. Each outputs `latent_dim` features, followed by the activation. In a
+    key that cannot name a module (it contains a dot, or is an attribute of torch's) characters are replaced by
+    underscores. Growth is exact if that of the parts is.
 
     Args:
         observation_space: Dict or Tuple; images channels first.
         num_outputs: width of the output.
         latent_dim: features of each part.
-        vector_space_mlp: join all vectors and give them to one `vector_mlp`.
+        vector_space_mlp: concatenate all vectors and pass them to one `vector_mlp`.
         cnn_config, mlp_config: constructor arguments of the parts, as dict or net config.
-        init_dicts: constructor arguments by name of the part, over those; what evolution has made of each.
+        init_dicts: constructor arguments by name of the part, which override those: the evolved architecture.
         activation, output_activation: of the parts' features, and of the output.
         min_latent_dim, max_latent_dim: limits of the mutations, inclusive.
-        lstm_config: published; None is all that there is.
+        lstm_config: published; only None is supported.
     """
 
     ranges: ClassVar = {"latent_node": Range("latent_dim", "latent_dim", LATENT_STEPS)}
@@ -98,7 +98,7 @@ class EvolvableMultiInput(LayeredModule):
             self.vector_mlp = self._make_mlp(width, dict(given.pop(VECTOR_MLP, {})), own[-1])
         if given:
             raise ConfigError(unknown_name("part in init_dicts", str(next(iter(given))), self._part_modules()))
-        self.rng = self.rng  # one source of draws for all parts
+        self.rng = self.rng  # one generator for all parts
         self.build()
 
     def _make_part(self, space: spaces.Space[Any], config: dict[str, Any], seed: int) -> Any:
@@ -120,18 +120,18 @@ class EvolvableMultiInput(LayeredModule):
         return cls(inputs, self.latent_dim, **{**activations, **config}, device=self._device, random_seed=seed)
 
     def _part_modules(self) -> dict[str, Any]:
-        """The networks of all parts by name, in the order in which their features stand side by side."""
+        """Return the networks of all parts by name, in the order of their concatenated features."""
         found: dict[str, Any] = dict(self.feature_net.items())
         return {**found, VECTOR_MLP: self.vector_mlp} if self.vector_keys else found
 
     def layers(self) -> dict[str, Layer]:
-        """`linear_output` over the features of all parts."""
+        """Return `linear_output` over the features of all parts."""
         width = len(self._part_modules()) * self.latent_dim
         output = linear((("output", self.num_outputs),), (("features", width),), orthogonal(2**0.5))
         return {OUTPUT: output, "act_output": activation_layer(self.output_activation, hidden=False)}
 
     def _inputs(self, x: Any) -> dict[str, Any]:
-        """Name of the part -> its input."""
+        """Return name of the part -> its input."""
         missing = [key for key in (*self.part_names, *self.vector_keys) if key not in x.keys()]  # noqa: SIM118
         if missing:
             raise ShapeError(f"{self.name} got an observation without {missing}; it has {sorted(x.keys())}")
@@ -141,31 +141,31 @@ class EvolvableMultiInput(LayeredModule):
         return found
 
     def output_features(self, x: Any) -> Tensor:
-        """Features of all parts side by side [..., parts * latent_dim]."""
+        """Return the concatenated features of all parts [..., parts * latent_dim]."""
         inputs = self._inputs(x)
         return torch.cat([module(inputs[name]) for name, module in self._part_modules().items()], dim=-1)
 
     def forward(self, x: Mapping[str, Any]) -> Tensor:
-        """Parts by key, [..., I] (one-hot where they are discrete) or [..., C, H, W] -> [..., O]."""
+        """Map parts by key, [..., I] (one-hot if discrete) or [..., C, H, W] -> [..., O]."""
         return self.finish(self.output_features(x))
 
-    # -- as dense stacks, where every part of the space is a vector once encoded ---------------------------------------
+    # -- as dense stacks, if all encoded parts of the space are vectors ------------------------------------------------
 
     def flat(self, x: Mapping[str, Any]) -> Tensor:
-        """The parts' inputs side by side [..., I], in the order of the parts: what `features_by` takes."""
+        """Concatenate the parts' inputs [..., I], in the order of the parts: the input of `features_by`."""
         inputs, modules = self._inputs(x), self._part_modules()
         own = [m.flat(inputs[n]) if isinstance(m, EvolvableMultiInput) else inputs[n] for n, m in modules.items()]
         return torch.cat(own, dim=-1)
 
     @property
     def flat_width(self) -> int:
-        """Inputs of all parts together."""
+        """Number of inputs of all parts."""
         modules = self._part_modules().values()
         return sum(m.flat_width if isinstance(m, EvolvableMultiInput) else m.num_inputs for m in modules)
 
     def dense_parts(self, path: str = "") -> dict[str, DenseStack] | None:
-        """The stack of each part by its name, and of the output layer by `OUTPUT`, which come in the order in which
-        they run; None where one is more than dense layers, as an image's is."""
+        """Return the stack of each part by its name, and of the output layer by `OUTPUT`, in execution order; None if
+        one contains more than dense layers, as for images."""
         if any(getattr(type(self), name) is not getattr(EvolvableMultiInput, name) for name in RUN_BY):
             return None
         found: dict[str, DenseStack] = {}
@@ -184,7 +184,7 @@ class EvolvableMultiInput(LayeredModule):
         return {**found, f"{path}{OUTPUT}": DenseStack((layer,), (parameters,))}
 
     def features_by(self, parts: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor, path: str = "") -> Tensor:
-        """What `forward` gives, from flat inputs [..., I] and what runs each of `dense_parts`."""
+        """Compute `forward` from flat inputs [..., I] and the functions of `dense_parts`."""
         start, features = 0, []
         for name, module in self._part_modules().items():
             inside = isinstance(module, EvolvableMultiInput)
@@ -194,7 +194,7 @@ class EvolvableMultiInput(LayeredModule):
         return parts[f"{path}{OUTPUT}"](torch.cat(features, dim=-1))
 
     def probe(self, inputs: Any) -> None:
-        """Remember inputs by key [B, ...], here and in the parts; None forgets them."""
+        """Store inputs by key [B, ...], here and in the parts; None clears them."""
         super().probe(inputs)
         given = None if inputs is None else self._inputs(self.probe_inputs)
         for name, module in self._part_modules().items():
@@ -221,7 +221,7 @@ class EvolvableMultiInput(LayeredModule):
 
     @mutation(MutationType.NODE)
     def remove_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take the least important features out of every part and refit the output layer. As `add_latent_node`."""
+        """Remove the least important features of every part and refit the output layer. See `add_latent_node`."""
         count = self.drawn("latent_node", numb_new_nodes, -1)
         if count == 0:
             return Refused(numb_new_nodes=0)
@@ -231,7 +231,7 @@ class EvolvableMultiInput(LayeredModule):
         return {"numb_new_nodes": count}
 
     def recreate_network(self, **kwargs: Any) -> None:
-        """As every layered module; the parts change the width of their features first."""
+        """Rebuild the layers; the parts change the width of their features first."""
         pending, self._latent_index = self._latent_index, {}
         modules = self._part_modules()
         for name, index in pending.items():
@@ -242,7 +242,7 @@ class EvolvableMultiInput(LayeredModule):
             self.last_transfer |= prefixed(path, modules[name].last_transfer)
 
     def set_activation(self, activation: str) -> None:
-        """That of the parts and of their features."""
+        """Set the activation of the parts and of their features."""
         for module in self._part_modules().values():
             module.change_activation(activation, output=True)
         self.activation = activation
@@ -255,7 +255,7 @@ class EvolvableMultiInput(LayeredModule):
 
     @torch.no_grad()
     def _importance(self) -> Tensor:
-        """How much each feature of each part matters to the output layer [parts, latent_dim]."""
+        """Return the importance of each feature of each part for the output layer [parts, latent_dim]."""
         output: Any = self.model[OUTPUT]
         strength: Tensor = output.weight.norm(dim=0)
         if self.probe_inputs is not None:
@@ -264,7 +264,7 @@ class EvolvableMultiInput(LayeredModule):
 
 
 def _module_name(holder: ModuleDict, key: str) -> str:
-    """The key as the name of a module of `holder`: without dots, and not an attribute that it has already."""
+    """Return the key as a module name for `holder`: without dots, and different from its attributes."""
     name = key.replace(".", "_") or "_"
     while hasattr(holder, name) or name == VECTOR_MLP:
         name += "_"

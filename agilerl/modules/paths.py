@@ -9,13 +9,13 @@ from torch import nn
 
 
 def resolve(owner: Any, path: str) -> Any:
-    """What `path` names: an attribute of `owner`, or further down an attribute or an entry, part by part.
+    """Resolve `path` to an attribute of `owner`, or part by part to an attribute or entry further down.
 
-    Names of entries may have dots themselves ("actors.bot.0"): an attribute or an entry that is called as the whole
-    rest of the path comes first, then the longest entry that begins it.
+    Names of entries may contain dots ("actors.bot.0"): an attribute or entry named like the whole remaining path takes
+    precedence, then the longest entry that is a prefix of it.
 
     Raises:
-        AttributeError, KeyError: there is no such part.
+        AttributeError, KeyError: no such part.
     """
     if isinstance(owner, Mapping | nn.ModuleDict):
         keys = [key for key in owner if path == key or path.startswith(f"{key}.")]

@@ -1,4 +1,4 @@
-"""The evolvable residual network for images."""
+"""Evolvable residual network for images."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from agilerl.modules.layers import Axis, Layer, activation_layer, convolution, l
 
 CHANNEL_STEPS = (8, 16, 32)
 GAIN = 2**0.5
-LAST_GAIN = 0.5  # of a block's last convolution: each block then adds little to the variance of the trunk
+LAST_GAIN = 0.5  # of a block's last convolution: each block then adds little variance to the trunk
 
 
 class EvolvableResNet(ResidualModule):
-    """A convolution, residual blocks, and one dense layer, whose blocks and channels evolve.
+    """A convolution, residual blocks, and one dense layer, with evolving blocks and channels.
 
-    A block is z ← z + conv(act(conv(act(z)))) with kernels of 3 x 3 and as many channels as the trunk: the
-    pre-activation order of He et al. 2016 (arXiv:1603.05027, figure 4e) without normalisation, as in the residual
-    blocks of IMPALA (Espeholt et al. 2018, arXiv:1802.01561, figure 3). Growth is exact: a new block ends in zeros, a
-    new channel is read by none of the old ones.
+    A block is z ← z + conv(act(conv(act(z)))) with 3 x 3 kernels and as many channels as the trunk: the pre-activation
+    order of He et al. 2016 (arXiv:1603.05027, figure 4e) without normalisation, as in the residual blocks of IMPALA
+    (Espeholt et al. 2018, arXiv:1802.01561, figure 3). Growth is exact: a new block ends in zeros, and old channels do
+    not read new ones.
 
     Args:
         input_shape: (channels, height, width). num_outputs: width of the output.
@@ -64,12 +64,12 @@ class EvolvableResNet(ResidualModule):
 
     @property
     def geometry(self) -> ConvGeometry:
-        """Of the first convolution; the blocks keep its size."""
+        """Geometry of the first convolution; the blocks keep its size."""
         kernel, stride = (self.kernel_size,) * 2, (self.stride_size,) * 2
         return ConvGeometry(tuple(self.input_shape[1:]), (kernel,), (stride,), ((0, 0),))
 
     def layers(self) -> dict[str, Layer]:
-        """`conv_input`; per block `act_0`, `conv_0`, `act_1`, `conv_1`; `act_features`, `linear_output`."""
+        """Return `conv_input`; per block `act_0`, `conv_0`, `act_1`, `conv_1`; `act_features`, `linear_output`."""
         trunk: Axis = (("channels", self.channel_size),)
         stem = self.geometry
         taps = stem.kernels[0], stem.strides[0], stem.paddings[0]
@@ -88,7 +88,7 @@ class EvolvableResNet(ResidualModule):
         return found
 
     def output_features(self, x: Any) -> Tensor:
-        """Channels and pixels of the trunk after its last activation, side by side [B, F]."""
+        """Return the flattened trunk after its last activation [B, F]."""
         return cast(Tensor, self.model["act_features"](self.after_blocks(x))).flatten(1)
 
     def inside(self, block: int, z: Tensor) -> Tensor:
@@ -96,13 +96,13 @@ class EvolvableResNet(ResidualModule):
         return cast(Tensor, self.model[f"block_{block}_act_1"](y))
 
     def forward(self, x: Any) -> Tensor:
-        """Images [..., C, H, W] -> [..., O]; one image gives [1, O]."""
+        """Map images [..., C, H, W] -> [..., O]; one image gives [1, O]."""
         x = self.as_input(x)
         lead = x.shape[:-3] or (1,)
         return self.finish(self.output_features(x.reshape(-1, *self.input_shape))).reshape(*lead, self.num_outputs)
 
     def probe(self, inputs: Any) -> None:
-        """Remember the first images [B, ...], as many as memory allows; None forgets them."""
+        """Store the first images [B, ...], as many as memory allows; None clears them."""
         height, width = self.geometry.sizes[0]
         count = probe_count((2 * self.num_blocks + 1) * self.channel_size * height * width)
         super().probe(None if inputs is None else inputs[:count])
@@ -119,7 +119,7 @@ class EvolvableResNet(ResidualModule):
 
     @mutation(MutationType.NODE)
     def remove_channel(self, numb_new_channels: int | None = None) -> dict[str, int]:
-        """Take channels out of the trunk and out of every block, see `narrow`. Argument and result as `add_channel`."""
+        """Remove channels from the trunk and from every block, see `narrow`. Argument and result as `add_channel`."""
         count = self.narrow("channel", numb_new_channels)
         return {"numb_new_channels": count} if count else Refused(numb_new_channels=0)
 
@@ -132,7 +132,7 @@ class EvolvableResNet(ResidualModule):
         if self.probe_inputs is None:
             return [sum((norms[f"block_{k}_conv_0"] for k in blocks), norms[OUTPUT]), *inner]
         z, trunk = self.model["conv_input"](self.as_input(self.probe_inputs)), torch.zeros_like(norms[OUTPUT])
-        for k in blocks:  # a channel counts where it is read: it may be silent at the end and loud in a block
+        for k in blocks:  # measured where a channel is read: it may be inactive at the end but active in a block
             trunk = trunk + norms[f"block_{k}_conv_0"] * _size(self.model[f"block_{k}_act_0"](z))
             hidden = self.inside(k, z)
             inner[k] = inner[k] * _size(hidden)
@@ -141,5 +141,5 @@ class EvolvableResNet(ResidualModule):
 
 
 def _size(maps: Tensor) -> Tensor:
-    """Mean |activation| of each channel [C] over images and pixels [B, C, H, W]."""
+    """Return the mean |activation| of each channel [C] over images and pixels [B, C, H, W]."""
     return maps.abs().mean((0, 2, 3))

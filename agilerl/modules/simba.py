@@ -1,4 +1,4 @@
-"""The evolvable SimBa network: residual blocks under LayerNorm (Lee et al. 2024, arXiv:2410.09754)."""
+"""Evolvable SimBa network: residual blocks with LayerNorm (Lee et al. 2024, arXiv:2410.09754)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ EPS_TIMES_WIDTH = 128e-5  # 1e-5 at the default width; see `norm_eps`
 class EvolvableSimBa(ResidualModule):
     """SimBa (section 4 of the paper): z = W x; z ← z + MLP(LayerNorm(z)) for every block; output = V LayerNorm(z).
 
-    A block's MLP is `scale_factor` times as wide as the trunk. The running normalisation of observations that the
-    paper puts first is a wrapper here, not a part of the network.
+    A block's MLP is `scale_factor` times as wide as the trunk. The paper's running normalisation of observations is a
+    wrapper here, not part of the network.
 
     Growth is exact. A new block starts with a zero last layer. A new trunk unit starts as the mean of the old ones:
-    LayerNorm's mean stays, its variance shrinks by old width / new width, and its weights and epsilon take that out.
+    LayerNorm's mean is unchanged, its variance shrinks by old width / new width, and its weights and epsilon
+    compensate.
 
     Args:
         num_inputs, num_outputs: widths of input and output.
@@ -33,8 +34,8 @@ class EvolvableSimBa(ResidualModule):
         num_blocks: residual blocks.
         scale_factor: width of a block / width of the trunk.
         activation: inside the blocks. output_activation: name, or None for the identity.
-        min_blocks, max_blocks, min_mlp_nodes, max_mlp_nodes: limits of the mutations, inclusive; they do not bind the
-            start.
+        min_blocks, max_blocks, min_mlp_nodes, max_mlp_nodes: limits of the mutations, inclusive; they do not apply to
+            the initial sizes.
     """
 
     ranges: ClassVar = {"block": Range("num_blocks", "blocks"), "node": Range("hidden_size", "mlp_nodes", NODE_STEPS)}
@@ -61,11 +62,11 @@ class EvolvableSimBa(ResidualModule):
 
     @property
     def norm_eps(self) -> float:
-        """Epsilon of every LayerNorm: falls with the width, so that growth can be exact (`add_node`)."""
+        """Epsilon of every LayerNorm; decreases with the width, so that growth can be exact (`add_node`)."""
         return EPS_TIMES_WIDTH / self.hidden_size
 
     def layers(self) -> dict[str, Layer]:
-        """`linear_input`; per block `norm`, `linear_0`, `act`, `linear_1`; `norm_output`, `linear_output`."""
+        """Return `linear_input`; per block `norm`, `linear_0`, `act`, `linear_1`; `norm_output`, `linear_output`."""
         trunk = (("hidden", self.hidden_size),)
         found = {"linear_input": linear(trunk, (("input", self.num_inputs),), orthogonal(1.0))}
         for k in range(self.num_blocks):
@@ -80,11 +81,11 @@ class EvolvableSimBa(ResidualModule):
         return found
 
     def output_features(self, x: Tensor) -> Tensor:
-        """LayerNorm of the trunk after the last block [..., H]."""
+        """Return the LayerNorm of the trunk after the last block [..., H]."""
         return cast(Tensor, self.model["norm_output"](self.after_blocks(x)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., I] -> [..., O], one input [I] -> [1, O]."""
+        """Map x [..., I] -> [..., O], one input [I] -> [1, O]."""
         x = self.as_input(x)
         return self.finish(self.output_features(x if x.dim() > 1 else x.unsqueeze(0)))
 
@@ -110,12 +111,12 @@ class EvolvableSimBa(ResidualModule):
 
     @mutation(MutationType.NODE)
     def remove_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take units out of the trunk and out of every block, see `narrow`. Argument and result as `add_node`."""
+        """Remove units from the trunk and from every block, see `narrow`. Argument and result as `add_node`."""
         count = self.narrow("node", numb_new_nodes)
         return {"numb_new_nodes": count} if count else Refused(numb_new_nodes=0)
 
     def recreate_network(self, **kwargs: Any) -> None:
-        """As every layered module; then the LayerNorms of a grown trunk take out the change of the variance."""
+        """Rebuild the layers; then the LayerNorms of a grown trunk compensate the change of the variance."""
         index = self._change.groups.get("hidden", same(self.hidden_size))
         old = int((index >= 0).sum())
         super().recreate_network(**kwargs)
@@ -125,11 +126,11 @@ class EvolvableSimBa(ResidualModule):
                     if "norm" in name:
                         norm: Any = layer
                         norm.weight[:old] *= (old / self.hidden_size) ** 0.5
-            self.last_refit = True  # entries that were kept have changed
+            self.last_refit = True  # kept entries have changed
 
     @torch.no_grad()
     def _start_at_the_mean(self, width: int, count: int) -> None:
-        """New trunk units are the mean of the old ones; what reads them is random, for LayerNorm gives them zero."""
+        """Set new trunk units to the mean of the old ones; LayerNorm maps them to 0, so their readers are random."""
         initial, total, wide = self._change.initial, width + count, self.scale_factor * width
         writers = [("linear_input", self.num_inputs, self.num_inputs)]
         writers += [(f"block_{k}_linear_1", wide, self.scale_factor * total) for k in range(self.num_blocks)]

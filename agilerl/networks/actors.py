@@ -1,4 +1,4 @@
-"""Policies: deterministic ones for continuous actions, stochastic ones for every space, also with a state value."""
+"""Policies: deterministic for continuous actions, stochastic for every space, optionally with a state value."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ OUTPUT_BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 def get_output_bounds(activation: str) -> tuple[float, float]:
-    """Lowest and highest output of an activation.
-    Raises ConfigError: the activation is unknown or its range is not bounded."""
+    """Return the lowest and highest output of an activation.
+    Raises ConfigError: the activation is unknown or unbounded."""
     if activation not in OUTPUT_BOUNDS:
         raise ConfigError(unknown_name("bounded output activation", str(activation), OUTPUT_BOUNDS))
     return OUTPUT_BOUNDS[activation]
 
 
 def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "Tanh") -> Any:
-    """Actions from the range of `output_activation` to [low, high], by one affine map per component.
+    """Rescale actions from the range of `output_activation` to [low, high], by one affine map per component.
 
     Args:
-        action: [..., A] numpy or torch, as the result is, which has the dtype of the bounds. What lies outside of the
-            range lands outside of the bounds. Integers are the nearest ones.
-        low, high: [A]; a component with an infinite bound keeps its value.
-        output_activation: whose range `action` is in.
+        action: [..., A] numpy or torch; the result has the same type, and the dtype of the bounds. Values outside of
+            the range map outside of the bounds. Integers are rounded.
+        low, high: [A]; a component with an infinite bound is unchanged.
+        output_activation: activation that defines the range of `action`.
     """
     lowest, highest = get_output_bounds(output_activation)
     bounds = [np.asarray(b.detach().cpu() if isinstance(b, Tensor) else b) for b in (low, high)]
     dtype = torch.from_numpy(np.empty(0, bounds[0].dtype)).dtype
-    # float64 inside: high - low overflows float32 for the widest boxes.
+    # float64 internally: high - low overflows float32 for the widest boxes.
     bottom, top = (np.asarray(b, np.float64) for b in bounds)
     finite = np.isfinite(bottom) & np.isfinite(top)
     bottom, width = np.where(finite, bottom, 0.0), np.where(finite, top, 1.0) - np.where(finite, bottom, 0.0)
@@ -63,14 +63,14 @@ def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "T
 
 
 def box_action(action: np.ndarray, low: np.ndarray, high: np.ndarray, kind: ActionDistribution) -> np.ndarray:
-    """Actions of a Box as its environment takes them: at the bounds where squashed, rounded and clipped.
+    """Convert Box actions to the environment's format: rescaled to the bounds if squashed, rounded and clipped.
 
     Args:
-        action: [..., *shape] in units of the space, or in [-1, 1] where squashed.
+        action: [..., *shape] in units of the space, or in [-1, 1] if squashed.
         low, high: [*shape]. kind: their distribution.
 
     Returns:
-        [..., *shape] in the dtype of `action`, or of the bounds where squashed.
+        [..., *shape] in the dtype of `action`, or of the bounds if squashed.
     """
     if kind.kind == "squashed":
         bounds = (low, high) if not kind.rounds else (low.astype(np.float64), high.astype(np.float64))
@@ -83,14 +83,14 @@ class DeterministicActor(EvolvableNetwork):
     """μ(s): observations [..., O] -> raw actions [..., A] in the range of its output activation, [-1, 1] by default.
 
     `rescale_action` maps them to the bounds of the space. Arguments as `EvolvableNetwork`; the head's
-    `output_activation` is Tanh unless another bounded one is given. For Discrete and MultiDiscrete actions it gives
-    logits [..., ΣA], component by component: a choice is their largest one, or a Gumbel-softmax of them.
+    `output_activation` is Tanh unless another bounded one is given. For Discrete and MultiDiscrete actions the output
+    is logits [..., ΣA], component by component: the action is their argmax, or a Gumbel-softmax sample.
 
     Attributes:
-        action_low, action_high: [A] float64 bounds of a Box, flattened; None for choices.
+        action_low, action_high: [A] float64 bounds of a Box, flattened; None for discrete actions.
 
     Raises:
-        AlgorithmError: the action space is of another kind, or has an infinite bound.
+        AlgorithmError: unsupported action space, or an infinite bound.
     """
 
     @takes_options("observation_space", "action_space", *BY_POSITION)
@@ -122,17 +122,17 @@ class DeterministicActor(EvolvableNetwork):
 
     @staticmethod
     def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "Tanh") -> Any:
-        """Raw actions mapped to the bounds of a space; see `rescale_action` of this module."""
+        """Map raw actions to the bounds of a space; see `rescale_action` of this module."""
         return rescale_action(action, low, high, output_activation)
 
     @staticmethod
     def get_output_bounds(activation: str) -> tuple[float, float]:
-        """Lowest and highest output of an activation."""
+        """Return the lowest and highest output of an activation."""
         return get_output_bounds(activation)
 
 
 def check_bounded(space: Any, owner: str) -> None:
-    """AlgorithmError, naming the components, where a bound of the Box is infinite."""
+    """Raise AlgorithmError, naming the components, if a bound of the Box is infinite."""
     open_ended = ~(np.isfinite(space.low) & np.isfinite(space.high))
     if open_ended.any():
         raise AlgorithmError(
@@ -144,23 +144,24 @@ def check_bounded(space: Any, owner: str) -> None:
 class StochasticActor(EvolvableNetwork):
     """π(·|s): observations [..., O] -> raw output [..., raw_size] of the distribution over actions.
 
-    The raw output is mean and log standard deviation for Box (2A), logits for the discrete spaces; `distribution`
-    says how to sample from it. `forward` samples by itself, with numbers from a generator of its own.
+    The raw output is mean and log standard deviation for Box (2A), logits for the discrete spaces; see `distribution`
+    for sampling. `forward` samples with random numbers from the network's own generator.
 
     Args:
-        squash_output: put actions of a Box through tanh; they lie in [-1, 1], `scale_action` maps them to the bounds.
-        log_std_init: log standard deviation of a Box action that the untrained head's bias gives, in the units of
+        squash_output: pass actions of a Box through tanh; they lie in [-1, 1], and `scale_action` maps them to the
+            bounds.
+        log_std_init: initial log standard deviation of a Box action, given by the head's bias, in the units of
             `action_scaling`.
         action_scaling: "bounds": mean and standard deviation of Box actions are in units of half of each component's
             range, around its centre, and integer actions are rounded to the nearest. "none": they are in units of the
-            space, around 0, and integer actions are truncated. Components without two finite bounds are in units of
-            the space either way; so are specifications that do not name it (`from_spec`).
+            space, around 0, and integer actions are truncated. Components without two finite bounds always use units of
+            the space; so do specifications without this key (`from_spec`).
 
-    The other arguments are `EvolvableNetwork`'s.
+    See `EvolvableNetwork` for the other arguments.
     """
 
-    stack_methods = ("output", "extract_features")  # what `output` runs; `forward` samples
-    output = EvolvableNetwork.output  # beside `forward`: it is what engines run
+    stack_methods = ("output", "extract_features")  # used by `output`; `forward` samples
+    output = EvolvableNetwork.output  # besides `forward`: engines run this
 
     @takes_options("observation_space", "action_space", *BY_POSITION[:3])
     def __init__(
@@ -188,7 +189,7 @@ class StochasticActor(EvolvableNetwork):
 
     @property
     def distribution(self) -> ActionDistribution:
-        """What the raw output means."""
+        """Distribution parameterised by the raw output."""
         return self._distribution
 
     @property
@@ -205,7 +206,7 @@ class StochasticActor(EvolvableNetwork):
         self._distribution = distribution_of(self.action_space, self.squash_output, scaling == "bounds")
 
     def spec(self) -> dict[str, Any]:
-        """As of every network; `action_scaling` where it makes a difference."""
+        """Return the specification; includes `action_scaling` if it makes a difference."""
         assert self.action_space is not None
         found = {name: value for name, value in super().spec().items() if name != "action_scaling"}
         is_scaled = self._distribution != distribution_of(self.action_space, self.squash_output)
@@ -213,14 +214,14 @@ class StochasticActor(EvolvableNetwork):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
-        """As of every network; without `action_scaling` actions are in units of the space, as they were before it."""
+        """Build from a specification; without `action_scaling`, as in older ones, actions are in units of the space."""
         own = {name: value for name, value in spec.items() if name != "action_scaling"}
         made = super().from_spec(own, **arguments)
         made.action_scaling = str(spec.get("action_scaling", "none"))
         return made
 
     def forward(self, obs: Any, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """(action [..., *], log probability [...], entropy [...]) of one sample per row.
+        """Return (action [..., *], log probability [...], entropy [...]) of one sample per row.
 
         The entropy of a squashed normal is estimated by −log π of the sample.
 
@@ -228,7 +229,7 @@ class StochasticActor(EvolvableNetwork):
         return self.sampled(self.output(obs), action_mask)
 
     def sampled(self, raw: Tensor, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-        """As `forward`, from the raw output [..., raw_size]."""
+        """Sample as `forward`, from the raw output [..., raw_size]."""
         kind = self.distribution
         mask = None if action_mask is None else torch.as_tensor(np.array(action_mask), device=raw.device)
         own = self.generator()
@@ -244,11 +245,11 @@ class StochasticActor(EvolvableNetwork):
         return action, kind.log_prob(raw, action.detach(), mask), kind.entropy(raw, mask)
 
     def action_log_prob(self, obs: Any, action: Tensor, action_mask: Tensor | None = None) -> Tensor:
-        """log π(action | obs) [...], differentiable in the network's parameters."""
+        """Return log π(action | obs) [...], differentiable in the network's parameters."""
         return self.distribution.log_prob(self.output(obs), action, action_mask)
 
     def scale_action(self, action: Any) -> Any:
-        """Squashed actions [..., A] in [-1, 1] at the bounds of the Box."""
+        """Map squashed actions [..., A] in [-1, 1] to the bounds of the Box."""
         assert isinstance(self.action_space, spaces.Box)
         return rescale_action(action, self.action_space.low.ravel(), self.action_space.high.ravel(), "Tanh")
 
@@ -256,8 +257,8 @@ class StochasticActor(EvolvableNetwork):
 class SharedActorCritic(StochasticActor):
     """π(·|s) and V(s): `output` is the policy's raw output with the value as a last column, [..., raw_size + 1].
 
-    Gradients of both losses add up in the encoder; its mutations are those of policy and value alike. `forward`
-    samples from the policy, as of `StochasticActor`, whose arguments it takes.
+    Gradients of both losses are summed in the encoder; policy and value share its mutations. `forward` samples from the
+    policy. See `StochasticActor` for the arguments.
     """
 
     def build_head(self, num_outputs: int) -> None:
@@ -265,14 +266,14 @@ class SharedActorCritic(StochasticActor):
         self.build_value_head(1)
 
     def combine(self, parts: Mapping[str, Run], *inputs: Any) -> Any:
-        """Raw output and value [..., raw_size + 1] from what runs the parts; see `EvolvableNetwork.combine`."""
+        """Combine the parts to raw output and value [..., raw_size + 1]; see `EvolvableNetwork.combine`."""
         if not isinstance(self.encoder, EvolvableLSTM):
             return _both(parts, self.encode_by(parts, inputs[0]))
         heads: dict[str, Run] = {**parts, OUTPUT: lambda x: _both(parts, parts[FEATURES](x))}
         return super().combine(heads, *inputs)
 
     def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
-        """[..., raw_size + 1]; with a hidden state (that, next hidden state), as of every network."""
+        """Return [..., raw_size + 1]; with a hidden state (output, next hidden state), as in every network."""
         x = self.preprocess(obs)
         parts: dict[str, Run] = {name: self.get_submodule(name) for name in HEADS}
         if hidden_state is not None:
@@ -284,11 +285,11 @@ class SharedActorCritic(StochasticActor):
         return self.sampled(self.output(obs)[..., :-1], action_mask)
 
     def effect_output(self, obs: Any) -> Tensor:
-        """What mutations measure their effect on: the policy's raw output."""
+        """Return the policy's raw output, used to measure the effect of mutations."""
         return cast(Tensor, self.output(obs)[..., :-1])
 
     def value(self, obs: Any) -> Tensor:
-        """V(s) [..., 1]."""
+        """Return V(s) [..., 1]."""
         return cast(Tensor, self.output(obs)[..., -1:])
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
@@ -300,7 +301,7 @@ class SharedActorCritic(StochasticActor):
         return None if encoder is None else dense_stacks(self, {**encoder, **self._heads()})
 
     def dense_stack(self) -> DenseStack | None:
-        return None  # it is more than one
+        return None  # more than one stack
 
 
 def _both(parts: Mapping[str, Run], features: Tensor) -> Tensor:
@@ -308,21 +309,21 @@ def _both(parts: Mapping[str, Run], features: Tensor) -> Tensor:
 
 
 class ValueView(nn.Module):
-    """State value of a shared network, in the place of a critic: observations [..., O] -> values [..., 1].
+    """State value of a shared network, used as a critic: observations [..., O] -> values [..., 1].
 
-    Its parameters are those that the value depends on: the network's own encoder and value head, not copies.
+    Its parameters are those that the value depends on: the network's encoder and value head themselves, not copies.
     """
 
     network: SharedActorCritic
 
     def __init__(self, network: SharedActorCritic) -> None:
         super().__init__()
-        object.__setattr__(self, "network", network)  # not a submodule: its policy head is no part of the value
+        object.__setattr__(self, "network", network)  # not a submodule: its policy head does not belong to the value
         self.encoder, self.value_net = network.encoder, network.value_net
 
     def forward(self, obs: Any) -> Tensor:
         return self.network.value(obs)
 
     def clone(self) -> Self:
-        """The value of an independent copy of the whole network."""
+        """Return the value of an independent copy of the whole network."""
         return type(self)(self.network.clone())

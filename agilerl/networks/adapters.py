@@ -1,4 +1,4 @@
-"""An adapter of a frozen language model, as a network that a population clones, saves and selects."""
+"""Adapters of a frozen language model as evolvable networks that can be cloned, saved and selected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD = "value_head"
 
 
 def adapter_config(given: Any = None) -> dict[str, Any]:
-    """A PEFT configuration (an object, a mapping or None) as data, with `DEFAULT_LORA` for what it does not say."""
+    """Return a PEFT configuration (an object, a mapping or None) as data, with defaults from `DEFAULT_LORA`."""
     if given is None:
         return dict(DEFAULT_LORA)
     if not isinstance(given, Mapping):
@@ -43,11 +43,11 @@ def adapter_config(given: Any = None) -> dict[str, Any]:
 
 
 class AdapterNetwork(EvolvableModule):
-    """The trainable parameters of one adapter, by their saved names; the base is shared, and no part of it.
+    """Trainable parameters of one adapter, by their saved names; the shared base is not part of it.
 
     Args:
-        base: the frozen model. config: of PEFT, see `adapter_config`.
-        with_value: a linear layer on the last hidden state, which gives the value of each state; it starts at 0.
+        base: the frozen model. config: PEFT configuration, see `adapter_config`.
+        with_value: add a linear value head on the last hidden state, initialised to 0.
     """
 
     def __init__(
@@ -59,26 +59,26 @@ class AdapterNetwork(EvolvableModule):
         self.slot = base.slot(self.config)
         rng = torch.Generator().manual_seed(int(stream(self.random_seed, Purpose.INITIAL_WEIGHTS).integers(2**62)))
         for name, value in base.fresh(self.slot).items():
-            if name.endswith(A_OF):  # as PEFT draws them, from a stream of its own: members differ
+            if name.endswith(A_OF):  # initialised as in PEFT, from a separate stream: members differ
                 nn.init.kaiming_uniform_(value, a=math.sqrt(5), generator=rng if not value.is_cuda else None)
             self.register_parameter(_flat(name), nn.Parameter(value.float()))
         if self.with_value:
             self.register_parameter(HEAD, nn.Parameter(torch.zeros(1, base.width, device=base.device)))
 
-    # -- running it --------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------------------------
 
     def adapter(self) -> dict[str, Tensor]:
-        """Saved name -> parameter."""
+        """Return saved name -> parameter."""
         return {name: self._parameters[_flat(name)] for name in self.slot.live}  # type: ignore[misc]
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Forward]:
-        """The decoder with this adapter, run by PEFT: the reference."""
+        """Context manager: the decoder with this adapter, run by PEFT, as the reference implementation."""
         with self.base.adapted(self.slot, self.adapter()) as forward:
             yield forward
 
     def forward(self, texts: Texts, temperature: Any = 1.0) -> Tensor:
-        """Log-probabilities [R, T] of completion tokens; of a network with a value the values before them."""
+        """Return log-probabilities [R, T] of completion tokens; with a value head the values before them."""
         with self.running() as forward:
             hidden = hidden_states(forward, texts)
             if self.with_value:
@@ -89,15 +89,15 @@ class AdapterNetwork(EvolvableModule):
     output = forward
 
     def tensors(self) -> dict[str, nn.Parameter]:
-        """Name -> parameter, all of them."""
+        """Return name -> parameter, for all parameters."""
         return {name: p for name, p in self._parameters.items() if p is not None}
 
     @property
     def stacks(self) -> bool:
-        """Whether several of these run in one pass, see `language.lora`."""
+        """Whether several adapters can run in one pass, see `language.lora`."""
         return self.slot.is_plain_lora
 
-    # -- as a part of evolution --------------------------------------------------------------------------------------
+    # -- evolution interface -----------------------------------------------------------------------------------------
 
     def not_owned(self) -> Sequence[Any]:
         return (self.base, self.slot)
@@ -109,7 +109,7 @@ class AdapterNetwork(EvolvableModule):
         }  # fmt: skip
 
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
-        """An adapter of the same base as this one; RunError where the specification is of another base."""
+        """Build an adapter on the same base; RunError if the specification belongs to another base."""
         self.base.check_identity(spec["base"], "the saved adapter")
         return type(self)(self.base, spec["config"], spec["with_value"], device)
 
@@ -123,15 +123,15 @@ class AdapterNetwork(EvolvableModule):
         return cls(base, spec["config"], spec["with_value"], **arguments)
 
     def describe(self) -> str:
-        """Kind and rank of the adapter, and its base."""
+        """Describe kind and rank of the adapter, and its base."""
         kind = self.config.get("peft_type", "LORA")
         rank = f" of rank {self.config['r']}" if "r" in self.config else ""
         return f"{kind}{rank} on {self.base.describe()}"
 
-    # -- files of PEFT -----------------------------------------------------------------------------------------------
+    # -- PEFT files --------------------------------------------------------------------------------------------------
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write adapter_model.safetensors and adapter_config.json as PEFT reads them, and the tokenizer beside them."""
+        """Save adapter_model.safetensors and adapter_config.json in PEFT's format, and the tokenizer."""
         peft, save_file = needs("peft"), needs("safetensors.torch").save_file
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,10 +143,10 @@ class AdapterNetwork(EvolvableModule):
         self.base.tokenizer.save_pretrained(str(folder))
 
     def load_pretrained(self, folder: str | Path) -> None:
-        """Take over the weights of an adapter in PEFT's format.
+        """Load the weights of an adapter in PEFT's format.
 
         Raises:
-            RunError: no such files, other names or shapes, or numbers that are not finite. No pickle is read.
+            RunError: missing files, other names or shapes, or non-finite numbers. Pickles are not read.
         """
         path = Path(folder) / "adapter_model.safetensors"
         if not path.is_file():
@@ -171,7 +171,7 @@ class AdapterNetwork(EvolvableModule):
 
 
 def values_of(hidden: Tensor, head: Tensor) -> Tensor:
-    """[R, T] values of hidden states [R, T, H], in float32 at least; `head` [1, H], or [N, 1, H] of rows in members."""
+    """Return values [R, T] of hidden states [R, T, H], in at least float32; `head` [1, H], or [N, 1, H] by member."""
     kind = torch.promote_types(hidden.dtype, torch.float32)
     if head.dim() == 2:
         return (hidden.to(kind) @ head.to(kind).T).squeeze(-1)
@@ -180,7 +180,7 @@ def values_of(hidden: Tensor, head: Tensor) -> Tensor:
 
 
 def _flat(name: str) -> str:
-    """A saved name as torch takes names of parameters: without points."""
+    """Replace the dots in a saved name, which torch does not allow in parameter names."""
     return name.replace(".", "/")
 
 

@@ -1,4 +1,4 @@
-"""A network for reinforcement learning: an encoder for the observation space and a head for the output."""
+"""Base class of networks: an encoder for the observation space and a head for the output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from agilerl.rng import Purpose, seeds
 from agilerl.spaces import flat_size
 
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
-LARGEST_INPUT = 10.0  # of normalised observations, in standard deviations
+LARGEST_INPUT = 10.0  # clip of normalised observations, in standard deviations
 LATENT_STEPS = (8, 16, 32)
 
 __all__ = ["EvolvableNetwork", "checked_arguments", "checked_config"]
@@ -42,32 +42,32 @@ class EvolvableNetwork(EvolvableModule):
     `remove_latent_node`, the encoder's node methods ("encoder.add_node") and all of the head's ("head_net.…"). A second
     head for a state value (`build_value_head`) reads the same features and mutates with the first, under its names.
 
-    A network without an encoder of its own reads the features of another one, its encoder source, as constants
-    (`share_encoder`). The source's weights are none of this network's: not among its parameters, in its state or in
-    its optimiser, and no gradient reaches them from here. Its architecture mutations are those of its own head.
+    A network without an encoder reads the detached features of another one, its encoder source (`share_encoder`). The
+    source's weights do not belong to this network: they are not among its parameters, in its state or in its optimiser,
+    and receive no gradient from it. Only its head has architecture mutations.
 
     Args:
-        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them. It decides the encoder
-            (`networks.encoders.encoder_class`).
-        action_space: kept for the subclass.
-        encoder_cls: an `EvolvableModule` class of your own, made as `networks.encoders.make_encoder` says, or the name
-            of one of ours.
+        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them. It determines the
+            encoder (`networks.encoders.encoder_class`).
+        action_space: stored for the subclass.
+        encoder_cls: a user-defined `EvolvableModule` class, constructed by `networks.encoders.make_encoder`, or the
+            name of a built-in one.
         encoder_config, head_config: constructor arguments of encoder and head, as dict or net config.
         latent_dim: width between encoder and head; mutations keep it strictly between `min_latent_dim` and
             `max_latent_dim`.
-        simba: residual blocks under LayerNorm (`EvolvableSimBa`) for vector observations.
-        recurrent: an `EvolvableLSTM` for vector observations; `output_with_state` takes and gives hidden states.
-        scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder;
-            images have `normalize_images` instead.
+        simba: residual blocks with LayerNorm (`EvolvableSimBa`) for vector observations.
+        recurrent: an `EvolvableLSTM` for vector observations; `output_with_state` takes and returns hidden states.
+        scale_observations: map features with finite bounds in `observation_space` to [-1, 1] before the encoder; for
+            images use `normalize_images`.
         normalize_images: divide images with values from 0 to 255 by 255.
-        encoder_name: name of the encoder, by which the keys of a hidden state begin.
+        encoder_name: name of the encoder, the prefix of hidden-state keys.
     """
 
     head_net: EvolvableMLP
-    last_latent_index: Index | None = None  # where the latent features came from when their width last changed
-    has_value_head = False  # whether `build_value_head` has made a second head
-    num_beside = 0  # inputs of the head beside the features
-    # A class that replaces one of these is more than its encoder's and its head's stack.
+    last_latent_index: Index | None = None  # source of the latent features at their last change of width
+    has_value_head = False  # whether `build_value_head` was called
+    num_beside = 0  # inputs of the head besides the features
+    # A class that overrides one of these is more than a stack of encoder and head.
     stack_methods: tuple[str, ...] = ("forward", "output", "extract_features")
     runs_forward = True
     """Whether engines run `forward`; else `output`, because `forward` does more. A class of the user's own that writes
@@ -118,11 +118,11 @@ class EvolvableNetwork(EvolvableModule):
         self.encoder.rng = self.rng
 
     def build_head(self, num_outputs: int) -> None:
-        """Make `head_net`, an `EvolvableMLP` from the latent features (and what is beside them) to `num_outputs`."""
+        """Create `head_net`, an `EvolvableMLP` from the latent features (and additional inputs) to `num_outputs`."""
         self.head_net = self._make_head(num_outputs, "head", self._seeds[1])
 
     def build_value_head(self, num_outputs: int) -> None:
-        """Make `value_net`, of the architecture of `head_net`, which it follows in every mutation."""
+        """Create `value_net`, with the architecture and the mutations of `head_net`."""
         self.value_net = self._make_head(num_outputs, "value", self._seeds[1] + 1)
         self.value_net.disable_mutations()
         self.has_value_head = True
@@ -133,12 +133,12 @@ class EvolvableNetwork(EvolvableModule):
         head.rng = self.rng
         return head
 
-    # -- a network of the user's own: made in `build_network_head`, and made again in `recreate_network` --------------
+    # -- user-defined networks: built in `build_network_head`, and rebuilt in `recreate_network` -----------------------
 
     def create_mlp(self, num_inputs: int, num_outputs: int, name: str, net_config: Any = None) -> EvolvableMLP:
-        """An `EvolvableMLP` on this network's device, which draws from its generator.
+        """Create an `EvolvableMLP` on this network's device, initialised by its generator.
 
-        net_config: a mapping or net config; None takes `head_config`."""
+        net_config: a mapping or net config; None uses `head_config`."""
         given = self._head_config if net_config is None else net_config
         config = checked_config(given, EvolvableMLP, "net_config", HEAD_DEFAULTS)
         seed = int(seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 3, generation=1)[-1])
@@ -147,13 +147,13 @@ class EvolvableNetwork(EvolvableModule):
         return made
 
     def build_network_head(self, net_config: Any = None) -> None:
-        """Make `head_net` anew, with as many outputs; a network of your own overrides it, and calls it once made."""
+        """Rebuild `head_net` with the same number of outputs; user-defined networks override this and call it once."""
         self.head_net = self.create_mlp(self._head().num_inputs, self._head().num_outputs, "head", net_config)
 
     def recreate_encoder(self) -> None:
-        """Give the encoder the latent width that a mutation has asked for; `latent_dim` is the new one afterwards.
+        """Apply the latent width requested by a mutation to the encoder and to `latent_dim`.
 
-        For a `recreate_network` of your own, which then makes its head for it.
+        Call it in a custom `recreate_network`, which then rebuilds its head.
         """
         index, self._latent_index = self._latent_index, None
         if index is None:
@@ -163,19 +163,19 @@ class EvolvableNetwork(EvolvableModule):
         self.last_transfer |= prefixed("encoder", self.encoder.last_transfer)
 
     def _heads(self) -> dict[str, Any]:
-        """The heads by name, `head_net` first."""
+        """Return the heads by name, `head_net` first."""
         names = ("head_net", "value_net") if self.has_value_head else ("head_net",)
         return {name: self._modules[name] for name in names if name in self._modules}
 
     # -- running -------------------------------------------------------------------------------------------------
 
     def preprocess(self, obs: Any) -> Tensor:
-        """Observations (numpy or torch; one, or with any leading axes) as encoder input.
+        """Convert observations (numpy or torch; one, or with any leading axes) to encoder input.
 
         Returns:
             [..., I] for vectors; [..., C, H, W] for images (divided by 255 if `normalize_images` and the space is
             bounded by 0 and 255). One observation gives a batch of one. For a Dict or Tuple space a nested dict of
-            such tensors, whatever the annotation says.
+            such tensors, despite the annotation.
         """
         x: Tensor = self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images)
         mean = self._buffers.get("obs_mean")
@@ -185,17 +185,17 @@ class EvolvableNetwork(EvolvableModule):
         return scaled.clamp_(-LARGEST_INPUT, LARGEST_INPUT)
 
     def encoder_input(self, obs: Any) -> Tensor:
-        """As `preprocess`, before observations are normalised by running statistics."""
+        """Preprocess observations without normalisation by running statistics."""
         return cast(Tensor, self._prepare(obs, next(self.parameters()), type(self).__name__, self.normalize_images))
 
     @property
     def reads_vectors(self) -> bool:
-        """Whether its encoder reads observations as one vector."""
+        """Whether the encoder reads observations as one vector."""
         return self._prepare.form is InputForm.FLAT
 
     @property
     def normalize_observations(self) -> bool:
-        """Whether inputs, of vectors only, are shifted and scaled by statistics that are saved with the weights.
+        """Whether vector inputs are normalised by statistics that are saved with the weights.
         They are 0 and 1 until `set_observation_statistics` is called."""
         return "obs_mean" in self._buffers
 
@@ -216,55 +216,56 @@ class EvolvableNetwork(EvolvableModule):
             self.register_buffer("obs_scale", like.new_ones(width))
 
     def set_observation_statistics(self, mean: np.ndarray, var: np.ndarray, epsilon: float = 1e-8) -> None:
-        """Normalise inputs by these from now on; both [I]."""
+        """Set the statistics that normalise inputs; both [I]."""
         for name, values in (("obs_mean", mean), ("obs_scale", 1 / np.sqrt(var + epsilon))):
             self.get_buffer(name).copy_(torch.as_tensor(values))
 
     def reading(self) -> tuple[Any, ...]:
-        """What of `preprocess` is an option: members that share it can be given observations in one call."""
+        """Options of `preprocess`: members that share them can preprocess observations in one call."""
         names = ("obs_mean", "obs_scale") if self.normalize_observations else ()
         return self.scale_observations, self.normalize_images, *(tuple(self.get_buffer(n).tolist()) for n in names)
 
     def extract_features(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
-        """Latent features [..., latent_dim]; a recurrent encoder starts an episode.
+        """Return latent features [..., latent_dim]; a recurrent encoder starts an episode.
 
-        With the `hidden_state` of a recurrent one (features, next hidden state), see `features_with_state`.
+        With the `hidden_state` of a recurrent encoder (features, next hidden state), see `features_with_state`.
         """
         if hidden_state is not None:
             return self.features_with_state(obs, hidden_state)
         return self._encode(self.preprocess(obs)) if self.encoder_source is None else self.shared_features(obs)
 
     def forward_head(self, features: Tensor) -> Tensor:
-        """The head's output [..., O] for features [..., latent_dim]."""
+        """Return the head's output [..., O] for features [..., latent_dim]."""
         return self._head()(features)  # type: ignore[no-any-return]
 
     def from_features(self, features: Tensor) -> Tensor:
-        """As `output`, from the features [..., latent_dim] of its observations."""
+        """Return `output` from the features [..., latent_dim] of its observations."""
         return self._head()(features)  # type: ignore[no-any-return]
 
     def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
-        """Output of the head [..., O] for observations with any leading axes; one observation gives a batch of one.
+        """Return the head's output [..., O] for observations with any leading axes; one observation gives a batch of
+        one.
 
-        Discrete observations may come as a column [B, 1], as replay keeps them. A recurrent network that is given the
-        `hidden_state` [layers, S, H] of S sequences takes their observations [S·L, ...], sequence by sequence, and
-        returns (output [S·L, O], next hidden state).
+        Discrete observations may be a column [B, 1], as stored in replay. A recurrent network with a `hidden_state`
+        [layers, S, H] of S sequences takes their observations [S·L, ...], sequence by sequence, and returns
+        (output [S·L, O], next hidden state).
         """
         if isinstance(self.observation_space, spaces.Discrete) and (foreign.shape(obs) or ())[1:] == (1,):
             obs = obs[:, 0]
         return self.output(obs, hidden_state)
 
     def output(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
-        """As `forward` here; a subclass whose `forward` samples or rescales keeps this as the raw output."""
+        """Same as `forward` here; the raw output in subclasses whose `forward` samples or rescales."""
         if hidden_state is not None:
             self._recurrent_encoder()
             return self.combine(module_parts(self), self.preprocess(obs), hidden_state)
         return self.from_features(self.extract_features(obs))
 
     def combine(self, parts: Mapping[str, Callable[[Tensor], Tensor]], *inputs: Any) -> Any:
-        """The output from what runs the parts, of a network that is more than one stack.
+        """Compute the output from the functions of the parts, for a network of several stacks.
 
-        Of a recurrent network (output, next hidden state), see `run_recurrent`; without a hidden state every row starts
-        an episode, and the output alone is returned.
+        A recurrent network returns (output, next hidden state), see `run_recurrent`; without a hidden state every row
+        starts an episode, and only the output is returned.
         """
         if self.encoder_source is not None:
             return parts["head_net"](parts["encoder"](inputs[0]))
@@ -278,8 +279,8 @@ class EvolvableNetwork(EvolvableModule):
         return run_recurrent(encoder, parts, x, start)[0]
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
-        """The dense stacks of which the network consists: one ("") of a feed-forward one that reads vectors, several of
-        a recurrent one and of one that reads the parts of a Dict or Tuple space; None where it is more."""
+        """Return the dense stacks of the network: one ("") if it is feed-forward and reads vectors, several if it is
+        recurrent or reads the parts of a Dict or Tuple space; None if it contains other layers."""
         if self.encoder_source is not None:
             return self.head_alone()
         if isinstance(self.encoder, EvolvableLSTM | EvolvableMultiInput):
@@ -296,25 +297,25 @@ class EvolvableNetwork(EvolvableModule):
         return None if stack is None else {"": stack}
 
     def encoder_parts(self) -> dict[str, Any] | None:
-        """What `dense_stacks` takes of the encoder: itself as "encoder", or its own parts; None where it has none."""
+        """Return the encoder's part of `dense_stacks`: itself as "encoder", or its parts; None without an encoder."""
         encoder = self.encoder
         return encoder.dense_parts() if isinstance(encoder, EvolvableMultiInput) else {"encoder": encoder}
 
     def encode_by(self, parts: Mapping[str, Callable[[Any], Tensor]], x: Any) -> Tensor:
-        """Features from what runs the encoder: as one of `parts`, or as several, which read its parts side by side."""
+        """Compute features with the functions of the encoder: one of `parts`, or several in parallel."""
         encoder = parts.get("encoder")
         return self.encoder.features_by(parts, x) if encoder is None else encoder(x)  # type: ignore[no-any-return]
 
     @property
     def row_input(self) -> Callable[[Any], Tensor]:
-        """What gives the observations for the functions of `dense_parts`: `preprocess`, its parts laid side by side."""
+        """Function that prepares observations for `dense_parts`: `preprocess`, with concatenated parts."""
         encoder = None if self.encoder_source is not None else self.encoder
         if not isinstance(encoder, EvolvableMultiInput):
             return self.preprocess
         return lambda obs: encoder.flat(self.preprocess(obs))  # type: ignore[arg-type]  # nested for such spaces
 
     def dense_stack(self) -> DenseStack | None:
-        """Encoder layers, then head layers; None if either, or a subclass's `forward`, adds anything to them."""
+        """Encoder layers, then head layers; None if either, or a subclass's `forward`, contains more."""
         if overrides(self, EvolvableNetwork, *self.stack_methods) or "head_net" not in self._modules:
             return None
         return joined(dense_stacks(self, {"encoder": self.encoder, "head_net": self.head_net}))
@@ -325,7 +326,7 @@ class EvolvableNetwork(EvolvableModule):
             raise AttributeError(f"{type(self).__name__} has no head_net: call build_head(num_outputs) in __init__.")
         return head  # type: ignore[return-value]
 
-    # -- hidden states; each of these is a ValueError without a recurrent encoder -----------------------------------
+    # -- hidden states; all raise ValueError without a recurrent encoder --------------------------------------------
 
     def _recurrent_encoder(self) -> EvolvableLSTM:
         if not isinstance(self.encoder, EvolvableLSTM):
@@ -336,29 +337,29 @@ class EvolvableNetwork(EvolvableModule):
 
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
-        """Key of each part of the hidden state -> (layers, units)."""
+        """Return key of each part of the hidden state -> (layers, units)."""
         return self._recurrent_encoder().hidden_state_architecture
 
     def initialize_hidden_state(self, batch_size: int = 1) -> HiddenState:
-        """Zeros [layers, B, units] under "<encoder_name>_h" and, for an LSTM, "<encoder_name>_c"."""
+        """Return zeros [layers, B, units] under "<encoder_name>_h" and, for an LSTM, "<encoder_name>_c"."""
         return self._recurrent_encoder().initial_hidden_state(batch_size)
 
     def carry_hidden_state(self, hidden_state: Mapping[str, Tensor]) -> HiddenState:
-        """The state of running episodes, for the network as its last encoder mutation left it."""
+        """Adapt the state of running episodes to the last encoder mutation."""
         return self._recurrent_encoder().carry_hidden_state(hidden_state)
 
     def features_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
-        """Latent features of one step [B, ...] or of sequences [B, T, ...], and the next hidden state."""
+        """Return latent features of one step [B, ...] or of sequences [B, T, ...], and the next hidden state."""
         features, state = self._recurrent_encoder()(self.preprocess(obs), hidden_state)
         return features, state
 
     def output_with_state(self, obs: Any, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
-        """Output of the head [B, O] or [B, T, O], and the next hidden state."""
+        """Return the head's output [B, O] or [B, T, O], and the next hidden state."""
         features, state = self.features_with_state(obs, hidden_state)
         return self._head()(features), state
 
     def _encode(self, x: Any) -> Tensor:
-        """Features of encoder inputs; a recurrent encoder starts an episode."""
+        """Encode preprocessed inputs; a recurrent encoder starts an episode."""
         encoder = self.encoder
         if isinstance(encoder, EvolvableLSTM):
             return encoder(x, encoder.initial_hidden_state(x.shape[0]))[0]  # type: ignore[no-any-return]
@@ -368,16 +369,16 @@ class EvolvableNetwork(EvolvableModule):
 
     @property
     def encoder_source(self) -> Any:
-        """The network whose features are read; None for a network with an encoder of its own."""
+        """Network whose features are read; None for a network with its own encoder."""
         return self.__dict__.get("_encoder_source")
 
     def share_encoder(self, encoder_source: Any) -> None:
-        """Read the features of `encoder_source` from now on; an encoder of its own is given up."""
+        """Read the features of `encoder_source` from now on; the network's own encoder is dropped."""
         self._modules.pop("encoder", None)
-        self.__dict__["_encoder_source"] = encoder_source  # past torch, which would take its weights for ours
+        self.__dict__["_encoder_source"] = encoder_source  # bypasses torch, which would register its weights here
 
     def check_same_encoder(self, encoder_source: Any) -> None:
-        """EncoderMismatchError where the features so far come from an encoder of another architecture."""
+        """Raise EncoderMismatchError if the current features come from an encoder of another architecture."""
         mine, theirs = (specs.architecture(network.encoder) for network in (self, encoder_source))
         if mine != theirs:
             raise specs.EncoderMismatchError(
@@ -391,38 +392,38 @@ class EvolvableNetwork(EvolvableModule):
         return super().derived(name) if encoder_source is None else encoder_source.encoder
 
     def not_owned(self) -> Sequence[Any]:
-        """The encoder source is not copied with the network: the copy reads it too."""
+        """Return the encoder source, which is not copied with the network: copies share it."""
         return () if self.encoder_source is None else (self.encoder_source,)
 
     @torch.no_grad()
     def shared_features(self, obs: Any) -> Tensor:
-        """Features [..., latent_dim] of the encoder source for observations, as constants."""
+        """Return detached features [..., latent_dim] of the encoder source."""
         return cast(Tensor, self.encoder_source.extract_features(obs))
 
     @property
     def takes_features(self) -> bool:
-        """Whether `from_features` of the source's features is what `output` gives."""
+        """Whether `output` equals `from_features` of the source's features."""
         writer: Any = next(cls for cls in type(self).__mro__ if "output" in vars(cls))
         return self.encoder_source is not None and "from_features" in vars(writer) and is_untouched(self)
 
     def shared_depth(self) -> int | None:
-        """How many layers of the source's last dense stack are its encoder; None where it ends in anything else."""
+        """Number of layers of the source's last dense stack that form its encoder; None if it ends differently."""
         parts, stack = self.encoder_source.dense_parts(), self.encoder_source.encoder.dense_stack()
         if parts is not None and isinstance(self.encoder_source.encoder, EvolvableMultiInput):
             return 1 if tuple(parts)[-1] == LAST else None
         return None if stack is None or parts is None or tuple(parts) != ("",) else len(stack.layers)
 
     def head_alone(self) -> dict[str, DenseStack] | None:
-        """The dense parts of a network that shares an encoder: its head; None where that, or its source, is anything
+        """Return the dense parts of a network that shares an encoder: its head; None if that, or its source, contains
         more."""
         if not self.takes_features or self.shared_depth() is None:
             return None
         return dense_stacks(self, {"head_net": self.head_net})
 
-    # -- judging and changing ----------------------------------------------------------------------------------------
+    # -- probing and mutations ---------------------------------------------------------------------------------------
 
     def probe(self, inputs: Any) -> None:
-        """Observations [B, ...] by which mutations of every part judge what matters; None forgets them."""
+        """Set observations [B, ...] by which mutations of all parts measure importance; None clears them."""
         super().probe(None if inputs is None else self.preprocess(inputs))
         self._probe_parts()
 
@@ -439,11 +440,11 @@ class EvolvableNetwork(EvolvableModule):
                 head.probe(features if fits else None)
 
     def _head_inputs(self, features: Tensor) -> Tensor:
-        """What the head sees where it is probed, from features [B, latent_dim]."""
+        """Return probe inputs of the head from features [B, latent_dim]."""
         return features
 
     def apply_mutation(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What happens to the head happens to the value head, which chooses its own units."""
+        """Apply a mutation; a mutation of the head is also applied to the value head, which selects its own units."""
         result = super().apply_mutation(name, *args, **kwargs)
         applied = self.last_mutation_attr
         if self.has_value_head and applied is not None and applied.startswith("head_net."):
@@ -458,18 +459,18 @@ class EvolvableNetwork(EvolvableModule):
 
     @property
     def activation(self) -> str | None:
-        """The encoder's hidden activation."""
+        """Hidden activation of the encoder."""
         return foreign.activation(self.encoder)
 
     def change_activation(self, activation: str, output: bool = False) -> None:
-        """Of encoder and heads; the latent features use the hidden one too. With probe inputs the layers above are
-        refitted, so that the output stays near to what it was."""
+        """Change the activation of encoder and heads, including the latent features. With probe inputs the following
+        layers are refitted to preserve the output."""
         heads = [head for head in self._heads().values() if isinstance(head, EvolvableMLP)]
         targets = [head.preactivations() for head in heads]
-        if self.encoder_source is None:  # else the source has changed by itself
+        if self.encoder_source is None:  # otherwise the source changes itself
             self.encoder.change_activation(activation, output=True)
         for head in heads:
-            head.probe(None)  # its inputs have changed: it is refitted below, from its first layer on
+            head.probe(None)  # its inputs have changed: refitted below, from its first layer on
             head.change_activation(activation, output=output)
         self.last_mutation_attr = "change_activation"
         if self.probe_inputs is not None:
@@ -482,7 +483,7 @@ class EvolvableNetwork(EvolvableModule):
         return self._fits(steps[name]) if name in steps else super().can_apply(name)
 
     def own_mutations(self) -> dict[str, MutationType]:
-        """Latent methods only where the encoder can change the width of its output."""
+        """Return latent mutations only if the encoder can change its output width."""
         names = super().own_mutations()
         encoder = self._modules.get("encoder")
         if not (isinstance(encoder, EvolvableModule) and encoder.resizes_outputs):
@@ -500,11 +501,11 @@ class EvolvableNetwork(EvolvableModule):
 
     @mutation(MutationType.NODE)
     def remove_latent_node(self, numb_new_nodes: int | None = None) -> dict[str, int]:
-        """Take out the least important latent features (8, 16 or 32 if not given) and refit the head's first layer."""
+        """Remove the least important latent features (8, 16 or 32 if not given) and refit the head's first layer."""
         count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, lambda n: self._fits(-n))
         if count == 0:
             return Refused(numb_new_nodes=0)
-        own = type(self).recreate_network is not EvolvableNetwork.recreate_network  # which keeps leading blocks
+        own = type(self).recreate_network is not EvolvableNetwork.recreate_network  # it keeps leading blocks
         if self.fresh == "random" or own:
             removed = list(range(self.latent_dim - count, self.latent_dim))
         else:
@@ -524,10 +525,11 @@ class EvolvableNetwork(EvolvableModule):
             self.last_transfer |= prefixed("encoder", self.encoder.last_transfer)
 
     def follow_encoder_source(self, encoder_source: Any) -> None:
-        """Read `encoder_source` from now on, a mutated copy of the one so far; a changed latent width reaches the head.
+        """Read `encoder_source`, a mutated copy of the previous source, from now on; adapt the head to its latent
+        width.
 
-        Growth keeps the function: the head's weights of new features are zero. After a removal the head's first layer
-        is refitted, where there are probe inputs.
+        Growth preserves the function: the head's weights of new features are zero. After a removal the head's first
+        layer is refitted, if there are probe inputs.
         """
         self.last_transfer, self.last_refit = {}, False
         if encoder_source.latent_dim == self.latent_dim:
@@ -543,10 +545,10 @@ class EvolvableNetwork(EvolvableModule):
         if self.fresh == "preserve" and not exact:
             probed = {name: head for name, head in heads.items() if head.probe_inputs is not None}
             before = {name: head.preactivation(0, head.probe_inputs) for name, head in probed.items()}
-        for name, head in reversed(heads.items()):  # in the order in which they draw: value, encoder, head
+        for name, head in reversed(heads.items()):  # in sampling order: value, encoder, head
             if name == "head_net":
                 change_encoder()
-            others = np.arange(self.latent_dim, head.num_inputs, dtype=np.int64)  # e.g. actions beside the features
+            others = np.arange(self.latent_dim, head.num_inputs, dtype=np.int64)  # e.g. actions besides the features
             head.resize_inputs(np.concatenate([index, others]))
         self.latent_dim = len(index)
         self.last_transfer = {}
@@ -573,11 +575,11 @@ class EvolvableNetwork(EvolvableModule):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
-        """`arguments` may hold `encoder_cls` too, which an encoder of a class of your own needs."""
+        """Build a network; `arguments` may include `encoder_cls`, which a user-defined encoder class requires."""
         return cast(Self, specs.made_of_spec(cls, spec, arguments))
 
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
-        """As `from_spec`, with this network's own encoder class where the spec names that one, or with its source."""
+        """Build from a spec, with this network's encoder class if the spec names it, or with its source."""
         kind = type(self.encoder)
         if self.encoder_source is not None and spec.get("encoder_cls") == specs.BORROWED:
             encoder = {**specs.stand_in(self.encoder_source), "latent_dim": spec["latent_dim"]}
@@ -588,6 +590,6 @@ class EvolvableNetwork(EvolvableModule):
         return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if own else {}))
 
     def describe(self) -> str:
-        """Short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
+        """Return a short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""
         head = [self.head_net.hidden_size] if "head_net" in self._modules else []
         return " ".join(str(part) for part in (self.encoder.short(), self.latent_dim, *head))

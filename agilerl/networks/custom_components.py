@@ -1,4 +1,4 @@
-"""Path of earlier published versions; `agilerl.moved` says what is where now."""
+"""Module path of earlier versions; see `agilerl.moved` for the new one."""
 
 from agilerl.moved import forward
 

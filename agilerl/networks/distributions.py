@@ -1,7 +1,7 @@
-"""Actions: distributions as pure functions of a network's raw output and of supplied random numbers, and choices.
+"""Action distributions, as pure functions of a network's raw output and supplied random numbers; joint actions.
 
-Leading axes are free: members [N], time, lanes or batch. Nothing here draws: who calls brings uniform numbers in
-[0, 1) or standard normal ones, so that a row of members and one agent alone can be given the same.
+Leading axes are arbitrary: members [N], time, lanes or batch. These functions draw no random numbers: the caller passes
+uniform numbers in [0, 1) or standard normal ones, so that stacked members and a single agent can get the same ones.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.spaces import nested
 from agilerl.tree import leaves
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # the limits of the SAC authors' released code
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # limits in the SAC authors' released code
 Draw = Callable[[tuple[int, ...]], Any]
-Least = float | tuple[float, ...]  # log standard deviation of all components of an action, or of each
-MIN_DATA_LOG_STD = -5.0  # of data, whose actions may be all the same
-MAX_HALF_RANGE = float(np.finfo(np.float32).max) / 2  # half of a range from which on bounds stand for infinity
+Least = float | tuple[float, ...]  # one log standard deviation for all components of an action, or one for each
+MIN_DATA_LOG_STD = -5.0  # for data sets, whose actions may be constant
+MAX_HALF_RANGE = float(np.finfo(np.float32).max) / 2  # half of a range from which bounds are treated as infinite
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-MAX_JOINT_ACTIONS = 4096  # joint actions; each is an output of the network
-ILLEGAL = -1e9  # exp gives exactly 0, and products with it stay finite, which the lowest number would not
+MAX_JOINT_ACTIONS = 4096  # each is an output of the network
+ILLEGAL = -1e9  # exp gives exactly 0, and products stay finite, unlike with the lowest number
 
 
 # --- normal, and normal squashed by tanh ---------------------------------------------------------------------------
 
 
 def split_normal(raw: Tensor, least: Least = LOG_STD_MIN) -> tuple[Tensor, Tensor]:
-    """Raw output [..., 2A] as (mean [..., A], log standard deviation [..., A] within its limits).
+    """Split raw output [..., 2A] into (mean [..., A], clamped log standard deviation [..., A]).
 
     Args:
-        least: of the log standard deviation, for all components or for each; the lower limit where it is above that.
+        least: lower limit of the log standard deviation, for all components or each; only if above the default limit.
     """
     mean, log_std = raw.chunk(2, -1)
     if isinstance(least, tuple):
@@ -47,7 +47,7 @@ def split_normal(raw: Tensor, least: Least = LOG_STD_MIN) -> tuple[Tensor, Tenso
 
 
 def normal_sample(raw: Tensor, numbers: Tensor, least: Least = LOG_STD_MIN) -> Tensor:
-    """mean + std · ε; raw [..., 2A], standard normal numbers [..., A]; differentiable in `raw`."""
+    """Return mean + std · ε; raw [..., 2A], standard normal numbers [..., A]; differentiable in `raw`."""
     mean, log_std = split_normal(raw, least)
     return mean + log_std.exp() * numbers
 
@@ -60,17 +60,17 @@ def normal_log_prob(raw: Tensor, value: Tensor, least: Least = LOG_STD_MIN) -> T
 
 
 def log_tanh_slope(u: Tensor) -> Tensor:
-    """log(1 − tanh²u) = 2 (log 2 − u − softplus(−2u)), which stays finite where tanh²u rounds to 1."""
+    """log(1 − tanh²u) = 2 (log 2 − u − softplus(−2u)), which stays finite if tanh²u rounds to 1."""
     return 2 * (math.log(2) - u - F.softplus(-2 * u))
 
 
 def squashed_normal_sample(raw: Tensor, numbers: Tensor, least: Least = LOG_STD_MIN) -> tuple[Tensor, Tensor]:
     """a = tanh(u), u ~ N(mean, std²), and its log density (Haarnoja et al. 2018, arXiv:1812.05905, appendix C).
 
-    log π(a) = Σ_i [log N(u_i; mean_i, std_i) − log(1 − tanh²u_i)], of actions in (-1, 1).
+    log π(a) = Σ_i [log N(u_i; mean_i, std_i) − log(1 − tanh²u_i)], for actions in (-1, 1).
 
     Args:
-        raw: [..., 2A]. numbers: [..., A] standard normal. least: as of `split_normal`, of u.
+        raw: [..., 2A]. numbers: [..., A] standard normal. least: see `split_normal`, for u.
 
     Returns:
         (actions [..., A], log densities [...]), both differentiable in `raw`.
@@ -80,17 +80,18 @@ def squashed_normal_sample(raw: Tensor, numbers: Tensor, least: Least = LOG_STD_
 
 
 def squashed_normal_log_prob(raw: Tensor, action: Tensor, least: Least = LOG_STD_MIN) -> Tensor:
-    """Log density [...] of actions [..., A] in [-1, 1]; one that has been rounded to ±1 counts as the nearest below."""
+    """Return the log density [...] of actions [..., A] in [-1, 1]; ±1 is replaced by the nearest number inside."""
     edge = 1 - torch.finfo(action.dtype).eps
     u = torch.atanh(action.clamp(-edge, edge))
     return normal_log_prob(raw, u, least) - log_tanh_slope(u).sum(-1)
 
 
 def bounded_mean_log_prob(raw: Tensor, action: Tensor) -> Tensor:
-    """Log density [...] of actions [..., A] in [-1, 1] under N(tanh(mean), std²): the squashed one's mode.
+    """Return the log density [...] of actions [..., A] in [-1, 1] under N(tanh(mean), std²), the squashed normal's
+    mode.
 
-    That of the released code of implicit Q-learning (Kostrikov et al. 2021, arXiv:2110.06169), with its limits of
-    log std: actions on the bounds, of which data are full, have a density like any other, and pull no mean to infinity.
+    As in the released code of implicit Q-learning (Kostrikov et al. 2021, arXiv:2110.06169), with its limits of log
+    std: actions on the bounds, which are common in data, have a finite density, and do not pull the mean to infinity.
 
     Args:
         raw: [..., 2A].
@@ -104,12 +105,12 @@ def bounded_mean_log_prob(raw: Tensor, action: Tensor) -> Tensor:
 
 
 def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits [..., A] with a very low number where `mask` [..., A] is 0: probability exactly 0."""
+    """Set logits [..., A] to a very low number where `mask` [..., A] is 0: probability exactly 0."""
     return logits if mask is None else logits.masked_fill(~mask.bool(), ILLEGAL)
 
 
 def masked_bits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits [..., bits] under a mask; a bit with one legal value takes it with log probability and entropy 0.
+    """Apply a mask to logits [..., bits]; a bit with one legal value takes it with log probability and entropy 0.
 
     Args:
         mask: [..., 2 · bits], two entries per bit: whether 0 and whether 1 is legal.
@@ -121,45 +122,45 @@ def masked_bits(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def categorical_sample(logits: Tensor, numbers: Tensor) -> Tensor:
-    """Index by inversion of the distribution function; logits [..., A], uniform numbers [...]; int64 [...]."""
+    """Sample an index by inverting the cumulative distribution; logits [..., A], uniform numbers [...]; int64 [...]."""
     cumulative = logits.softmax(-1).cumsum(-1)
     total = cumulative[..., -1:]
     chosen = (cumulative <= numbers.unsqueeze(-1) * total).sum(-1)
-    # The number may round up to the total: the last action of positive probability, not a masked one behind it.
+    # The number may round up to the total: take the last action of positive probability, not a masked one behind it.
     return torch.minimum(chosen, (cumulative < total).sum(-1))
 
 
 def categorical_log_prob(logits: Tensor, action: Tensor) -> Tensor:
-    """log softmax(logits)[action] [...]; action int64 [...]."""
+    """Return log softmax(logits)[action] [...]; action int64 [...]."""
     return logits.log_softmax(-1).gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:
-    """−Σ_a π(a) log π(a) [...]; an action of probability 0 adds 0."""
+    """Return −Σ_a π(a) log π(a) [...]; an action of probability 0 contributes 0."""
     log_probabilities = logits.log_softmax(-1)
     return -(log_probabilities.exp() * log_probabilities).sum(-1)
 
 
-# --- one face for all of them ---------------------------------------------------------------------------------------
+# --- common interface -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ActionDistribution:
     """Distribution over the actions of one space, parameterised by a policy's raw output.
 
-    Normal actions may have units of their own (`centre`, `half`): mean and standard deviation are in units of half a
-    range around its centre, and so are log densities and entropies; samples, modes and the actions that `log_prob`
-    takes are in units of the space, not clipped.
+    Normal actions may be scaled (`centre`, `half`): mean, standard deviation, log densities and entropies are then in
+    units of half a range around its centre; samples, modes and the actions passed to `log_prob` are in units of the
+    space, not clipped.
 
     Attributes:
         kind: "normal", "squashed", "categorical", "multi_categorical", "bernoulli" or "joint".
         sizes: (A,) for normal, squashed and categorical; the number of choices of each component for
             multi_categorical; (bits,) for bernoulli; () for joint.
         least: lower limit of the log standard deviation of a normal or squashed one, for all components or for each.
-        centre, half: of each component of a normal one, `box_units`; empty where actions are in policy units.
+        centre, half: of each component of a normal one, see `box_units`; empty if actions are in policy units.
         rounds: whether Box actions are rounded to the nearest integer for the environment.
-        parts: independent distributions of a joint one. Its rows (raw output, numbers, action, mask) are those of its
-            parts side by side, each action as `columns` numbers.
+        parts: independent distributions of a joint one. Its rows (raw output, numbers, action, mask) are the
+            concatenated rows of its parts, each action as `columns` numbers.
     """
 
     kind: str
@@ -179,17 +180,17 @@ class ActionDistribution:
 
     @property
     def is_continuous(self) -> bool:
-        """True where samples take standard normal numbers, False where they take uniform ones, or some of each."""
+        """Whether samples use standard normal numbers only, rather than uniform ones or a mixture."""
         return self.kind in ("normal", "squashed")
 
     @property
     def has_normal(self) -> bool:
-        """Whether some component is drawn from a normal distribution."""
+        """Whether some component is normally distributed."""
         return self.is_continuous or any(part.has_normal for part in self.parts)
 
     @property
     def columns(self) -> int:
-        """Numbers of one action, laid flat."""
+        """Number of columns of a flattened action."""
         if self.parts:
             return sum(part.columns for part in self.parts)
         if self.kind == "categorical":
@@ -198,7 +199,7 @@ class ActionDistribution:
 
     @property
     def mask_width(self) -> int:
-        """Entries of a mask of legal choices: one per choice, two per bit (0 legal, 1 legal), none for Box."""
+        """Length of an action mask: one entry per choice, two per bit (0 legal, 1 legal), none for Box."""
         if self.parts:
             return sum(part.mask_width for part in self.parts)
         if self.is_continuous:
@@ -215,11 +216,11 @@ class ActionDistribution:
         return (len(self.sizes),) if self.kind == "multi_categorical" else self.sizes
 
     def draw(self, normal: Draw, uniform: Draw, shape: tuple[int, ...]) -> list[Any]:
-        """Random numbers of samples [*shape]: [*shape, *numbers_shape], of a joint distribution its parts' one after
-        another, with their columns in a last axis.
+        """Draw the random numbers of samples [*shape]: [*shape, *numbers_shape], for a joint distribution one array per
+        part, with its columns in a last axis.
 
         Args:
-            normal, uniform: give standard normal numbers, and uniform ones in [0, 1), of a shape.
+            normal, uniform: functions that draw standard normal, and uniform numbers in [0, 1), of a shape.
         """
         if not self.parts:
             return [(normal if self.is_continuous else uniform)((*shape, *self.numbers_shape))]
@@ -227,7 +228,7 @@ class ActionDistribution:
         return [(normal if part.is_continuous else uniform)((*shape, size)) for part, size in sizes]
 
     def log_std_columns(self) -> list[slice]:
-        """Where the log standard deviations stand in the raw output."""
+        """Return the columns of the log standard deviations in the raw output."""
         if self.is_continuous:
             return [slice(self.sizes[0], 2 * self.sizes[0])]
         found, start = [], 0
@@ -237,7 +238,7 @@ class ActionDistribution:
         return found
 
     def sample(self, raw: Tensor, numbers: Tensor, mask: Tensor | None = None) -> Tensor:
-        """An action per row: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., mask_width] 1 = legal."""
+        """Sample actions: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., mask_width] 1 = legal."""
         if self.parts:
             given = torch.split(numbers, [math.prod(part.numbers_shape) for part in self.parts], -1)
             drawn = [x if part.numbers_shape else x[..., 0] for part, x in zip(self.parts, given, strict=True)]
@@ -249,14 +250,14 @@ class ActionDistribution:
             return squashed_normal_sample(raw, numbers, self.least)[0]
         if self.kind == "bernoulli":
             logits = masked_bits(raw, mask)
-            return (numbers < logits.sigmoid()).to(logits.dtype)  # 1 where the number lies below the probability
+            return (numbers < logits.sigmoid()).to(logits.dtype)  # 1 if the number is below the probability
         logits = masked_logits(raw, mask)
         if self.kind == "categorical":
             return categorical_sample(logits, numbers)
         return self._components(categorical_sample, logits, numbers)
 
     def log_prob(self, raw: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Log probability or density [...] of given actions; of a joint distribution the sum over its parts."""
+        """Return the log probability or density [...] of given actions; for a joint distribution the sum over parts."""
         if self.parts:
             each = zip(self._each(raw, mask), self.split(action), strict=True)
             return torch.stack([part.log_prob(own, x, legal) for (part, own, legal), x in each], -1).sum(-1)
@@ -271,7 +272,7 @@ class ActionDistribution:
         return found if self.kind == "categorical" else found.sum(-1)
 
     def entropy(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Entropy [...] in nats; of a joint distribution the sum over its parts, which are independent.
+        """Return the entropy [...] in nats; summed over the independent parts of a joint distribution.
         ConfigError for a squashed normal, which has no closed form: average −log π."""
         if self.parts:
             return torch.stack([part.entropy(own, legal) for part, own, legal in self._each(raw, mask)], -1).sum(-1)
@@ -287,7 +288,7 @@ class ActionDistribution:
         return found if self.kind == "categorical" else found.sum(-1)
 
     def mode(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The most probable action per row; of a squashed normal tanh(mean), its median."""
+        """Return the most probable action per row; for a squashed normal tanh(mean), its median."""
         if self.parts:
             return self._joined([(part, part.mode(own, legal)) for part, own, legal in self._each(raw, mask)], raw)
         if self.is_continuous:
@@ -300,28 +301,28 @@ class ActionDistribution:
     # -- units of Box actions ------------------------------------------------------------------------------------------
 
     def in_space_units(self, action: Tensor) -> Tensor:
-        """Box actions [..., A] in policy units as the space has them: centre + half · a."""
+        """Convert Box actions [..., A] from policy units to the space: centre + half · a."""
         return action * action.new_tensor(self.half) + action.new_tensor(self.centre) if self.half else action
 
     def in_policy_units(self, action: Tensor) -> Tensor:
-        """The inverse of `in_space_units`."""
+        """Invert `in_space_units`."""
         return (action - action.new_tensor(self.centre)) / action.new_tensor(self.half) if self.half else action
 
     # -- rows of a joint distribution ----------------------------------------------------------------------------------
 
     def split(self, action: Tensor) -> list[Tensor]:
-        """Rows [..., columns] of a joint action, part by part, as each part takes its own."""
+        """Split rows [..., columns] of a joint action into the actions of its parts."""
         own = torch.split(action, [part.columns for part in self.parts], -1)
         return [part.of_columns(x) for part, x in zip(self.parts, own, strict=True)]
 
     def of_columns(self, row: Tensor) -> Tensor:
-        """An action laid flat [..., columns] as this distribution takes it: int64 [...] for one choice."""
+        """Convert a flattened action [..., columns] to this distribution's format: int64 [...] for one choice."""
         if self.kind == "categorical":
             return row[..., 0].long()
         return row if self.is_continuous or self.parts else row.long()
 
     def _each(self, raw: Tensor, mask: Tensor | None) -> list[tuple[ActionDistribution, Tensor, Tensor | None]]:
-        """(part, its raw output, its mask) of each part."""
+        """Return (part, its raw output, its mask) of each part."""
         own: Sequence[Tensor] = torch.split(raw, [part.raw_size for part in self.parts], -1)
         legal: Sequence[Tensor | None] = [None] * len(self.parts)
         if mask is not None:
@@ -331,12 +332,12 @@ class ActionDistribution:
 
     @staticmethod
     def _joined(actions: list[tuple[ActionDistribution, Tensor]], like: Tensor) -> Tensor:
-        """Actions of the parts as rows [..., columns] of numbers."""
+        """Concatenate actions of the parts to rows [..., columns] of numbers."""
         rows = [x.unsqueeze(-1) if part.kind == "categorical" else x for part, x in actions]
         return torch.cat([x.to(like.dtype) for x in rows], -1)
 
     def _components(self, function: Callable[..., Tensor], logits: Tensor, *values: Tensor) -> Tensor:
-        """Of one categorical [...]; of several, each by itself, side by side [..., D], as `values` [..., D] are."""
+        """Apply to one categorical [...], or to several separately, concatenated [..., D], like `values` [..., D]."""
         if self.kind == "categorical":
             return function(logits, *values)
         parts = torch.split(logits, list(self.sizes), -1)
@@ -344,15 +345,15 @@ class ActionDistribution:
 
 
 def distribution_of(space: spaces.Space[Any], squash: bool = False, scaled: bool = False) -> ActionDistribution:
-    """The distribution over actions of a space; of a Dict or Tuple the joint one of its parts.
+    """Return the distribution over actions of a space; for a Dict or Tuple the joint one of its parts.
 
     Args:
-        squash: put actions of a Box through tanh.
+        squash: pass actions of a Box through tanh.
         scaled: normal actions are in units of half a range around the centre of their bounds (`box_units`), and
             integer Box actions are rounded to the nearest.
 
     Raises:
-        ConfigError: a kind of space that no policy here can sample from.
+        ConfigError: unsupported kind of space.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = tuple(distribution_of(part, squash, scaled) for part in leaves(nested(space)))
@@ -376,17 +377,17 @@ def distribution_of(space: spaces.Space[Any], squash: bool = False, scaled: bool
 
 
 def box_units(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Centre and half of the range of each component, which map [-1, 1] to the bounds; empty where that is no change.
+    """Return centre and half of the range of each component, which map [-1, 1] to the bounds; empty for the identity.
 
-    A component with an infinite bound keeps 0 and 1, as do bounds that stand for one: those of float32, and of integers
-    of 32 bits and more. A component of one value has half a range of 1.
+    A component with an infinite bound keeps 0 and 1. So do bounds that represent infinity: those of float32, and of
+    integers with 32 bits or more. A component with a single value has half a range of 1.
     """
     low, high = (np.ravel(bound).astype(np.float64) for bound in (space.low, space.high))
     with np.errstate(invalid="ignore"):  # ∞ - ∞
         half, middle = high / 2 - low / 2, low / 2 + high / 2
     is_open = ~np.isfinite(half) | (half >= MAX_HALF_RANGE)
     if np.issubdtype(space.dtype, np.integer) and np.dtype(space.dtype).itemsize >= 4:
-        limits: Any = np.iinfo(space.dtype)  # type: ignore[type-var]  # which has been asked
+        limits: Any = np.iinfo(space.dtype)  # type: ignore[type-var]  # dtype was checked
         is_open |= (low <= float(limits.min) + 2) & (limits.min < 0) | (high >= float(limits.max) - 2)
     centre = np.where(is_open, 0.0, middle)
     half = np.where(is_open | (half < np.finfo(np.float32).tiny), 1.0, half)
@@ -399,7 +400,7 @@ def uniform_action(
     kind: ActionDistribution, space: spaces.Space[Any], rng: np.random.Generator, shape: tuple[int, ...],
     mask: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Uniformly random legal actions [*shape, columns], laid flat: Box components within their bounds.
+    """Sample uniform legal actions [*shape, columns], flattened: Box components within their bounds.
 
     Components without two finite bounds, and squashed ones, are drawn from [-1, 1].
 
@@ -422,13 +423,13 @@ def uniform_action(
 
 
 def least_log_std(space: spaces.Box, share: float, squash: bool = False) -> Least:
-    """log(share · half of each component's range), in units of the space.
+    """Return log(share · half of each component's range), in units of the space.
 
-    A component without two finite bounds counts as one of range 2. One number where all components have the same.
+    A component without two finite bounds is treated as having range 2. A single number if all components are equal.
 
     Args:
         share: above 0.
-        squash: the limit is in policy units, in which every range is (-1, 1): before tanh, or of scaled actions.
+        squash: the limit is in policy units, in which every range is (-1, 1): before tanh, or for scaled actions.
     """
     half = (np.ravel(space.high).astype(np.float64) - np.ravel(space.low).astype(np.float64)) / 2
     half = np.where((half > 0) & (half < np.finfo(np.float32).max / 2) & (not squash), half, 1.0)
@@ -437,10 +438,10 @@ def least_log_std(space: spaces.Box, share: float, squash: bool = False) -> Leas
 
 
 def with_least(kind: ActionDistribution, space: spaces.Space[Any], share: float) -> ActionDistribution:
-    """The distribution of a space with `least_log_std` as the lower limit of its normal parts.
+    """Return the distribution of a space with `least_log_std` as the lower limit of its normal parts.
 
     Args:
-        share: above 0, of half of each component's range.
+        share: above 0, as a fraction of half of each component's range.
     """
     if kind.parts:
         each = zip(kind.parts, leaves(nested(space)), strict=True)
@@ -450,12 +451,12 @@ def with_least(kind: ActionDistribution, space: spaces.Space[Any], share: float)
     return replace(kind, least=least_log_std(space, share, kind.kind == "squashed" or bool(kind.half)))
 
 
-# --- choices as numbers -----------------------------------------------------------------------------------------------
+# --- joint discrete actions -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class JointActions:
-    """All combinations of the components of an action, numbered with the last component fastest (C order).
+    """All combinations of the components of a discrete action, numbered with the last component fastest (C order).
 
     Attributes:
         sizes: choices of each component. start: lowest value of each. shape: of an action; () for Discrete.
@@ -467,8 +468,8 @@ class JointActions:
 
     @classmethod
     def of(cls, space: spaces.Space[Any], owner: str) -> JointActions:
-        """The choices of a space. `owner` names who needs it, for the messages.
-        Raises AlgorithmError: another kind of space, or more combinations than a network can list."""
+        """Create from a space. `owner` names the caller, for messages.
+        Raises AlgorithmError: unsupported space, or too many combinations."""
         if isinstance(space, spaces.Discrete):
             return cls((int(space.n),), (int(space.start),), ())
         if not isinstance(space, spaces.MultiDiscrete):
@@ -490,19 +491,19 @@ class JointActions:
         return int(np.prod(self.sizes, dtype=object))
 
     def encode(self, action: np.ndarray) -> np.ndarray:
-        """Actions [..., *shape] of the space as numbers [...] int64."""
+        """Convert actions [..., *shape] of the space to indices [...] int64."""
         lead = action.shape[: action.ndim - len(self.shape)]
         parts = action.reshape(*lead, len(self.sizes)).astype(np.int64) - np.array(self.start)
         return cast(np.ndarray, np.ravel_multi_index(tuple(np.moveaxis(parts, -1, 0)), self.sizes))
 
     def decode(self, number: np.ndarray) -> np.ndarray:
-        """Numbers [...] as actions [..., *shape] int64 of the space."""
+        """Convert indices [...] to actions [..., *shape] int64 of the space."""
         parts = np.stack(np.unravel_index(np.asarray(number, np.int64), self.sizes), axis=-1) + np.array(self.start)
         decoded: np.ndarray = parts.reshape(*np.shape(number), *self.shape)
         return decoded
 
     def legal(self, mask: np.ndarray) -> np.ndarray:
-        """Masks [..., Σ sizes] of the components, 1 = legal, as masks [..., count] of the combinations."""
+        """Convert component masks [..., Σ sizes], 1 = legal, to masks [..., count] of the combinations."""
         if len(self.sizes) == 1:
             return mask
         joint = np.ones((*mask.shape[:-1], 1), bool)

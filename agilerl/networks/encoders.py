@@ -1,4 +1,4 @@
-"""Which encoder reads which observation space, how it is made, and the options that every network takes."""
+"""Selection and construction of encoders by observation space, and the options shared by all networks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.observations import InputForm
 from agilerl.spaces import channels_first, flat_size, is_image, is_small, parts_of, short_form
 
-# A typed configuration names its encoder.
+# Typed configurations determine their encoder.
 ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
     configs.MlpNetConfig: EvolvableMLP,
     configs.CnnNetConfig: EvolvableCNN,
@@ -35,13 +35,13 @@ ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {
     configs.LstmNetConfig: EvolvableLSTM,
 }
 ENCODERS = {cls.__name__: cls for cls in ENCODER_OF_CONFIG.values()}
-AXES = {"Conv1d": 2, "Conv2d": 3, "Conv3d": 4}  # of an observation, channels included
+AXES = {"Conv1d": 2, "Conv2d": 3, "Conv3d": 4}  # axes of an observation, including channels
 MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
-LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # where nothing is given at all
+LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # if nothing is given
 
 
 def class_named(given: Any) -> Any:
-    """The encoder of a name such as "EvolvableMLP"; anything else as it is."""
+    """Return the encoder class of a name such as "EvolvableMLP"; other values are unchanged."""
     if not isinstance(given, str):
         return given
     if given not in ENCODERS:
@@ -50,7 +50,7 @@ def class_named(given: Any) -> Any:
 
 
 def encoder_named(config: Mapping[str, Any]) -> Any:
-    """The encoder that a `net_config` names: by `encoder_cls`, a switch or a typed configuration; None by none."""
+    """Return the encoder specified in a `net_config` by `encoder_cls`, a switch or its type; None if unspecified."""
     if config.get("encoder_cls") is not None:
         return class_named(config["encoder_cls"])
     switched = _switched(bool(config.get("simba")), bool(config.get("recurrent")))
@@ -58,7 +58,7 @@ def encoder_named(config: Mapping[str, Any]) -> Any:
 
 
 def asks_for_memory(config: Mapping[str, Any]) -> bool:
-    """Whether a `net_config` names a recurrent encoder, or has keys that it alone knows."""
+    """Whether a `net_config` specifies a recurrent encoder, or has keys only used by one."""
     named = encoder_named(config)
     if named is None:
         return any(_names(config.get("encoder_config"), key) for key in configs.OF_MEMORY)
@@ -73,14 +73,14 @@ def encoder_class(
     space: spaces.Space[Any], encoder_cls: type[EvolvableModule] | None, config: Any,
     simba: bool = False, recurrent: bool = False,
 ) -> type[EvolvableModule]:  # fmt: skip
-    """The class of the encoder: the one given, else the one of the configuration, else by the space.
+    """Select the encoder class: the given one, else the configuration's, else by the space.
 
-    A Box of three axes is an image for an `EvolvableCNN`, or for an `EvolvableResNet` if the configuration names
-    `num_blocks` or is a `ResNetNetConfig`, and for an `EvolvableMLP`, as one vector, if it names `hidden_size` (a board
-    of few cells, say); one of two or four axes is read by it if the configuration has a `block_type` (Conv1d, Conv3d),
-    and a Box of two axes without one is laid out as a vector. Dict and Tuple spaces get an `EvolvableMultiInput`; an
-    `MlpNetConfig`, a configuration that names `hidden_size`, `simba` and `recurrent` lay all their parts side by side
-    instead. Other typed configurations name their encoder too.
+    A Box with three axes is an image for an `EvolvableCNN`, or for an `EvolvableResNet` if the configuration has
+    `num_blocks` or is a `ResNetNetConfig`; with `hidden_size` it is flattened for an `EvolvableMLP` (for example a
+    small board). A Box with two or four axes is read by an `EvolvableCNN` if the configuration has a `block_type`
+    (Conv1d, Conv3d); otherwise a Box with two axes is flattened. Dict and Tuple spaces get an `EvolvableMultiInput`; an
+    `MlpNetConfig`, a configuration with `hidden_size`, `simba` and `recurrent` concatenate all their parts instead.
+    Other typed configurations determine their encoder too.
 
     Raises:
         TypeError: `encoder_cls` is not an `EvolvableModule` class.
@@ -116,9 +116,9 @@ def _names(config: Any, key: str) -> bool:
 
 
 def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: Any) -> None:
-    """Raise ConfigError where an encoder of ours cannot read the space."""
+    """Raise ConfigError if a built-in encoder cannot read the space."""
     axes = len(space.shape or ()) if isinstance(space, spaces.Box) else 0
-    if cls in (EvolvableLSTM, EvolvableSimBa) and parts_of(space):  # side by side, as dense layers do
+    if cls in (EvolvableLSTM, EvolvableSimBa) and parts_of(space):  # concatenated, as for dense layers
         if not _has_small_images(space):
             raise ConfigError(
                 f"{cls.__name__} reads the parts of {short_form(space)} side by side, and they are too large for that. "
@@ -133,7 +133,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
     if cls is EvolvableCNN:
         kind = dict(config if isinstance(config, Mapping) else vars(config) if config else {}).get("block_type")
         kind = kind or "Conv2d"
-        needed = AXES.get(kind, axes)  # an unknown kind is named by the encoder itself
+        needed = AXES.get(kind, axes)  # the encoder reports an unknown kind itself
         if axes != needed:
             raise ConfigError(
                 f"a {kind} encoder reads observations of {needed} axes, channels included; got {_seen(axes, space)}. "
@@ -150,7 +150,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
 
 
 def _has_small_images(space: spaces.Space[Any]) -> bool:
-    """Whether no image in the space is larger than dense layers read; vectors may be as long as they are."""
+    """Whether all images in the space are small enough for dense layers; vectors may have any length."""
     parts = parts_of(space)
     return all(map(_has_small_images, parts.values())) if parts else is_small(space)
 
@@ -169,7 +169,7 @@ def _fix(axes: int) -> str:
 
 
 def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputForm:
-    """What an encoder of this class reads: by its constructor's arguments, flat unless it says otherwise."""
+    """Return the input form of an encoder class, by its constructor's arguments; flat by default."""
     taken = constructor_arguments(cls)
     if parts_of(space):
         return InputForm.NESTED if "observation_space" in taken else InputForm.FLAT
@@ -178,9 +178,9 @@ def input_form(space: spaces.Space[Any], cls: type[EvolvableModule]) -> InputFor
 
 
 def encoder_config(cls: type[EvolvableModule], config: Any, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
-    """Constructor arguments from a mapping, a net config or None, with the defaults of an encoder.
+    """Return constructor arguments from a mapping, a net config or None, with an encoder's defaults.
 
-    Convolutions over images of `space` get layers by its size, where `config` names none of them.
+    Convolutional layers are chosen by the image size of `space` if `config` specifies none.
     """
     defaults = MLP_DEFAULTS if issubclass(cls, EvolvableMLP) else {}
     if config is None and issubclass(cls, EvolvableLSTM):
@@ -189,10 +189,10 @@ def encoder_config(cls: type[EvolvableModule], config: Any, space: spaces.Space[
     if cls is EvolvableCNN and space is not None and is_image(space):
         given = with_usual_layers(given, channels_first(space).shape or ())
     hidden = given.get("activation", "ReLU")
-    if issubclass(cls, EvolvableMLP):  # latent features pass through LayerNorm where hidden layers do
+    if issubclass(cls, EvolvableMLP):  # LayerNorm on latent features follows the hidden layers
         normed = bool(given.get("layer_norm", False))
         return {"output_activation": hidden, "output_layernorm": normed, "output_vanish": False, **given}
-    # Without an activation the encoder's last layer and the head's first one would be a single linear map.
+    # Without an activation the encoder's last layer and the head's first one would form a single linear map.
     return {"output_activation": hidden, **given} if issubclass(cls, LayeredModule) else given
 
 
@@ -200,10 +200,10 @@ def make_encoder(
     space: spaces.Space[Any], cls: type[EvolvableModule], config: Mapping[str, Any], num_outputs: int,
     device: str | torch.device, random_seed: int, name: str,
 ) -> Any:  # fmt: skip
-    """The encoder from observations of `space` (as `Preprocessor` gives them) to `num_outputs` features.
+    """Build the encoder from observations of `space` (as `Preprocessor` returns them) to `num_outputs` features.
 
-    A class of the user's own is given those of `num_inputs`, `input_size`, `input_shape`, `observation_space` and
-    `name` that its constructor takes; `num_inputs` counts everything in the observation laid side by side.
+    A user-defined class gets those of `num_inputs`, `input_size`, `input_shape`, `observation_space` and `name` that
+    its constructor takes; `num_inputs` counts the flattened observation.
     """
     taken = constructor_arguments(cls)
     turned = channels_first(space)
@@ -218,12 +218,12 @@ def make_encoder(
     return encoder
 
 
-# -- the options that every network takes, written once, and their check -----------------------------------------------
+# -- options shared by all networks, and their check -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """What every network is told about its encoder and its head; `EvolvableNetwork` says what each option means."""
+    """Options of every network for its encoder and head; see `EvolvableNetwork` for their meaning."""
 
     encoder_cls: type[EvolvableModule] | None = None
     encoder_config: Any = None
@@ -243,7 +243,7 @@ _KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _ARGUMENTS = {
     f.name: inspect.Parameter(f.name, _KIND, default=f.default, annotation=f.type) for f in fields(NetworkOptions)
 }
-# The published order of what may follow the spaces by position.
+# Published order of positional arguments after the spaces.
 BY_POSITION = (
     "encoder_cls", "encoder_config", "head_config", "min_latent_dim", "max_latent_dim", "latent_dim", "simba",
     "recurrent", "device", "random_seed",
@@ -251,13 +251,13 @@ BY_POSITION = (
 
 
 def takes_options(*by_position: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a constructor's argument `options` be given as the fields of `NetworkOptions`, one by one.
+    """Let a constructor with an argument `options` accept the fields of `NetworkOptions` as separate arguments.
 
-    `inspect.signature` shows those, so that a network reads and is called as if it had written them itself.
+    `inspect.signature` shows these fields, as if the network had declared them itself.
 
     Args:
-        by_position: names of the arguments that may be given by position, in the published order, without `self`;
-            every other argument is keyword-only.
+        by_position: names of the arguments that may be positional, in the published order, without `self`; all others
+            are keyword-only.
     """
 
     def decorate(init: Callable[..., None]) -> Callable[..., None]:
@@ -281,7 +281,7 @@ def takes_options(*by_position: str) -> Callable[[Callable[..., None]], Callable
 
 
 def mapping_of(config: Any) -> dict[str, Any]:
-    """`net_config` as a dictionary, None as an empty one; anything but a mapping raises ConfigError."""
+    """Return `net_config` as a dictionary, None as an empty one; ConfigError unless it is a mapping."""
     if config is None or isinstance(config, Mapping):
         return dict(config or {})
     kind = type(config).__name__
@@ -292,7 +292,7 @@ def mapping_of(config: Any) -> dict[str, Any]:
 
 
 def checked_arguments(config: Any, owner: type) -> dict[str, Any]:
-    """`net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
+    """Return `net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
     given = mapping_of(config)
     known = set(constructor_arguments(owner)) - {"observation_space", "action_space", "device", "random_seed"}
     for key in given:

@@ -1,4 +1,4 @@
-"""A network that reads texts, and says of every token what may follow: a decoder between two spaces of tokens."""
+"""Decoder network between two token spaces: predicts the next token at every position of a text."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SMALL: dict[str, Any] = {
     "min_mlp_nodes": 32, "max_mlp_nodes": 1024,
 }  # fmt: skip
 """Of `EvolvableGPT`, where `gpt_config` does not say: what learns on a CPU."""
-DECIDED = ("vocab_size", "block_size", "num_outputs", "tied", "device", "random_seed", "name")  # by the spaces
+DECIDED = ("vocab_size", "block_size", "num_outputs", "tied", "device", "random_seed", "name")  # set by the spaces
 
 
 def vocabularies(observation_space: Any, action_space: Any, algo: str = "A language policy") -> tuple[int, int]:
-    """How many tokens there are, and how many of them, the first ones, the policy can say.
+    """Return the number of tokens, and how many of them, the first ones, the policy can generate.
 
-    Spaces of texts are MultiDiscrete [W] · L, what is seen, padded with 0 on the right, and MultiDiscrete [V] · K, what
-    is said at a time; V ≤ W, K < L.
+    Text spaces are MultiDiscrete [W] · L for observations, padded with 0 on the right, and MultiDiscrete [V] · K for
+    the tokens generated at a time; V ≤ W, K < L.
 
     Raises:
         AlgorithmError: other spaces.
@@ -46,12 +46,13 @@ def vocabularies(observation_space: Any, action_space: Any, algo: str = "A langu
 
 
 class TokenNetwork(EvolvableModule):
-    """A decoder over texts [B, L] of an observation space, with numbers for the V tokens of an action space.
+    """A decoder over texts [B, L] of an observation space, with outputs for the V tokens of an action space.
 
     Args:
         observation_space, action_space: see `vocabularies`.
-        with_values: beside the logits [V] also two values [V] of tokens and one of the state: [3 V + 1] in this order.
-        gpt_config: arguments of `EvolvableGPT`; `SMALL` where it does not say.
+        with_values: output two values [V] of tokens and one of the state besides the logits [V]: [3 V + 1] in this
+            order.
+        gpt_config: arguments of `EvolvableGPT`; defaults from `SMALL`.
     """
 
     def __init__(
@@ -74,15 +75,15 @@ class TokenNetwork(EvolvableModule):
         self.gpt.rng = self.rng
 
     def forward(self, tokens: Any) -> Tensor:
-        """Outputs [B, L, O] of every state of texts [B, L]."""
+        """Return outputs [B, L, O] at every position of texts [B, L]."""
         return cast(Tensor, self.gpt(tokens))
 
     def parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(logits [..., V], two values of tokens [2, ..., V], values of states [...]) of outputs with values."""
+        """Split outputs with values: (logits [..., V], two values of tokens [2, ..., V], values of states [...])."""
         logits, first, second, state = torch.split(outputs, [self.vocabulary] * 3 + [1], -1)
         return logits, torch.stack((first, second)), state.squeeze(-1)
 
-    # -- as a part of evolution ------------------------------------------------------------------------------------
+    # -- evolution interface ---------------------------------------------------------------------------------------
 
     def probe(self, inputs: Any) -> None:
         super().probe(inputs)
@@ -99,7 +100,7 @@ class TokenNetwork(EvolvableModule):
 
     @property
     def gpt_config(self) -> dict[str, Any]:
-        """As the decoder is now."""
+        """Current configuration of the decoder."""
         return {name: value for name, value in self.gpt.net_config.items() if name not in DECIDED}
 
     def spec(self) -> dict[str, Any]:
@@ -112,5 +113,5 @@ class TokenNetwork(EvolvableModule):
         return super().from_spec({**spec, **named}, **arguments)
 
     def describe(self) -> str:
-        """Blocks and widths, as of `EvolvableGPT`."""
+        """Return blocks and widths, see `EvolvableGPT`."""
         return self.gpt.short()

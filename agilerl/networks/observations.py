@@ -1,4 +1,4 @@
-"""Observations as encoder input: one-hot, images in [0, 1] with channels first, dictionaries of both."""
+"""Preprocessing of observations to encoder input: one-hot encoding, channel-first images in [0, 1], nested dicts."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ FIX = "fix: pass them as the environment gives them, and build the agent from th
 
 
 class InputForm(Enum):
-    """What an encoder reads."""
+    """Input form of an encoder."""
 
     FLAT = "flat"  # [..., I]
-    IMAGE = "image"  # [..., C, H, W], or as many axes as the Box has
-    NESTED = "nested"  # a dict of these, nested as the space is
+    IMAGE = "image"  # [..., C, H, W], or the axes of the Box
+    NESTED = "nested"  # a dict of these, nested like the space
 
 
 def bounds_to_unit(space: spaces.Space[Any]) -> tuple[Tensor, Tensor] | None:
-    """(centre [I], factor [I]) float64 such that (x − centre) · factor maps the bounds of a Box to [−1, 1].
+    """Return (centre [I], factor [I]) float64 such that (x − centre) · factor maps the bounds of a Box to [−1, 1].
 
-    A feature with an infinite bound keeps its value (centre 0, factor 1); None where there is nothing to map. Those of
-    images are in the order of their channels first.
+    A feature with an infinite bound is unchanged (centre 0, factor 1); None if that holds for all. For images the order
+    is channels first.
     """
     space = channels_first(space)
     if not isinstance(space, spaces.Box):
@@ -56,16 +56,16 @@ def bounds_to_unit(space: spaces.Space[Any]) -> tuple[Tensor, Tensor] | None:
 
 @dataclass(frozen=True, eq=False)
 class Preprocessor:
-    """How observations of one space become the input of one encoder.
+    """Conversion of observations of one space to the input of one encoder.
 
     Attributes:
-        space: of one observation, as the environment gives it.
-        form: what the encoder reads. In a FLAT form the parts of a Dict or Tuple are laid side by side.
+        space: of one observation, as returned by the environment.
+        form: input form of the encoder. In FLAT form the parts of a Dict or Tuple are concatenated.
         unit: of a vector whose bounds are mapped to [-1, 1].
         is_bytes: True for images with values from 0 to 255.
-        is_channels_last: True for images [H, W, C], which are turned.
+        is_channels_last: True for images [H, W, C], which are transposed.
         parts: of a Dict or Tuple space.
-        plain_width: of a vector that is taken as it is; 0 for everything else.
+        plain_width: of a vector that is used unchanged; 0 for everything else.
     """
 
     space: spaces.Space[Any]
@@ -78,7 +78,7 @@ class Preprocessor:
 
     @classmethod
     def build(cls, space: spaces.Space[Any], form: InputForm, scale: bool = False) -> Self:
-        """For a space; `scale` maps vectors with finite bounds to [-1, 1] (images have a rule of their own)."""
+        """Create for a space; `scale` maps vectors with finite bounds to [-1, 1] (not images)."""
         check_supported(space)
         inner = {}
         for key, sub in parts_of(space).items():
@@ -91,18 +91,18 @@ class Preprocessor:
         return cls(space, form, unit, is_bytes, is_channels_last(space), inner, flat_size(space) if plain else 0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Preprocessor:
-        return self  # nothing in it changes
+        return self  # immutable
 
     def __call__(self, obs: Any, like: Tensor, owner: str, normalize_images: bool = True) -> Any:
-        """Observations with any leading axes as encoder input, a tensor or a dict of them; one gets a batch of one.
+        """Convert observations with any leading axes to a tensor or a dict of tensors; one becomes a batch of one.
 
         Args:
             obs: arrays, tensors or numbers; a mapping, TensorDict or tuple of them for a Dict or Tuple space.
-            like: decides dtype and device.
-            owner: who is named in an error.
-            normalize_images: divide images of bytes by 255.
+            like: tensor with the target dtype and device.
+            owner: name used in errors.
+            normalize_images: divide byte images by 255.
         """
-        if self.plain_width and isinstance(obs, np.ndarray | Tensor):  # the hot path: what a leaf would do, in no calls
+        if self.plain_width and isinstance(obs, np.ndarray | Tensor):  # hot path: `_leaf` inlined
             real = obs.is_floating_point() if isinstance(obs, Tensor) else obs.dtype.kind == "f"
             if real and obs.ndim > 1 and obs.shape[-1] == self.plain_width:
                 return torch.as_tensor(obs, device=like.device).to(like.dtype)
@@ -114,7 +114,7 @@ class Preprocessor:
         return self._arrange(rows, lead if lead else (1,), "")
 
     def _leaf(self, obs: Any, like: Tensor, owner: str, normalize: bool) -> tuple[tuple[int, ...], Tensor]:
-        """(leading axes, tensor [lead, I] or [lead, *image])."""
+        """Return (leading axes, tensor [lead, I] or [lead, *image])."""
         space, shape = self.space, self.space.shape or ()
         if isinstance(space, WordCounts) and _is_of_strings(obs):
             obs = counts_of(obs)
@@ -122,7 +122,7 @@ class Preprocessor:
         last, rank = self.is_channels_last, len(shape)
         own = tuple(x.shape[x.dim() - rank :]) if x.dim() >= rank else None
         if last and own == (shape[-1], *shape[:-1]):
-            last = False  # the caller has swapped the channels already
+            last = False  # the caller has already swapped the channels
         elif own != shape:
             raise ShapeError(f"{owner} got observations of shape {tuple(x.shape)}; it was built for {shape}. {FIX}")
         lead = tuple(x.shape[: x.dim() - rank])
@@ -143,7 +143,7 @@ class Preprocessor:
         return lead, x
 
     def _rows(self, obs: Any, like: Tensor, owner: str, normalize: bool, path: str) -> dict[str, Any]:
-        """Path of every leaf -> (space, leading axes, tensor)."""
+        """Return path of every leaf -> (space, leading axes, tensor)."""
         given = self._children(obs, owner, path)
         rows: dict[str, Any] = {}
         for key, part in self.parts.items():
@@ -182,10 +182,10 @@ class Preprocessor:
 
 
 def _numbers(obs: Any, device: torch.device, owner: str, space: spaces.Space[Any]) -> Tensor:
-    """Observations as a tensor of real numbers."""
+    """Convert observations to a tensor of real numbers."""
     try:
         x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs, device=device)
-    except (TypeError, ValueError):  # texts, objects, rows of unequal length
+    except (TypeError, ValueError):  # strings, objects, ragged rows
         kind = foreign.dtype_name(obs)
         raise ShapeError(f"{owner} got observations of type {kind}; it was built for {space}. {FIX}") from None
     if x.is_complex():
@@ -194,7 +194,7 @@ def _numbers(obs: Any, device: torch.device, owner: str, space: spaces.Space[Any
 
 
 def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[Any]) -> Tensor:
-    """Integers [...] from `start` on as [..., count]."""
+    """One-hot encode integers [...] from `start` on to [..., count]."""
     is_whole = not x.is_floating_point() or bool((x == x.floor()).all())
     try:
         if is_whole:
@@ -208,9 +208,9 @@ def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[
 
 
 def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
-    """Components [..., K] as [..., sum of choices], in one go: a board can have hundreds of them."""
+    """One-hot encode components [..., K] to [..., sum of choices] at once: a board can have hundreds of them."""
     sizes, starts = space.nvec.ravel(), space.start.ravel()
-    of = torch.as_tensor(np.repeat(np.arange(sizes.size), sizes), device=x.device)  # the component of each column
+    of = torch.as_tensor(np.repeat(np.arange(sizes.size), sizes), device=x.device)  # component of each column
     ends = np.cumsum(sizes)
     values = torch.as_tensor(np.arange(sizes.sum()) - np.repeat(ends - sizes - starts, sizes), device=x.device)
     low, high = (torch.as_tensor(bound, device=x.device) for bound in (starts, starts + sizes))
@@ -219,12 +219,12 @@ def _one_hot_each(x: Tensor, space: spaces.MultiDiscrete, owner: str) -> Tensor:
         wrong = wrong | (x != x.floor())
     if bool(wrong.any()):
         i = int(wrong.reshape(-1, sizes.size).any(0).nonzero()[0])
-        _one_hot(x[..., i], int(starts[i]), int(sizes[i]), owner, space)  # says so
+        _one_hot(x[..., i], int(starts[i]), int(sizes[i]), owner, space)  # raises with details
     return (x[..., of] == values).long()
 
 
 def _is_of_strings(obs: Any) -> bool:
-    """Whether these are texts: one, a list of them, or an array."""
+    """Whether these are strings: one, a list of them, or an array."""
     if isinstance(obs, str):
         return True
     if isinstance(obs, list | tuple):
@@ -233,7 +233,7 @@ def _is_of_strings(obs: Any) -> bool:
 
 
 def common_lead(rows: Mapping[str, Any], owner: str) -> tuple[int, ...]:
-    """The leading axes that all parts share; a number stored as a column [B, 1] counts as [B]."""
+    """Return the leading axes shared by all parts; a scalar stored as a column [B, 1] counts as [B]."""
     leads = {name: lead for name, (_, lead, _) in rows.items()}
     least: tuple[int, ...] = min(leads.values(), key=len)
     for name, lead in leads.items():
@@ -244,13 +244,13 @@ def common_lead(rows: Mapping[str, Any], owner: str) -> tuple[int, ...]:
 
 
 def sample_batch(space: spaces.Space[Any], count: int, rng: np.random.Generator) -> Any:
-    """`count` made-up observations [count, ...] from `rng`: the bounded range, a standard normal where unbounded.
+    """Sample `count` synthetic observations [count, ...] from `rng`: uniform within bounds, standard normal otherwise.
 
-    Bounds beyond ±10 count as unbounded: no task puts its observations uniformly over such a range. Images of bytes
-    are uniform over all values. A Dict or Tuple space gives a TensorDict (of TensorDicts) of `count` rows.
+    Bounds beyond ±10 are treated as unbounded: observations are rarely uniform over such a range. Byte images are
+    uniform over all values. A Dict or Tuple space gives a TensorDict (of TensorDicts) of `count` rows.
     """
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        # Imported here because it costs a second and spaces without parts never need it.
+        # Lazy import: it takes a second and spaces without parts never need it.
         from tensordict import TensorDict
 
         return TensorDict({k: sample_batch(v, count, rng) for k, v in parts_of(space).items()}, batch_size=[count])

@@ -1,4 +1,4 @@
-"""Networks that estimate action values: of every choice, as distributions of returns, and of (state, action) pairs."""
+"""Action-value networks: for discrete actions, as return distributions, and for (state, action) pairs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from agilerl.networks.stacks import dense_stacks, overrides
 
 
 class QNetwork(EvolvableNetwork):
-    """Q(s, ·) for every choice of a Discrete or MultiDiscrete space: observations [..., O] -> values [..., A].
+    """Q(s, ·) for all joint actions of a Discrete or MultiDiscrete space: observations [..., O] -> values [..., A].
 
-    Choices are numbered as `JointActions` does. Arguments as `EvolvableNetwork`.
+    See `JointActions` for their numbering. Arguments as `EvolvableNetwork`.
 
-    Raises ValueError: the action space is of another kind, or has too many combinations."""
+    Raises ValueError: unsupported action space, or too many combinations."""
 
     @takes_options("observation_space", "action_space", *BY_POSITION)
     def __init__(
@@ -51,15 +51,16 @@ class RainbowQNetwork(EvolvableNetwork):
     Hessel et al. 2018, arXiv:1710.02298, section 3). Both mutate together, under the head's method names.
 
     Args:
-        support: the atoms' returns [K], evenly spaced and rising; None: `num_atoms` of them from `v_min` to `v_max`.
-        num_atoms, v_min, v_max: the support where `support` is None.
+        support: returns of the atoms [K], evenly spaced and increasing; None: `num_atoms` of them from `v_min` to
+            `v_max`.
+        num_atoms, v_min, v_max: the support if `support` is None.
         dueling, distributional: see above.
-        noisy, noise_std: noisy linear layers in both streams, and their scale at the start (arXiv:1706.10295).
+        noisy, noise_std: noisy linear layers in both streams, and their initial scale (arXiv:1706.10295).
 
-    The other arguments are `EvolvableNetwork`'s.
+    See `EvolvableNetwork` for the other arguments.
 
     Raises:
-        AlgorithmError: the action space is not Discrete. ConfigError: no valid support.
+        AlgorithmError: the action space is not Discrete. ConfigError: invalid support.
     """
 
     @takes_options(
@@ -88,17 +89,17 @@ class RainbowQNetwork(EvolvableNetwork):
 
     @property
     def _width(self) -> int:
-        """Outputs per action."""
+        """Number of outputs per action."""
         return self.num_atoms if self.distributional else 1
 
     @property
     def support(self) -> Tensor:
-        """The support [K], in the network's dtype."""
+        """Support [K], in the network's dtype."""
         like = next(self.parameters())
         return torch.linspace(self.v_min, self.v_max, self.num_atoms, dtype=like.dtype, device=like.device)
 
     def get_init_dict(self) -> dict[str, Any]:
-        return super().get_init_dict() | {"support": None}  # it is given by its three numbers
+        return super().get_init_dict() | {"support": None}  # given by its three numbers
 
     def _streams(self) -> dict[str, Any]:
         return {"encoder": self.encoder, **self._heads()}
@@ -106,7 +107,7 @@ class RainbowQNetwork(EvolvableNetwork):
     def combine(  # type: ignore[override]
         self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor
     ) -> Tensor:
-        """Logits [..., A, K] (values [..., A]) from what runs the parts; obs preprocessed [..., in]."""
+        """Compute logits [..., A, K] (values [..., A]) with the functions of the parts; obs preprocessed [..., in]."""
         features = self.encode_by(parts, obs)
         values = parts["head_net"](features)
         values = values.view(*values.shape[:-1], self.num_actions, self._width)
@@ -115,14 +116,15 @@ class RainbowQNetwork(EvolvableNetwork):
         return values if self.distributional else values.squeeze(-1)
 
     def output(self, obs: Any) -> Tensor:  # type: ignore[override]
-        """Logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
+        """Return logits [..., A, K] over the atoms, or values [..., A] without `distributional`."""
         return self.combine(self._streams(), self.preprocess(obs))
 
     def forward(self, obs: Any, q: bool = True, log: bool = False) -> Tensor:  # type: ignore[override]
-        """Expected values [..., A]; with `q=False` the atoms' probabilities [..., A, K], with `log` their logarithms.
+        """Return expected values [..., A]; with `q=False` the atoms' probabilities [..., A, K], with `log` their
+        logarithms.
 
         Raises:
-            ConfigError: probabilities of a network without `distributional`.
+            ConfigError: probabilities requested without `distributional`.
         """
         output = self.output(obs)
         if q:
@@ -134,7 +136,7 @@ class RainbowQNetwork(EvolvableNetwork):
         return output.log_softmax(-1) if log else output.softmax(-1)
 
     def effect_output(self, obs: Any) -> Tensor:
-        """What mutations measure their effect on: the expected values [..., A], not the logits."""
+        """Return the expected values [..., A], not the logits, used to measure the effect of mutations."""
         return self.forward(obs)
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
@@ -144,13 +146,13 @@ class RainbowQNetwork(EvolvableNetwork):
         return dense_stacks(self, {**encoder, **self._heads()})
 
     def reset_noise(self) -> None:
-        """Draw the noise of all noisy layers anew."""
+        """Resample the noise of all noisy layers."""
         for mlp in self._heads().values():
             mlp.reset_noise()
 
     @torch.no_grad()
     def set_noise_std(self, noise_std: float) -> None:
-        """Scale all learned noise by new / old; growth draws its noise at the new scale."""
+        """Scale all learned noise by new / old; growth samples noise at the new scale."""
         if not noise_std > 0:
             raise ConfigError(f"noise_std must be above 0; got {noise_std!r}. fix: 0.5.")
         factor, self.noise_std = float(noise_std) / self.noise_std, float(noise_std)
@@ -164,10 +166,10 @@ class RainbowQNetwork(EvolvableNetwork):
 
     @torch.no_grad()
     def set_num_atoms(self, num_atoms: int) -> None:
-        """Change the number of atoms of the same range.
+        """Change the number of atoms over the same range.
 
-        The logits of a new atom are those of the two old atoms around it, interpolated linearly, so that the shape of
-        the distributions is kept; optimiser moments (`last_transfer`) come from the nearest old atom.
+        The logits of a new atom are linearly interpolated between the two surrounding old atoms, which preserves the
+        shape of the distributions; optimiser moments (`last_transfer`) come from the nearest old atom.
         """
         check_support(num_atoms, self.v_min, self.v_max)
         old, self.num_atoms = self.num_atoms, int(num_atoms)
@@ -192,7 +194,7 @@ class RainbowQNetwork(EvolvableNetwork):
 
 
 def check_support(num_atoms: Any, v_min: Any, v_max: Any) -> tuple[int, float, float]:
-    """The three numbers of a support, where they make one.
+    """Validate and return the three numbers of a support.
     Raises ConfigError: fewer than two atoms, or an empty range."""
     if isinstance(num_atoms, bool) or int(num_atoms) != num_atoms or num_atoms < 2:
         raise ConfigError(f"num_atoms must be an integer of at least 2; got {num_atoms!r}. fix: 51.")
@@ -214,11 +216,11 @@ def _range_of(support: Any) -> tuple[int, float, float]:
 class ContinuousQNetwork(EvolvableNetwork):
     """Q(s, a): observations [..., O] and actions [..., A] -> values [..., 1].
 
-    The encoder sees the observation, the head its features and the action. Discrete actions are taken too, as
+    The encoder reads the observation, the head its features and the action. Discrete actions are accepted too, as
     integers [...] (one-hot encoded) or as A weights [..., A].
 
-    LayerNorm in the encoder is turned off with a warning: normalised features beside raw actions are known to make
-    value estimates unstable. Arguments as `EvolvableNetwork`.
+    LayerNorm in the encoder is disabled with a warning: normalised features next to raw actions are known to make value
+    estimates unstable. Arguments as `EvolvableNetwork`.
 
     Raises AlgorithmError: actions that are neither Box nor Discrete."""
 
@@ -237,9 +239,9 @@ class ContinuousQNetwork(EvolvableNetwork):
         self.build_head(1)
 
     def _head_inputs(self, features: Tensor) -> Tensor:
-        """Features beside uniform actions, which a refit can tell apart; a network with its own encoder is not probed.
+        """Return features with uniform actions as probe inputs, which a refit can tell apart; None with an own encoder.
 
-        Actions of the policy would do worse: they follow from the features, and a refit would mix their weights.
+        Actions of the policy are less suitable: they depend on the features, and a refit would mix their weights.
         """
         if self.encoder_source is None:
             return features
@@ -249,7 +251,7 @@ class ContinuousQNetwork(EvolvableNetwork):
         return torch.cat((features, (low + (high - low) * numbers).to(features)), -1)
 
     def prepare_action(self, action: Any) -> Tensor:
-        """Actions (numpy or torch) as head input [..., A] in the network's dtype."""
+        """Convert actions (numpy or torch) to head input [..., A] in the network's dtype."""
         like = next(self.parameters())
         x = torch.as_tensor(np.asarray(action) if not isinstance(action, Tensor) else action, device=like.device)
         if isinstance(self.action_space, spaces.Discrete) and not x.is_floating_point():
@@ -268,25 +270,26 @@ class ContinuousQNetwork(EvolvableNetwork):
     def combine(  # type: ignore[override]
         self, parts: Mapping[str, Callable[[Tensor], Tensor]], obs: Tensor, action: Tensor
     ) -> Tensor:
-        """Values [..., B, 1] from what runs encoder and head; obs preprocessed [..., B, in], action [..., B, A].
+        """Compute values [..., B, 1] with the functions of encoder and head; obs preprocessed [..., B, in], action
+        [..., B, A].
 
-        Actions [..., K·B, A] are K for each observation, one batch after another: they are judged from one encoding.
+        Actions [..., K·B, A] are K for each observation, one batch after another: the encoding is computed once.
         """
-        encoder = parts.get("encoder")  # as `encode_by`, in no call: it runs in every update
+        encoder = parts.get("encoder")  # `encode_by` inlined: it runs in every update
         features = self.encoder.features_by(parts, obs) if encoder is None else encoder(obs)
         if features.shape[-2] == action.shape[-2]:
             return parts["head_net"](torch.cat((features, action), -1))
         return parts["head_net"](_beside(features, action))
 
     def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
-        """Values [..., 1]; the actions may be of any form that `prepare_action` takes."""
+        """Return values [..., 1]; the actions may have any form that `prepare_action` accepts."""
         if self.encoder_source is not None:
             return self.from_features(self.extract_features(obs), action)
         parts = {"encoder": self.encoder, "head_net": self.head_net}
         return self.combine(parts, self.preprocess(obs), self.prepare_action(action))
 
     def from_features(self, features: Tensor, action: Any) -> Tensor:  # type: ignore[override]
-        """As `output`, from the features [..., latent_dim] of its observations."""
+        """Return `output` from the features [..., latent_dim] of its observations."""
         values: Tensor = self.head_net(_beside(features, self.prepare_action(action)))
         return values
 
@@ -303,7 +306,7 @@ class ContinuousQNetwork(EvolvableNetwork):
 
 
 def _beside(features: Tensor, action: Tensor) -> Tensor:
-    """Features [..., B, F] beside the actions [..., K·B, A] of their observations: [..., K·B, F + A], in one copy."""
+    """Concatenate features [..., B, F] with the actions [..., K·B, A] of their observations: [..., K·B, F + A]."""
     if features.shape[-2] == action.shape[-2]:
         return torch.cat((features, action), -1)
     each = action.reshape(*action.shape[:-2], -1, features.shape[-2], action.shape[-1])
@@ -313,7 +316,7 @@ def _beside(features: Tensor, action: Tensor) -> Tensor:
 
 
 def _without_layer_norm(config: Any) -> Any:
-    """The encoder configuration with LayerNorm off; a typed one keeps its type, which names the encoder."""
+    """Return the encoder configuration with LayerNorm off; a typed one keeps its type, which determines the encoder."""
     is_typed = dataclasses.is_dataclass(config) and not isinstance(config, type)
     given = vars(config) if is_typed else config if isinstance(config, Mapping) else {}
     normed = {name: False for name in ("layer_norm", "output_layernorm") if given.get(name)}

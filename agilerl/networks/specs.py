@@ -1,4 +1,4 @@
-"""Networks as data: what they are made of as JSON, a network of that, and what two encoders have in common."""
+"""Network specifications: conversion to and from JSON, and compatibility of encoders."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.encoders import ENCODERS
 from agilerl.spaces import space_from_json, space_to_json
 
-# Options that are attributes of every network, whether its class takes them as arguments or not.
+# Options that are attributes of every network, whether or not its class takes them as arguments.
 OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder", "normalize_observations": False}
-FREE = 2**22  # numbers in one layer that are allowed without a look at the weights
+FREE = 2**22  # numbers in one layer allowed without checking the weights
 MAX_LAYERS = 64  # layers of one part
-BORROWED = "of the lender"  # stands for the encoder in the spec of a network that has none
+BORROWED = "of the lender"  # replaces the encoder in the spec of a network without one
 
 
 class EncoderMismatchError(AlgorithmError, KeyError):
-    """Networks that are to share an encoder have different ones."""
+    """Networks that should share an encoder have different ones."""
 
     def __str__(self) -> str:
-        """The message as it is; a KeyError would show its quoted form."""
+        """Return the plain message; a KeyError would show it quoted."""
         return str(self.args[0])
 
 
 def spec_of(network: Any) -> dict[str, Any]:
-    """Architecture of an `EvolvableNetwork` as JSON-able data, see `from_spec` there."""
+    """Return the architecture of an `EvolvableNetwork` as JSON-able data, see its `from_spec`."""
     data: dict[str, Any] = network.get_init_dict()
     if network.encoder_source is not None:
         data.pop("encoder_config")
@@ -55,7 +55,7 @@ def spec_of(network: Any) -> dict[str, Any]:
 
 
 def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -> Any:
-    """A network of class `cls` with the architecture of `spec`; see `EvolvableNetwork.from_spec`."""
+    """Build a network of class `cls` with the architecture of `spec`; see `EvolvableNetwork.from_spec`."""
     data = dict(spec)
     if data.pop("class", cls.__name__) != cls.__name__:
         raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
@@ -83,9 +83,9 @@ def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -
 
 
 def stand_in(encoder_source: Any) -> dict[str, Any]:
-    """Constructor arguments for a network that will read `encoder_source`: those of a stand-in encoder.
+    """Return constructor arguments of a stand-in encoder, for a network that will read `encoder_source`.
 
-    It has no LayerNorm: critics would warn of one that they never have.
+    It has no LayerNorm, to avoid the critics' warning about a layer that they will not have.
     """
     config = {k: v for k, v in encoder_source.encoder.net_config.items() if k not in ("layer_norm", "output_layernorm")}
     return {
@@ -96,17 +96,17 @@ def stand_in(encoder_source: Any) -> dict[str, Any]:
 
 
 def architecture(encoder: Any) -> str:
-    """What two encoders must have in common to stand for each other: class, activation, shapes of the weights."""
+    """Return what two interchangeable encoders must share: class, activation, shapes of the weights."""
     shapes = {name: tuple(p.shape) for name, p in encoder.named_parameters()}
     return f"{type(encoder).__name__}({foreign.activation(encoder)}, {shapes})"
 
 
-# -- is what a file says about its networks small enough to be built? asked before anything is allocated ---------------
+# -- size check of networks in a file before anything is allocated -----------------------------------------------------
 
 
 def check_sizes(networks: Mapping[str, Any], source: str) -> None:
-    """Raise RunError where a specification asks for layers far larger than the weights that come with it.
-    `networks`: name -> {"spec": what `spec()` gave, "weights": name -> tensor}. source: for the message."""
+    """Raise RunError if a specification asks for layers far larger than its weights.
+    `networks`: name -> {"spec": result of `spec()`, "weights": name -> tensor}. source: for the message."""
     for name, saved in networks.items():
         stored = sum(w.numel() for w in saved["weights"].values() if isinstance(w, Tensor))
         limit = max(FREE, 4 * stored)
@@ -120,7 +120,7 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
         pairs = [a * b for sizes in lists for a, b in itertools.pairwise(sizes)]
         largest = max([1, *widths])
         asked = max([largest * latent, largest * outputs, latent * outputs, *pairs])
-        # An encoder of images has far fewer weights than pixels; a dense one has at least one for each input.
+        # An image encoder has far fewer weights than pixels; a dense one has at least one per input.
         seen = inputs * (widths[0] if widths and "encoder_cls" not in spec and len(space.get("shape") or ()) < 3 else 1)
         asked = max(asked, _of_transformer(spec.get("gpt_config")))
         if any(len(sizes) > MAX_LAYERS for sizes in lists) or min([1, latent, *widths]) < 1:
@@ -133,7 +133,7 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
 
 
 def _of_transformer(config: Any) -> int:
-    """Weights of the largest layer, or of all blocks together, of a transformer's keys."""
+    """Return the weights of the largest layer, or of all blocks together, of a transformer's keys."""
     if not isinstance(config, Mapping):
         return 0
     width, inner, blocks = (int(config.get(name, 1)) for name in ("n_embd", "dim_feedfwd", "n_layer"))
@@ -143,7 +143,7 @@ def _of_transformer(config: Any) -> int:
 
 
 def _lists(spec: Any) -> list[list[int]]:
-    """Every list of layer sizes in a specification."""
+    """Return every list of layer sizes in a specification."""
     found = []
     for key, value in spec.items() if isinstance(spec, Mapping) else ():
         if key in ("hidden_size", "channel_size", "hidden_state_size"):
@@ -154,7 +154,7 @@ def _lists(spec: Any) -> list[list[int]]:
 
 
 def _features(space: Mapping[str, Any]) -> int:
-    """Numbers in one observation or action of a described space, one-hot where it is discrete."""
+    """Return the size of an observation or action of a described space, one-hot for discrete ones."""
     kind = space.get("type")
     if kind == "Box":
         return math.prod(int(n) for n in space["shape"])

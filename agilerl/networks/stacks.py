@@ -1,7 +1,7 @@
-"""Networks of several dense stacks: which stacks they are, so that a population of them can run as rows.
+"""Decomposition of networks into dense stacks, so that a population of them can run as stacked rows.
 
-Of a recurrent network the products of all inputs of a sequence are one product; those of the hidden state are one for
-each step.
+In a recurrent network the input products of a whole sequence are one product; those of the hidden state are computed
+step by step.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from agilerl.modules.layers import DenseLayer, DenseStack
 from agilerl.modules.lstm import EvolvableLSTM, HiddenState, gru_gates, lstm_gates, unroll
 
 Run = Callable[[Tensor], Tensor]
-OUTPUT = "output"  # the part after the recurrent layers: the encoder's own output layer, and the head
-FEATURES = "features"  # the encoder's own output layer alone, in a network with several heads
+OUTPUT = "output"  # part after the recurrent layers: the encoder's output layer, and the head
+FEATURES = "features"  # only the encoder's output layer, in a network with several heads
 
 
 def dense_stacks(network: EvolvableModule, parts: Mapping[str, Any]) -> dict[str, DenseStack] | None:
-    """The dense stack of each part of `network`, by name, in order; a part is a module or a stack already.
+    """Return the dense stack of each part of `network`, by name, in order; a part is a module or already a stack.
 
-    None where the parts are more than dense layers, something hooks into the network, or the parts together do not
-    hold its parameters exactly once, of one dtype and on one device.
+    None if the parts contain more than dense layers, the network has hooks, or the parts together do not contain its
+    parameters exactly once, of one dtype and on one device.
     """
     if not is_untouched(network):
         return None
@@ -43,12 +43,12 @@ def dense_stacks(network: EvolvableModule, parts: Mapping[str, Any]) -> dict[str
 
 
 def overrides(network: Any, base: type, *names: str) -> bool:
-    """Whether the network's class replaces one of the methods that `base` runs over rows."""
+    """Whether the network's class overrides one of the methods that `base` runs over rows."""
     return any(getattr(type(network), name) is not getattr(base, name) for name in names)
 
 
 def joined(stacks: Mapping[str, DenseStack] | None) -> DenseStack | None:
-    """Stacks that run one after another, as one; None for None."""
+    """Concatenate consecutive stacks to one; None for None."""
     if stacks is None:
         return None
     layers = tuple(layer for stack in stacks.values() for layer in stack.layers)
@@ -57,11 +57,11 @@ def joined(stacks: Mapping[str, DenseStack] | None) -> DenseStack | None:
 
 
 def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
-    """The stacks of a recurrent network: `ih_k` and `hh_k` of each layer, then everything after them.
+    """Return the stacks of a recurrent network: `ih_k` and `hh_k` of each layer, then everything after them.
 
     The widths of the cells are in the stacks' ends, so that only members of equal hidden width share rows.
 
-    heads: names of the heads of a network with several: they and the features below them are parts then."""
+    heads: names of the heads of a network with several; they and the features below them are then separate parts."""
     encoder = network.encoder
     if type(encoder).run is not EvolvableLSTM.run or not is_untouched(network):
         return None
@@ -87,7 +87,7 @@ def _single(layer: DenseLayer, weight: Any, bias: Any, is_cell: bool = False) ->
 
 
 def module_parts(network: Any) -> dict[str, Run]:
-    """What runs each part with the network's own modules."""
+    """Return functions that run each part with the network's own modules."""
     encoder = network.encoder
     found: dict[str, Run] = {OUTPUT: lambda x: network.head_net(encoder.finish(x)), FEATURES: encoder.finish}
     for k in range(encoder.num_layers):
@@ -100,12 +100,12 @@ def module_parts(network: Any) -> dict[str, Run]:
 def run_recurrent(
     encoder: EvolvableLSTM, parts: Mapping[str, Run], x: Tensor, hidden: Mapping[str, Tensor]
 ) -> tuple[Tensor, HiddenState]:
-    """Outputs [..., S·L, out] of S sequences of L steps, and hidden states, shaped as `hidden`, after their last steps.
+    """Return outputs [..., S·L, out] of S sequences of L steps, and hidden states after them, shaped like `hidden`.
 
     Args:
-        parts: what runs each part.
+        parts: functions of the parts.
         x: [..., S·L, I], sequence by sequence.
-        hidden: "<name>_h" (and "<name>_c" of an LSTM) -> [..., layers, S, H] before the first steps.
+        hidden: "<name>_h" (and "<name>_c" for an LSTM) -> [..., layers, S, H] before the first steps.
     """
     is_lstm = encoder.cell == "LSTM"
     state: dict[str, list[Tensor]] = {key: [] for key in encoder.hidden_state_architecture}

@@ -27,8 +27,8 @@ class ValueNetwork(EvolvableNetwork):
 
 
 class Temperature(EvolvableModule):
-    """log α, one learned number, as a dense layer without inputs: so that it lives in rows like every network.
-    initial: α at the start, above 0."""
+    """log α, one learned number, as a dense layer without inputs, so that it is stacked in rows like any network.
+    initial: initial α, above 0."""
 
     def __init__(
         self, initial: float = 1.0, device: str | torch.device = "cpu", random_seed: int | None = None
@@ -41,14 +41,14 @@ class Temperature(EvolvableModule):
         self.bias = nn.Parameter(torch.full((1,), math.log(initial), device=device))
 
     def forward(self, nothing: Tensor | None = None) -> Tensor:
-        """log α [..., 1] for inputs [..., 0]; [1] without any."""
+        """Return log α [..., 1] for inputs [..., 0]; [1] without inputs."""
         if nothing is None:
             nothing = self.weight.new_empty(0)
         return F.linear(nothing, self.weight, self.bias)
 
     @property
     def alpha(self) -> float:
-        """α as it is now."""
+        """Current α."""
         return math.exp(float(self.bias.detach()))
 
     def dense_stack(self) -> DenseStack | None:

@@ -1,6 +1,6 @@
-"""Collecting experience and evaluating, typed against what a population can do rather than what it is.
+"""Experience collection and evaluation, typed against what a population can do rather than its class.
 
-Published names are here too; nothing of them is imported before it is asked for.
+Published names are re-exported here with lazy imports.
 """
 
 from __future__ import annotations

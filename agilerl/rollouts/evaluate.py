@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes, greedily, with the same seeds for every member."""
+"""Evaluation: whole greedy episodes, with the same seeds for every member."""
 
 # ruff: noqa: PT028 (test_agent is a published name, not a test)
 
@@ -21,8 +21,9 @@ from agilerl.envs.step import VectorLanes, as_lanes
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.spaces import swap_channels as channels_first
 
-# Standard errors behind the best, from which on more episodes seldom change who that is: by half a one, four episodes
-# at a time choose as well as eight of everybody do, with three fifths as many (docs/lab/evolution.md).
+# Standard errors behind the best member, beyond which more episodes seldom change the winner. With half a one, four
+# episodes at a time choose as well as eight for every member, with three fifths of the episodes
+# (docs/lab/evolution.md).
 IN_QUESTION = 0.5
 
 
@@ -35,13 +36,13 @@ class Actor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """What every member scored.
+    """Scores of all members.
 
     Attributes:
-        returns: [N, episodes] float64, undiscounted; column i of every member was played with the same seed. Of teams
-            agent by agent [N, episodes, M], where that was asked for.
-        lengths: [N, episodes] int64, transitions. env_steps: transitions in all.
-        cut: [N, episodes] bool, whether the episode was cut at `max_steps`: truncated, and no end of the environment's.
+        returns: [N, episodes] float64, undiscounted; column i of every member was played with the same seed. For
+            several agents [N, episodes, M], if requested.
+        lengths: [N, episodes] int64, transitions. env_steps: total transitions.
+        cut: [N, episodes] bool, whether the episode was truncated at `max_steps` rather than by the environment.
     """
 
     returns: np.ndarray
@@ -63,17 +64,17 @@ def evaluate(
     """Play `episodes` episodes with every member, all members at once.
 
     Lane m * E + e belongs to member m, where E = lanes.num_lanes // members; with E < episodes the episodes are played
-    in waves. A lane rests when its episode has ended. Make the lanes with `env.replicate(n, reset_ended=False)`, so
-    that ended lanes are not reset for nothing.
+    in waves. A lane idles after its episode has ended. Create the lanes with `env.replicate(n, reset_ended=False)`, so
+    that ended lanes are not reset needlessly.
 
     Args:
-        actor: acts for all members at once. lanes: reset here, and left in the middle of things. members: N.
-        episodes: per member. seeds: [episodes] one per episode: common random numbers make members comparable.
-        max_steps: transitions after which an episode is cut; its return so far counts. None plays to the end.
-        by_agent: count the rewards of a team's agents one by one.
+        actor: acts for all members at once. lanes: reset here; left in mid-episode. members: N.
+        episodes: per member. seeds: [episodes], one per episode: common random numbers make members comparable.
+        max_steps: transitions after which an episode is truncated; its return so far counts. None plays to the end.
+        by_agent: return rewards separately by agent, for multi-agent environments.
 
     Raises:
-        ConfigError: lanes that cannot be divided among the members, or no episode.
+        ConfigError: lanes not divisible by the members, or no episodes.
         ShapeError: not one seed per episode.
     """
     if members < 1 or episodes < 1:
@@ -95,14 +96,14 @@ def evaluate(
     ending = foreign.method(actor, "end_episodes")
 
     def left(over: np.ndarray) -> None:
-        ending(over.reshape(members, per_member, -1))  # type: ignore[misc]  # only called where there is one
+        ending(over.reshape(members, per_member, -1))  # type: ignore[misc]  # only called if given
 
     returns: list[np.ndarray] = []
     lengths = np.zeros((members, episodes), dtype=np.int64)
     cut = np.zeros((members, episodes), dtype=bool)
     for first in range(0, episodes, per_member):
         columns = np.arange(first, min(first + per_member, episodes))
-        # Lanes without an episode in the last wave get its first seed and rest from the start.
+        # Lanes without an episode in the last wave get its first seed and idle from the start.
         wave = np.full(per_member, seeds[first])
         wave[: len(columns)] = seeds[columns]
         plays = np.tile(np.arange(per_member) < len(columns), members)
@@ -124,10 +125,10 @@ def evaluate(
 
 
 def contested(returns: np.ndarray) -> list[int]:
-    """Slots of the members of which more episodes may show that they are the best, in their order.
+    """Return the sorted slots of members that may still be the best, given more episodes.
 
-    Those whose returns lie below the best one's by at most `IN_QUESTION` standard errors of the differences, which are
-    paired: the episodes are the same for all. Evaluation in stages is a race by that rule (Maron and Moore 1994,
+    Their returns lie below the best one's by at most `IN_QUESTION` standard errors of the differences, which are
+    paired because all members play the same episodes. Staged evaluation is a race by this rule (Maron and Moore 1994,
     "Hoeffding races").
 
     Args:
@@ -152,13 +153,13 @@ def first_episodes(
     by_agent: bool = False,
     left: Callable[[np.ndarray], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns and lengths [L] of the first episode in every lane that is active [L]; the others stay at zero.
+    """Return returns and lengths [L] of the first episode in every active lane [L], zero in the others.
 
-    The third [L] says which of them were still going on when `max_steps` were over.
+    The third result [L] marks episodes that were still running after `max_steps`.
 
-    `begin` is called once, when the episodes begin: for policies with a memory. `ended` is called with the returns [k]
-    of episodes that have ended, and the info of that vector step. `by_agent` gives returns [L, M] of a team's agents.
-    `left` is called with the agents of teams [L, M] whose own episodes ended in a vector step, where any did.
+    `begin` is called once, when the episodes begin: for recurrent policies. `ended` is called with the returns [k]
+    of episodes that have ended, and the info of that vector step. `by_agent` gives returns [L, M] by agent. `left` is
+    called with a mask [L, M] of the agents whose own episodes ended in a vector step, if there are any.
     """
     if begin is not None:
         begin()
@@ -186,7 +187,7 @@ def first_episodes(
         vector_steps += 1
         if ended is not None and over.any():
             ended(returns[over], info)
-    if ended is not None and active.any():  # cut off by `max_steps`
+    if ended is not None and active.any():  # truncated by `max_steps`
         ended(returns[active], info)
     return returns, lengths, active
 
@@ -204,24 +205,24 @@ def test_agent(
     left: Callable[[np.ndarray], None] | None = None,
     reads: Any = None,
 ) -> Any:
-    """The published meaning of `agent.test`: mean return of the first episode in every environment of `env`.
+    """Implement `agent.test`: mean return of the first episode in every environment of `env`.
 
-    The environment that is given is the one that is stepped, so that its own generators and wrappers count.
+    The given environment itself is stepped, so its generators and wrappers apply.
 
     Args:
-        act: observations [L, ...] and legal actions [L, A] (or None) -> actions [L, ...].
-        env: anything that `as_lanes` takes, such as a vector environment or a single one.
-        max_steps: vector steps after which every episode is cut; its return so far counts. None: as long as the
-            environment says, else `envs.limits.LEAST`, with a warning where that cuts one.
-        loop: how often; the mean over all is returned.
-        swap_channels: images are [H, W, C] and `act` wants [C, H, W].
-        seeds: [loop, L] for repeatable episodes; None goes on with the environments' own generators.
+        act: observations [L, ...] and action masks [L, A] (or None) -> actions [L, ...].
+        env: anything that `as_lanes` accepts, such as a vector environment or a single one.
+        max_steps: vector steps after which every episode is truncated; its return so far counts. None: the
+            environment's limit, else `envs.limits.DEFAULT_EPISODE_LIMIT`, with a warning if that truncates an episode.
+        loop: number of repetitions; the mean over all is returned.
+        swap_channels: images are [H, W, C] and `act` expects [C, H, W].
+        seeds: [loop, L] for repeatable episodes; None continues the environments' own generators.
         begin: called whenever new episodes begin in all environments.
         ended: called with the returns [k] of episodes that have ended, and the info of that vector step.
-        by_agent: return one mean for each agent of a team [M] in place of the number.
-        left: called with the agents of teams [L, M] whose own episodes have ended.
-        reads: the observation space that `act` was built for: masks in observations beside it are followed. None leaves
-            observations as they are.
+        by_agent: return one mean per agent [M] instead of a single number.
+        left: called with a mask [L, M] of the agents whose own episodes have ended.
+        reads: observation space that `act` was built for: additional action masks in observations are applied. None
+            leaves observations unchanged.
     """
     if loop < 1:
         raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
@@ -245,4 +246,4 @@ def test_agent(
     return mean if by_agent else float(mean)
 
 
-test_agent.__test__ = False  # type: ignore[attr-defined]  # pytest would take the published name for a test
+test_agent.__test__ = False  # type: ignore[attr-defined]  # the published name would be collected by pytest

@@ -1,4 +1,4 @@
-"""Board games against players that do not learn: how strong a trained team is, on a scale that does not move."""
+"""Board games against fixed players: the strength of a trained agent on an absolute scale."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Player = Callable[[BoardLanes, np.random.Generator], np.ndarray]
 
 
 def uniform(lanes: BoardLanes, rng: np.random.Generator) -> np.ndarray:
-    """Any legal choice, each with the same probability."""
+    """Choose a legal action uniformly at random."""
     return among(lanes.legal(), rng)
 
 
 def lookahead(lanes: BoardLanes, rng: np.random.Generator) -> np.ndarray:
-    """A choice that wins at once where there is one, else one that keeps the other player from that, else any legal
-    one; among several each with the same probability."""
+    """Choose an immediately winning action, else one that blocks the opponent's win, else any legal one; ties are
+    broken uniformly at random."""
     wins, threats = lanes.wins_for(lanes.turn), lanes.wins_for(1 - lanes.turn)
     best = np.where(wins.any(1, keepdims=True), wins, np.where(threats.any(1, keepdims=True), threats, lanes.legal()))
     return among(best, rng)
 
 
 def among(choices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One of the choices [L, A] bool of each lane; 0 where there is none."""
+    """Choose one of the actions [L, A] bool in each lane; 0 if there is none."""
     drawn: np.ndarray = np.where(choices, rng.random(choices.shape), -1.0).argmax(1)
     return drawn
 
@@ -38,13 +38,13 @@ PLAYERS: dict[str, Player] = {"random": uniform, "lookahead": lookahead}
 
 
 def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int) -> np.ndarray:
-    """[games] what a team got, which plays greedily: 1 for a game won, 0 for a draw, -1 for a game lost.
+    """Return the results [games] of a multi-agent algorithm playing greedily: 1 for a win, 0 a draw, -1 a loss.
 
-    It has the first seat in even games, the second one in odd games.
+    It plays first in even games and second in odd games.
 
     Args:
-        env_id: a game of `envs.team_boards.BOARDS`. player: the other seat's; a name of `PLAYERS`, or a function.
-        seed: of what the player draws.
+        env_id: a game of `envs.team_boards.BOARDS`. player: the opponent; a name of `PLAYERS`, or a function.
+        seed: seed of the opponent's random choices.
 
     Raises:
         ConfigError: an unknown game or player.

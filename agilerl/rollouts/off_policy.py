@@ -1,4 +1,4 @@
-"""Book-keeping of the off-policy loop: episode scores and held exploration."""
+"""Off-policy loop utilities: episode scores, action holding, exploration noise per lane."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from agilerl.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Episodes that ended in one vector step: their lanes, returns (float64) and lengths, all [k]; of teams also the
-    returns of their agents [k, M]."""
+    """Episodes that ended in one vector step: their lanes, returns (float64) and lengths, all [k]; for several agents
+    also the returns by agent [k, M]."""
 
     lanes: np.ndarray
     returns: np.ndarray
@@ -22,11 +22,11 @@ class Finished:
 
 
 class EpisodeTracker:
-    """Returns and lengths of the running episodes of L lanes.
+    """Track returns and lengths of the running episodes of L lanes.
 
     Attributes:
-        returns: [L] float64 of the running episodes so far. lengths: [L] int64. by_agent: [L, M] returns of the agents
-            of teams, None for others.
+        returns: [L] float64 of the running episodes so far. lengths: [L] int64. by_agent: [L, M] returns by agent for
+            multi-agent environments, else None.
         scores: returns of all completed episodes, lane by lane, in the order in which they ended.
     """
 
@@ -35,16 +35,16 @@ class EpisodeTracker:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the running episodes (the lanes have been reset) and the scores."""
+        """Discard the running episodes (after a reset of the lanes) and the scores."""
         self.returns = np.zeros(self.num_lanes)
         self.lengths = np.zeros(self.num_lanes, dtype=np.int64)
         self.by_agent: np.ndarray | None = None
         self.scores: list[list[float]] = [[] for _ in range(self.num_lanes)]
 
     def update(self, batch: StepBatch) -> Finished:
-        """Count one vector step; rows with mask False are not counted. Ended lanes start again at zero.
+        """Count one vector step; rows with mask False are skipped. Ended lanes restart at zero.
 
-        An episode that ended without a transition (its environment was replaced) is forgotten: it has no return.
+        An episode that ended without a transition (its environment was replaced) is discarded: it has no return.
         """
         self.returns += np.where(batch.mask, batch.reward, 0.0)
         self.lengths += batch.mask
@@ -64,12 +64,12 @@ class EpisodeTracker:
         return finished
 
     def completed(self, first: int = 0, last: int | None = None) -> list[float]:
-        """Scores of the lanes first, ..., last - 1 (of one member, say), lane by lane."""
+        """Return scores of the lanes first, ..., last - 1 (for example of one member), lane by lane."""
         return [score for lane in self.scores[first:last] for score in lane]
 
 
 def uniform_actions(which: np.ndarray, count: int, mask: np.ndarray | None = None) -> np.ndarray:
-    """Uniformly random legal actions [...] int64.
+    """Sample legal actions [...] int64 uniformly.
 
     Args:
         which: [...] uniform numbers in [0, 1). count: number of actions.
@@ -83,20 +83,20 @@ def uniform_actions(which: np.ndarray, count: int, mask: np.ndarray | None = Non
 
 
 def hold_actions(rng: np.random.Generator, draws: np.ndarray, longest: int) -> np.ndarray:
-    """Draws that are held for a while: each lane's time is cut into pieces, and a piece repeats its first draw.
+    """Hold draws over time: each lane is cut into segments, and a segment repeats its first draw.
 
-    The lengths are uniform on 1 .. `longest`. With ε-greedy draws a random action then lasts for a whole piece, which
-    carries exploration further than independent steps do (Dabney et al. 2021, arXiv:2006.01782, section 3, with a
-    bounded uniform duration in place of their zeta distribution); the share of random steps stays ε.
+    Segment lengths are uniform on 1 .. `longest`. With ε-greedy draws a random action then lasts for a whole segment,
+    which carries exploration further than independent steps do (Dabney et al. 2021, arXiv:2006.01782, section 3, with
+    a bounded uniform duration instead of their zeta distribution); the fraction of random steps stays ε.
 
     Args:
-        draws: [T, E, ...] independent draws. longest: 1 returns `draws` as they are.
+        draws: [T, E, ...] independent draws. longest: 1 returns `draws` unchanged.
     """
     if longest <= 1:
         return draws
     steps, lanes = draws.shape[:2]
     lengths = rng.integers(1, longest + 1, size=(steps, lanes))
-    ends = np.cumsum(lengths, axis=0)  # piece k of a lane covers the steps ends[k - 1] .. ends[k] - 1
+    ends = np.cumsum(lengths, axis=0)  # segment k of a lane covers the steps ends[k - 1] .. ends[k] - 1
     first = np.empty((steps, lanes), np.int64)
     for lane in range(lanes):
         piece = np.searchsorted(ends[:, lane], np.arange(steps), side="right")
@@ -105,10 +105,10 @@ def hold_actions(rng: np.random.Generator, draws: np.ndarray, longest: int) -> n
 
 
 def scale_noise_per_lane(draws: tuple[np.ndarray, ...], least: float) -> tuple[np.ndarray, ...]:
-    """Noise [T, E, A] that grows from lane to lane: times `least` in the first one, times 1 in the last one.
+    """Scale noise [T, E, A] linearly over lanes: times `least` in the first one, times 1 in the last one.
 
-    Lanes that hardly explore show what the policy itself comes to, the others what lies beside it, and both go into one
-    replay (Horgan et al. 2018, arXiv:1803.00933, equation 1, there over ε of the actors and in equal ratios).
+    Lanes with little noise show the policy's own performance, the others explore around it, and all feed one replay
+    buffer (Horgan et al. 2018, arXiv:1803.00933, equation 1, there over the actors' ε and in equal ratios).
     """
     if least == 1:
         return draws
@@ -118,12 +118,12 @@ def scale_noise_per_lane(draws: tuple[np.ndarray, ...], least: float) -> tuple[n
 def calculate_vectorized_scores(
     rewards: np.ndarray, terminations: np.ndarray, include_unterminated: bool = False, only_first_episode: bool = True
 ) -> list[float]:
-    """Episode returns from recorded steps, in a flat list, environment by environment.
+    """Return episode returns from recorded steps, in a flat list, environment by environment.
 
     Args:
         rewards: [E, T]. terminations: [E, T], non-zero at the last step of an episode.
-        include_unterminated: also count what comes after an environment's last end. An environment without any end
-            counts with all its rewards in either case.
+        include_unterminated: also count rewards after an environment's last end. An environment without any end always
+            counts with all its rewards.
         only_first_episode: one number per environment.
     """
     rewards, ends = np.asarray(rewards, dtype=np.float64), np.asarray(terminations).astype(bool)
@@ -131,7 +131,7 @@ def calculate_vectorized_scores(
         raise ConfigError(f"rewards and terminations must both be [envs, steps]; got {rewards.shape}, {ends.shape}.")
     scores: list[float] = []
     for reward, end in zip(rewards, ends, strict=True):
-        parts = np.split(reward, np.flatnonzero(end) + 1)  # the last part is what follows the last end
+        parts = np.split(reward, np.flatnonzero(end) + 1)  # the last part follows the last end
         rest = parts.pop()
         if not parts or (include_unterminated and len(rest)):
             parts.append(rest)

@@ -1,4 +1,4 @@
-"""Collecting rollouts: the one loop that steps lanes for a recorder, and the published functions around it."""
+"""Rollout collection: the loop that steps lanes for a recorder, and the published functions around it."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ Collected = tuple[list[float], Any, np.ndarray, np.ndarray, dict[str, Any]]
 
 
 class Recorder(Protocol):
-    """Acts in lanes and keeps what happens: one agent, or several in lockstep.
+    """Acts in lanes and records the steps, for one agent or several in lockstep.
 
     Attributes:
-        active: the lanes [L] bool that the action is for; None steps all of them.
+        active: lanes [L] bool that the action applies to; None steps all of them.
     """
 
     active: np.ndarray | None
 
     @property
     def full(self) -> bool:
-        """Whether it has all the steps that it is to make."""
+        """Whether all requested steps are recorded."""
 
     def act(self, obs: Any, mask: np.ndarray | None) -> Any:
-        """Actions for the environment from observations [L, ...] and legal actions [L, A] bool."""
+        """Return environment actions from observations [L, ...] and action masks [L, A] bool."""
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
-        """What the last `act` led to; `reward` [L] is what is learned from."""
+        """Store the result of the last `act`; `reward` [L] is the training reward."""
 
     def finish(self, obs: Any) -> None:
-        """There are no more steps; `obs` [L, ...] follows the last one."""
+        """Complete the rollout; `obs` [L, ...] follows the last step."""
 
 
 class ActingStep(NamedTuple):
-    """One vector step: what was acted on, the legal actions, the reward that is learned from, and what came of it."""
+    """One vector step: observations acted on, action masks, training reward, and result."""
 
     obs: Any
     mask: np.ndarray | None
@@ -60,12 +60,12 @@ def record(
     """Step `lanes` until `recorder` is full.
 
     Args:
-        obs, info: of the lanes now.
-        learned: the rewards [L] that are learned from; None takes them as they are.
-        takes_masks: whether the legal actions are told.
+        obs, info: current observations and info of the lanes.
+        learned: computes the training rewards [L]; None uses the rewards unchanged.
+        takes_masks: whether action masks are passed on.
 
     Yields:
-        Every vector step, once it is stored.
+        Every vector step after it is stored.
     """
     masks = ActionMasks(lanes.single_action_space, lanes.backend)
     while not recorder.full:
@@ -88,17 +88,17 @@ def collect_rollouts(
     last_scores: np.ndarray | None = None,
     last_info: dict[str, Any] | None = None,
 ) -> Collected:
-    """Fill `agent.rollout_buffer` with one rollout, from which `agent.learn()` then learns.
+    """Fill `agent.rollout_buffer` with one rollout, for `agent.learn()`.
 
-    The hidden state of a recurrent agent goes on from call to call; it starts at zero where the environment is reset,
-    and in each lane where an episode begins.
+    The hidden state of a recurrent agent is carried from call to call. It is reset to zero when the environment is
+    reset, and in each lane where an episode begins.
 
     Args:
-        agent: of an on-policy algorithm.
+        agent: agent of an on-policy algorithm.
         env: vector environment in any autoreset mode, or a single environment; it is stepped, never closed.
-        n_steps: vector steps; None takes the agent's own rollout length, `ceil(learn_step / num_envs)`.
-        last_obs, last_done, last_scores, last_info: what the last call returned, to go on from there; without
-            `last_obs` the environment is reset.
+        n_steps: vector steps; None uses the agent's rollout length, `ceil(learn_step / num_envs)`.
+        last_obs, last_done, last_scores, last_info: result of the last call, to continue from; without `last_obs` the
+            environment is reset.
 
     Returns:
         (returns of the episodes that ended, observation, done flags, returns of the running episodes so far, info).

@@ -281,9 +281,7 @@ class EvolvableAlgorithm:
         return {name: getattr(self, name) for name in names}
 
     def hyperparameters(self) -> dict[str, float]:
-        """Return the hyperparameters shown in records: learning rates, update hyperparameters and all of
-        `hp_config`.
-        """
+        """Return the hyperparameters shown in records: learning rates, update hyperparameters, all of `hp_config`."""
         names = [*self.update_hyperparameters(), *self.registry.hp_config.names()]
         return self._numbers(*dict.fromkeys(names))
 

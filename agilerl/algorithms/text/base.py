@@ -222,9 +222,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
 
     @property
     def context(self) -> int | None:
-        """Maximum tokens of prompt and completion: the minimum of `max_model_len` and the base's context; None: no
-        limit.
-        """
+        """Maximum tokens of prompt and completion: the lower of `max_model_len` and the base's context; None: any."""
         limits = [limit for limit in (self.base.context, self.max_model_len) if limit is not None]
         return min(limits, default=None)
 
