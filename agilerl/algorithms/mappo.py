@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from agilerl import tree
-from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import hp
-from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.rollouts import HiddenStates
-from agilerl.algorithms.base.schedules import Schedule, check_schedules
+from agilerl.algorithms.base.signatures import extends
 from agilerl.algorithms.base.transitions import check_not_empty
 from agilerl.algorithms.teams import actor_critics as team_actor_critics
-from agilerl.algorithms.teams import recurrent as team_memory
-from agilerl.algorithms.teams.names import Spaces
-from agilerl.algorithms.teams.on_policy import TeamPPO, minibatch_stream
+from agilerl.algorithms.teams.on_policy import TeamPPO
 from agilerl.components.running import RunningMeanStd
-from agilerl.engine.rollouts import sequence_kind
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.spaces import nested, space_from_json, space_to_json
 
 MIN_RETURN_STD = 1e-2  # returns that hardly differ are no reason to magnify rounding
@@ -39,105 +32,30 @@ class MAPPO(TeamPPO):
     Policies are as of `IPPO`.
 
     Args:
-        hp_config: mutable hyperparameters: any numeric argument.
-        net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of all networks, or by group.
-        batch_size: rows of one minibatch; a row is a step of one lane, with all agents (a window of it, if recurrent).
-        lr: learning rate of Adam, of policy and value of each group.
-        learn_step: environment steps of a rollout, rounded up to whole vector steps.
-        gamma, gae_lambda, action_std_init, clip_coef, ent_coef, vf_coef, max_grad_norm, target_kl, update_epochs,
-            clip_value_loss: as of `PPO`; `target_kl` is of the group that moved most.
-        actor_networks, critic_networks: networks by group to use instead of building them.
-        action_batch_size: most lanes that one pass of `get_action` takes; None takes all.
-        num_envs: lanes of the vector environment; training sets it to those of its environment.
         recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode.
             Values have no memory: what all agents see, or the state, tells more than an agent's memory of its own.
-        bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
-        action_scaling, squash_output: as of `PPO`; actor_networks bring their own.
         state_space: of the environment's `state()`, where values read `obs["state"]` in place of all observations.
         normalize_values: False lets values be returns as they are.
 
-    The other arguments are `MultiAgentRLAlgorithm`'s.
+    The other arguments are `IPPO`'s.
 
     Attributes:
         value_statistics: mean, var and count of the returns learned from, by group.
     """
 
+    @extends(TeamPPO.__init__, before="action_scaling")
     def __init__(
         self,
-        observation_spaces: Spaces,
-        action_spaces: Spaces,
-        agent_ids: Sequence[str] | None = None,
-        index: int = 0,
-        hp_config: HyperparameterConfig | None = None,
-        net_config: dict[str, Any] | None = None,
-        batch_size: Annotated[Count, hp(128, "fewer steps of less noise from a rollout")] = 64,
-        lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
-        learn_step: Annotated[Count, hp(1024, "members of a population see less each")] = 2048,
-        gamma: Annotated[Fraction, hp()] = 0.99,
-        gae_lambda: Annotated[Fraction, hp()] = 0.95,
-        mut: str | None = None,
-        action_std_init: Annotated[NonNegative, hp()] = 0.6,
-        clip_coef: Annotated[Positive, hp()] = 0.2,
-        ent_coef: Annotated[NonNegative, hp()] = 0.01,
-        vf_coef: Annotated[NonNegative, hp()] = 0.5,
-        max_grad_norm: Annotated[Positive | None, hp()] = 0.5,
-        target_kl: Annotated[Positive | None, hp()] = None,
-        normalize_images: bool = True,
-        update_epochs: Annotated[Count, hp(10, "the paper's, for control")] = 4,
-        actor_networks: Mapping[str, EvolvableNetwork] | None = None,
-        critic_networks: Mapping[str, EvolvableNetwork] | None = None,
-        action_batch_size: Count | None = None,
-        device: str | torch.device = "cpu",
-        accelerator: Any = None,
-        torch_compiler: str | None = None,
-        wrap: bool = True,
-        *,
-        num_envs: Count = 1,
-        recurrent: Annotated[bool, hp()] = False,
-        bptt_sequence_type: Annotated[
-            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
-        ] = "chunked",
-        max_seq_len: Annotated[Count | None, hp()] = None,
-        clip_value_loss: Annotated[bool, hp()] = True,
-        lr_schedule: Annotated[Schedule, hp()] = "constant",
-        ent_schedule: Annotated[Schedule, hp()] = "constant",
+        *args: Any,
         state_space: gym.Space[Any] | None = None,
         normalize_values: Annotated[bool, hp()] = True,
-        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
-        squash_output: Annotated[bool, hp()] = False,
-        seed: int | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            observation_spaces,
-            action_spaces,
-            index,
-            agent_ids,
-            hp_config,
-            device,
-            accelerator,
-            torch_compiler,
-            normalize_images,
-            seed=seed,
-        )
-        self.recurrent, self.max_seq_len = bool(recurrent), max_seq_len
-        self.bptt_sequence_type = sequence_kind(bptt_sequence_type)
-        self._playing: HiddenStates | None = None  # of evaluation
-        self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
-        self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
-        self.lr_schedule, self.ent_schedule = check_schedules(lr_schedule, ent_schedule)
-        self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
-        self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
-        self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
-        self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
-        self.progress = 0.0
-        self._minibatches = minibatch_stream(self)
         if state_space is not None:
-            check_not_empty(f"{self.algo}, state_space", "read", state_space)
-        self.state_space, self.normalize_values = state_space, bool(normalize_values)
+            check_not_empty(f"{type(self).__name__}, state_space", "read", state_space)
+        self.state_space, self.normalize_values = state_space, bool(normalize_values)  # `make_value` reads it
         self.value_statistics: dict[str, dict[str, float]] = {}
-        units = {"action_scaling": action_scaling, "squash_output": squash_output}
-        team_actor_critics.build(self, actor_networks, critic_networks, units)
-        self.recurrent = team_memory.remembers(self)
+        super().__init__(*args, **kwargs)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
         """V of what all agents see, told which one of the group asks where there are several; without a memory."""

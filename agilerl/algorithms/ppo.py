@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
@@ -12,14 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, optim
 
-from agilerl.algorithms.base import rollouts
-from agilerl.algorithms.base.actions import legal_actions, random_actions, seen_with_mask
-from agilerl.algorithms.base.building import check_memory, check_network, initial_std, network_config
+from agilerl.algorithms.base import acting, recurrent, rollouts
+from agilerl.algorithms.base.actions import random_actions
+from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import ROLLOUTS, hp
+from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
+from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.policy_gradient import PolicyUnit, policy_gradient
+from agilerl.algorithms.base.policy_actions import as_drawn, in_environment, legal_tensor, random_stored, stored
+from agilerl.algorithms.base.policy_gradient import policy_gradient
+from agilerl.algorithms.base.policy_value import ADAM_EPS, check_policy, check_sharing, make_policy, make_value
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.rollouts import HiddenStates, hidden_of
+from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, SCHEDULES, AdaptiveRate, check_schedules, scheduled
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
@@ -28,38 +32,17 @@ from agilerl.engine.learner import learner_of
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.rollouts import learn_rollout, make_rollout, sequence_kind
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, ShapeError, unknown_name
+from agilerl.errors import NotAvailableYetError
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
-from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
-from agilerl.networks.actors import ACTION_SCALINGS, SharedActorCritic, StochasticActor, ValueView, box_action
-from agilerl.networks.base import EvolvableNetwork, checked_arguments
-from agilerl.networks.distributions import (
-    LOG_STD_MIN,
-    ActionDistribution,
-    Least,
-    distribution_of,
-    uniform_action,
-    with_least,
-)
-from agilerl.networks.value_networks import ValueNetwork
+from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, with_least
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
-from agilerl.rng import Purpose, seeds
-from agilerl.spaces import nested
-from agilerl.tree import map_leaves
-
-POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for the critic
-SCHEDULES = ("constant", "linear")
-# Of lr_schedule="adaptive": the largest factor of a step while the rate is sought, of a rise after that, and between
-# the rate that was found and the highest one after it.
-RATE_STEP, RATE_RISE, RATE_ROOM = 10.0, 1.5, 3.0
-DEFAULT_TARGET_KL = 0.01
-RATE_LIMITS = (1e-6, 1e-2)
-ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 
 
-class PPO(RLAlgorithm):
+class PPO(OnPolicyAlgorithm, RLAlgorithm):
     """Clipped policy gradient from rollouts, for Discrete, MultiDiscrete, MultiBinary and Box actions, and for Dict and
     Tuple actions of these: one distribution per part.
 
@@ -169,25 +152,12 @@ class PPO(RLAlgorithm):
         squash_output: Annotated[bool, hp()] = False,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
-        try:
-            distribution_of(action_space)
-        except ConfigError as error:
-            raise AlgorithmError(f"PPO: {error} fix: wrap the environment's actions.") from None
-        if action_scaling not in ACTION_SCALINGS:
-            raise ConfigError(unknown_name("action_scaling", str(action_scaling), ACTION_SCALINGS))
-        for schedule, known in ((lr_schedule, (*SCHEDULES, "adaptive")), (clip_schedule, SCHEDULES)):
-            if schedule not in known:
-                raise ConfigError(unknown_name("schedule", str(schedule), known))
-        if not isinstance(action_space, gym.spaces.Box) and (
-            noise_persistence or "noise_persistence" in self.hp_config.names()
-        ):
-            raise AlgorithmError(
-                f"PPO: noise_persistence is of Box actions, and these are {type(action_space).__name__}. "
-                "fix: leave it out, of the ranges of mutation too."
-            )
-        kind = sequence_kind(bptt_sequence_type)
+        check_policy(self, action_scaling, noise_persistence)
+        check_schedules(lr_schedule, known=(*SCHEDULES, "adaptive"))
+        check_schedules(clip_schedule)
         self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
         self.gamma, self.gae_lambda, self.mut = gamma, gae_lambda, mut
+        self.bptt_sequence_type, self.max_seq_len = sequence_kind(bptt_sequence_type), max_seq_len
         self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
         self.ent_coef, self.vf_coef = ent_coef, vf_coef
         self.max_grad_norm, self.target_kl, self.update_epochs = max_grad_norm, target_kl, int(update_epochs)
@@ -199,92 +169,56 @@ class PPO(RLAlgorithm):
                 "own arguments. fix: leave it out."
             )
         self.rollout_buffer_config, self.recurrent = rollout_buffer_config, bool(recurrent)
-        self.bptt_sequence_type, self.max_seq_len = kind, max_seq_len
-        self._hidden: HiddenStates | None = None  # of `collect_rollouts_recurrent`
-        self._playing: HiddenStates | None = None  # of evaluation
         self.lr_schedule, self.clip_schedule, self.clip_value_loss = lr_schedule, clip_schedule, bool(clip_value_loss)
         self.noise_persistence, self.action_std_min = noise_persistence, action_std_min
         self.action_ent_steps = action_ent_steps
+        self._begin()
+        self._build(actor_network, critic_network, {"action_scaling": action_scaling, "squash_output": squash_output})
+        self._begin_normalising(bool(normalize_observations))
+        self._register()
+
+    # --- construction: its steps -----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """As of every agent; no rollout, no hidden states, no noise of a last call, no learning rate found."""
+        super()._begin()
+        self._hidden: HiddenStates | None = None  # of `collect_rollouts_recurrent`
         self._noise: np.ndarray | None = None  # of the last call of `get_action`
         self._least: tuple[float, Least] = 0.0, LOG_STD_MIN  # what `action_std_min` was, and is of log std
-        self.progress = 0.0
-        self.learned_steps = 0
-        self._found_rate: float | None = None  # the first one that has moved the policy by as much as it should
-        self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=index))
+        self._found_rate: float | None = None  # `AdaptiveRate.found`
         self._rollout_buffer: RolloutBuffer | None = None
-        self.actor = self._make_actor(actor_network, action_scaling, squash_output)
+        self.learned_steps = 0
+
+    def _build(self, actor_network: Any, critic_network: Any, units: Mapping[str, Any]) -> None:
+        """Make, or take over, the policy and the value; what a given policy is decides `recurrent` and sharing."""
+        self.actor = make_policy(self, actor_network, units)
         if not isinstance(self.actor, StochasticActor):
-            self.__dict__["action_scaling"] = action_scaling
+            self.__dict__["action_scaling"] = units["action_scaling"]
         if isinstance(self.actor, EvolvableNetwork):
             self.recurrent = bool(self.actor.recurrent)
-        if isinstance(self.actor, SharedActorCritic):
-            self.share_encoders = True
-            if critic_network is not None:
-                raise AlgorithmError(
-                    "PPO: with shared encoders the actor_network holds the value. fix: no critic_network."
-                )
-        elif self.share_encoders:
-            raise AlgorithmError(
-                "PPO: share_encoders=True needs a SharedActorCritic as actor_network; or leave it out."
-            )
-        else:
-            self.critic = self._make_critic(critic_network)
-        self.normalize_observations = bool(normalize_observations)
-        self.observation_statistics: dict[str, Any] = {}
-        if self.normalize_observations:
-            for network in self._reading():
-                network.normalize_observations = True
-        elif isinstance(self.actor, EvolvableNetwork) and self.actor.normalize_observations:  # a saved one: as it is
-            for network in self._reading()[1:]:
-                if not network.reads_vectors:
-                    continue  # a critic that was made anew, for a policy alone: it has learned nothing
-                network.normalize_observations = True
-                for name in ("obs_mean", "obs_scale"):
-                    network.get_buffer(name).copy_(self.actor.get_buffer(name))
+        check_sharing(self, critic_network)
+        self.share_encoders = isinstance(self.actor, SharedActorCritic)
+        if not self.share_encoders:
+            self.critic = make_value(self, critic_network)
+
+    def _begin_normalising(self, is_asked: bool) -> None:
+        self.normalize_observations = is_asked
+        self.observation_statistics = ObservationStatistics()
+        begin_normalising(self._reading(), is_asked)
+
+    def _register(self) -> None:
+        """One optimiser for all networks, and the networks as groups for mutations."""
         networks = [resolve(self, name) for name in self.networks]
         self.optimizer = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
         self.register_network_group(NetworkGroup(self.actor, policy=True))
         if not self.share_encoders:
             self.register_network_group(NetworkGroup(self.critic))
-        self.register_mutation_hook("follow_mutation")
-
-    # --- construction ----------------------------------------------------------------------------------------------
-
-    def _make_actor(self, given: Any, action_scaling: str, squash_output: bool) -> EvolvableModule:
-        if given is not None:
-            if squash_output and not (isinstance(given, StochasticActor) and given.squash_output):
-                raise AlgorithmError(
-                    "PPO: squash_output=True contradicts the actor_network, whose own it is. "
-                    "fix: StochasticActor(..., squash_output=True)."
-                )
-            return check_network("actor_network", given)
-        arguments = checked_arguments(network_config(self, self.net_config), StochasticActor)
-        arguments.setdefault("action_scaling", action_scaling)
-        arguments.setdefault("squash_output", squash_output)
-        if distribution_of(self.action_space).has_normal:
-            arguments.setdefault("log_std_init", math.log(self.action_std_init))
-        if self.recurrent:
-            arguments["recurrent"] = True
-        cls = SharedActorCritic if self.share_encoders else StochasticActor
-        return cls(self.observation_space, self.action_space, device=self.device, random_seed=self.seed, **arguments)
+        self.register_mutation_hook("_follow_mutation")
 
     @classmethod
     def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
         kind = SharedActorCritic if spec.get("class") == "SharedActorCritic" else StochasticActor
         return kind.from_spec(spec, device=device)
-
-    def _make_critic(self, given: Any) -> EvolvableModule:
-        if given is not None:
-            check_memory(self, isinstance(given, EvolvableNetwork) and given.recurrent, "critic_network")
-            return check_network("critic_network", given)
-        config = {k: v for k, v in dict(network_config(self, self.net_config) or {}).items() if k not in POLICY_KEYS}
-        arguments = checked_arguments(config, ValueNetwork)
-        if isinstance(self.actor, EvolvableNetwork):
-            arguments["scale_observations"] = self.actor.scale_observations
-        if self.recurrent:
-            arguments["recurrent"] = True
-        own = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
-        return ValueNetwork(self.observation_space, device=self.device, random_seed=own, **arguments)
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -302,27 +236,18 @@ class PPO(RLAlgorithm):
 
     def running_statistics(self) -> RunningMeanStd:
         """Those of the observations learned from so far."""
-        statistics = RunningMeanStd(epsilon=1e-8)
-        if self.observation_statistics:
-            statistics.load_state({**self.observation_statistics, "epsilon": 1e-8})
-        return statistics
+        return self.observation_statistics.running()
 
     def take_statistics(self, statistics: RunningMeanStd) -> None:
         """Normalise observations by these from now on."""
-        state = statistics.state()
-        self.observation_statistics = {name: state[name] for name in ("mean", "var", "count")}
-        for network in self._reading():
-            network.set_observation_statistics(state["mean"], state["var"])
+        self.observation_statistics = ObservationStatistics.of(statistics)
+        self.observation_statistics.normalise(self._reading())
 
     def encoder_inputs(self, obs: Any) -> np.ndarray:
         """Observations [..., ...] as rows [B, I] of what the statistics are of."""
-        with torch.no_grad():
-            inputs = self.policy_network().encoder_input(obs)
-        return inputs.flatten(0, -2).double().cpu().numpy()
+        return ObservationStatistics.rows(self.policy_network(), obs)
 
-    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
-
-    def sampling_actors(self) -> list[StochasticActor]:
+    def _sampling_actors(self) -> list[StochasticActor]:
         actor = self.__dict__["actor"]
         return [actor] if isinstance(actor, StochasticActor) else []
 
@@ -344,14 +269,7 @@ class PPO(RLAlgorithm):
 
     def _row(self, action: Tensor) -> Tensor:
         """Stored actions [..., *action_shape] as the distribution takes them: [..., A]."""
-        rank = len(self.action_shape)
-        if not rank and isinstance(self.action_space, gym.spaces.Box):
-            return action.unsqueeze(-1)
-        return action.flatten(-rank) if rank > 1 else action
-
-    def _owner(self, name: str) -> str:
-        """How the keys of a hidden state of the network `name` begin."""
-        return "shared" if self.share_encoders else name
+        return as_drawn(self.action_space, action)
 
     def _raw(self, outputs: Tensor) -> Tensor:
         """The policy's raw output, of the first network's output [..., out]."""
@@ -359,17 +277,9 @@ class PPO(RLAlgorithm):
 
     # --- the update ---------------------------------------------------------------------------------------------------
 
-    def _scheduled(self, value: float, schedule: str) -> float:
-        return value * max(0.0, 1 - self.progress) if schedule == "linear" else value
-
     def update_hyperparameters(self) -> dict[str, float]:
-        return {
-            "lr": self._scheduled(self.lr, self.lr_schedule),
-            "clip_coef": self._scheduled(self.clip_coef, self.clip_schedule),
-            "ent_coef": self.entropy_weight,
-            "vf_coef": self.vf_coef,
-            "max_grad_norm": math.inf if self.max_grad_norm is None else self.max_grad_norm,
-        }
+        clip = scheduled(self.clip_coef, self.clip_schedule, self.progress)
+        return {**super().update_hyperparameters(), "clip_coef": clip, "ent_coef": self.entropy_weight}
 
     @property
     def entropy_weight(self) -> float:
@@ -390,48 +300,25 @@ class PPO(RLAlgorithm):
         return self.lr_schedule == "adaptive"
 
     @property
-    def divergence_aim(self) -> float:
-        """Of a rollout, where the learning rate follows it."""
-        return DEFAULT_TARGET_KL if self.target_kl is None else self.target_kl
+    def _rate(self) -> AdaptiveRate:
+        return AdaptiveRate(DEFAULT_TARGET_KL if self.target_kl is None else self.target_kl, self._found_rate)
 
     @property
     def divergence_limit(self) -> float:
-        """Beyond which the rate falls: a rollout's epochs end there too."""
-        return 2 * self.divergence_aim
+        """Divergence at which a rollout's epochs end, where the learning rate follows it."""
+        return self._rate.limit
 
     def adapt_rate(self, divergence: float) -> None:
-        """Move `lr` after a rollout in which the policy has moved by less than half of the divergence aimed at, or by
-        more than twice, to where it would have moved by as much: by sqrt(aim / divergence), at most tenfold.
-
-        Once it has been found so it rises by half at a time, up to three times what was found: a policy that has
-        converged moves little at any rate, and a higher one would only follow the noise in its advantages.
-
-        A divergence grows with the square of a step (Kakade 2001, "A natural policy gradient", section 2). The
-        thresholds are those by which Schulman et al. 2017 (arXiv:1707.06347, section 4) adapt a penalty's weight.
-        """
-        aim, found = self.divergence_aim, self._found_rate
-        if math.isnan(divergence):
-            return
-        if not aim / 2 <= divergence <= self.divergence_limit:
-            rise = RATE_STEP if found is None else RATE_RISE
-            highest = RATE_LIMITS[1] if found is None else max(self.lr, min(RATE_ROOM * found, RATE_LIMITS[1]))
-            factor = math.sqrt(aim / divergence) if divergence > aim / rise**2 else rise
-            self.lr = float(min(max(self.lr * max(factor, 1 / RATE_STEP), RATE_LIMITS[0]), highest))
-        if found is None and divergence >= aim / 2:
-            self._found_rate = self.lr
-
-    def hyperparameters(self) -> dict[str, float]:
-        """What the records show: the live attributes, before any schedule."""
-        names = ("lr", "clip_coef", "ent_coef", "vf_coef", "batch_size", "learn_step", "update_epochs", "gamma")
-        return self._numbers(*dict.fromkeys([*names, *self.hp_config.names()]))
+        """Move `lr` after a rollout of this mean divergence; see `AdaptiveRate`."""
+        rate = self._rate
+        after = rate.step(self.lr, divergence)
+        if after != self.lr:
+            self.lr = after
+        self._found_rate = rate.found
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len
         return self.share_encoders, self.distribution, self.clip_value_loss, *sequences
-
-    def update_interval(self) -> int:
-        """Vector steps of a rollout."""
-        return -(-self.learn_step // self.num_envs)
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
         """Standard normal numbers [rows, A] for a squashed policy, whose entropy is estimated by new actions."""
@@ -465,11 +352,6 @@ class PPO(RLAlgorithm):
 
     # --- learning from a rollout --------------------------------------------------------------------------------------
 
-    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
-        """One minibatch with plain torch modules; see `learn` for whole rollouts."""
-        result = learner_of(self, plain=True).learn(0, batch.map(lambda x: x.unsqueeze(0)))
-        return result.map(lambda x: x[0])
-
     def learn(self, experiences: Any = None, *args: Any, **kwargs: Any) -> float:
         """Learn from one rollout, in `update_epochs` passes of minibatches.
 
@@ -486,37 +368,23 @@ class PPO(RLAlgorithm):
         Raises:
             ShapeError: an empty buffer, or lists that do not fit together.
         """
-        if experiences is None:
-            buffer = self._rollout_buffer
-            if buffer is None or not buffer.position:
-                raise ShapeError(
-                    f"{self.algo}.learn() found an empty rollout buffer. "
-                    "fix: collect_rollouts(agent, env) before it, or learn(experiences): Experiences must be provided."
-                )
-            if buffer.last_obs is None and buffer.last_value is None:
-                raise ShapeError(
-                    f"{self.algo}.learn() does not know what followed the last step of its rollout buffer. "
-                    "fix: rollout_buffer.compute_returns_and_advantages(last_value, last_done), or add(next_obs=)."
-                )
-            known = self.gae_lambda
-            try:
-                self.gae_lambda = known if buffer.use_gae else 1.0
-                loss = self.learn_buffer(buffer)
-            finally:
-                self.gae_lambda = known
-            buffer.reset()
-            return loss
-        return self.learn_buffer(rollouts.buffer_from_experiences(self, experiences))
+        if experiences is not None:
+            return self.learn_buffer(rollouts.buffer_from_experiences(self, experiences))
+        buffer = rollouts.checked_buffer(self._rollout_buffer, self.algo)
+        gae_lambda = self.gae_lambda
+        try:
+            self.gae_lambda = gae_lambda if buffer.use_gae else 1.0
+            loss = self.learn_buffer(buffer)
+        finally:
+            self.gae_lambda = gae_lambda
+        buffer.reset()
+        return loss
 
     published_learn = learn
 
     def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
         """The published tuple, by name, with `change` applied to all observations."""
-        fields = rollouts.named_experiences(experiences)
-        for name in ("observations", "final_observations"):
-            if fields.get(name) is not None:
-                fields[name] = [change(obs) for obs in fields[name]]
-        return {**fields, "next_obs": change(fields["next_obs"])}
+        return rollouts.with_observations(experiences, change)
 
     def learn_buffer(self, buffer: RolloutStore) -> float:
         """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
@@ -545,7 +413,7 @@ class PPO(RLAlgorithm):
         have changed since. Its γ and λ are the agent's."""
         buffer, steps = self._rollout_buffer, self.update_interval()
         if buffer is None or (not buffer.position and (buffer.capacity, buffer.num_envs) != (steps, self.num_envs)):
-            buffer = self._rollout_buffer = self._own_buffer(steps)
+            buffer = self._rollout_buffer = rollouts.empty_buffer(self, steps)
         buffer.gamma, buffer.gae_lambda = self.gamma, self.gae_lambda
         return buffer
 
@@ -558,90 +426,40 @@ class PPO(RLAlgorithm):
         shapes = self.hidden_state_architecture
         return RolloutStore(steps, lanes, self.observation_space, self.action_space, shapes, num_legal)
 
-    def _own_buffer(self, steps: int) -> RolloutBuffer:
-        """An empty buffer for `steps` vector steps of this agent's own lanes."""
-        return RolloutBuffer(
-            steps, self.observation_space, self.action_space, self.num_envs, self.device, self.gae_lambda, self.gamma,
-            self.recurrent, self.hidden_state_architecture, max_seq_len=self.max_seq_len,
-            bptt_sequence_type=self.bptt_sequence_type, seed=self.seed,
-        )  # fmt: skip
-
     def recorder(self, steps: int | None = None) -> rollouts.Recorder:
         """What acts and fills this agent's rollout buffer, for one rollout of `steps` vector steps."""
         wanted = self.update_interval() if steps is None else int(steps)
         buffer = self.rollout_buffer
         if buffer.capacity != wanted or buffer.position:
-            self._rollout_buffer = buffer = self._own_buffer(wanted)
+            self._rollout_buffer = buffer = rollouts.empty_buffer(self, wanted)
         return rollouts.Recorder(self, buffer)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         kept, self._rollout_buffer = self._rollout_buffer, None  # what it holds is this agent's own experience
         try:
-            twin = super().clone(index, wrap)
+            return super().clone(index, wrap)
         finally:
             self._rollout_buffer = kept
-        if index is not None and index != self.index:
-            twin._minibatches = np.random.default_rng(
-                seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
-            )
-        return twin
 
     # --- hidden states ---------------------------------------------------------------------------------------------
 
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
         """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy."""
-        if not self.recurrent:
-            return {}
-        each = [(name, resolve(self, name).hidden_state_architecture) for name in self.networks]
-        return {f"{self._owner(name)}_{key}": shape for name, shapes in each for key, shape in shapes.items()}
+        return recurrent.hidden_state_architecture(self)
 
-    def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
-        """Zeros [layers, E, units] under every key of `hidden_state_architecture`: the start of an episode."""
-        like = next(iter(self.policy_module().parameters())).detach()
-        shapes = self.hidden_state_architecture.items()
-        return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
-
-    def carry_hidden_state(self, hidden_state: HiddenStates) -> HiddenStates:
-        """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
-        found: HiddenStates = {}
-        for name in self.networks:
-            network, (own,) = resolve(self, name), hidden_of(name, hidden_state)
-            shapes = {key: (part.shape[0], part.shape[2]) for key, part in own.items()}
-            changed = shapes != network.hidden_state_architecture
-            kept = network.carry_hidden_state(own) if changed else own
-            found |= {f"{self._owner(name)}_{key}": part for key, part in kept.items()}
-        return found
-
-    def follow_mutation(self) -> None:
+    def _follow_mutation(self) -> None:
         """Runs after every mutation: hidden states of running episodes follow networks that have changed."""
-        if self._hidden is None:
-            return
-        shapes = {key: (part.shape[0], part.shape[2]) for key, part in self._hidden.items()}
-        if shapes != self.hidden_state_architecture:
-            self._hidden = self.carry_hidden_state(self._hidden)
+        if self._hidden is not None:
+            self._hidden = recurrent.carried(self, self._hidden)
 
     def sequence_limit(self, steps: int) -> int:
         """Most steps of a training sequence, in a rollout of `steps`."""
-        encoder = self.actor.encoder if isinstance(self.actor, EvolvableNetwork) else None
-        limit = self.max_seq_len or (encoder.max_seq_len if isinstance(encoder, EvolvableLSTM) else None) or steps
-        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
+        return recurrent.sequence_limit(self, steps)
 
     def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
         """One step of both networks: (raw output [..., E, out], values [..., E], next hidden states), as constants."""
-        found: HiddenStates = {}
-        outputs = []
-        with torch.no_grad():
-            for name in self.networks:
-                frozen: Any = engine.frozen(name)
-                output, state = frozen(obs, *hidden_of(name, hidden))
-                outputs.append(output)
-                found |= {f"{self._owner(name)}_{key}": part for key, part in state.items()}
-        return outputs[0], outputs[-1][..., -1], found
-
-    def begin_episodes(self) -> None:
-        """All environments that this agent is evaluated in begin an episode."""
-        self._playing = None
+        return recurrent.recur(self, engine, obs, hidden)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
@@ -654,7 +472,8 @@ class PPO(RLAlgorithm):
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The most probable actions [..., *action_shape]; of Box the mean (its tanh where squashed)."""
-        return self._shaped(self.distribution.mode(self._raw(outputs), _legal(mask, outputs)))
+        chosen = self.distribution.mode(self._raw(outputs), legal_tensor(mask, outputs))
+        return stored(self.action_space, chosen)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Standard normal numbers for Box, uniform ones for the discrete spaces, [*shape, ...].
@@ -669,39 +488,22 @@ class PPO(RLAlgorithm):
         drawn: np.ndarray = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
         if self.noise_persistence and kind.is_continuous and len(shape) > 1:
             for step in range(1, len(drawn)):
-                drawn[step] = self._going_on(drawn[step - 1], drawn[step])
+                drawn[step] = acting.persistent(drawn[step - 1], drawn[step], self.noise_persistence)
         return (drawn,)
-
-    def _going_on(self, last: np.ndarray, fresh: np.ndarray) -> np.ndarray:
-        """Noise of the step after `last`, of as much that is new."""
-        kept = self.noise_persistence
-        noise: np.ndarray = kept * last + math.sqrt(1 - kept * kept) * fresh
-        return noise
-
-    def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
-        """A sample of the policy [..., *action_shape]; `epsilon` is ignored."""
-        return self.sample(outputs, draws, mask)[0]
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
         """(actions [..., *action_shape] to store, their log probabilities [...])."""
-        kind, legal, outputs = self.distribution, _legal(mask, outputs), self._raw(outputs)
+        kind, legal, outputs = self.distribution, legal_tensor(mask, outputs), self._raw(outputs)
         action = kind.sample(outputs, torch.from_numpy(draws[0]).to(outputs), legal)
         log_prob: np.ndarray = kind.log_prob(outputs, action, legal).cpu().numpy()
-        return self._shaped(action), log_prob
-
-    def _shaped(self, action: Tensor) -> np.ndarray:
-        array: np.ndarray = action.cpu().numpy()
-        if isinstance(self.action_space, gym.spaces.Discrete):
-            return array
-        return array.reshape(*array.shape[:-1], *self.action_shape)
+        return stored(self.action_space, action), log_prob
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
         """Uniformly random legal actions to store [*shape, *action_shape]."""
         if isinstance(self.action_space, gym.spaces.Discrete):
             return random_actions(self, rng, shape, mask)
-        found = uniform_action(self.distribution, self.action_space, rng, shape, mask)
-        whole = isinstance(self.action_space, gym.spaces.MultiDiscrete)
-        return (found.astype(np.int64) if whole else found).reshape(*shape, *self.action_shape)
+        found = random_stored(self.action_space, self.distribution, rng, shape, mask)
+        return found.reshape(*shape, *self.action_shape)
 
     def environment_action(self, action: np.ndarray) -> Any:
         """Stored actions [..., *action_shape] as the environment takes them.
@@ -739,26 +541,7 @@ class PPO(RLAlgorithm):
             action as it is here. Otherwise they are as the environment takes them; their log probability is that of
             the action before.
         """
-        obs, action_mask = seen_with_mask(self, obs, action_mask)
-        outputs, value, state = self._run(obs, hidden_state)
-        mask = legal_actions(self, action_mask, len(outputs))
-        kind, legal = self.distribution, _legal(mask, outputs)
-        explores = self.training if training is None else training
-        if explores:
-            draws = self.draw_exploration(self._exploration, tuple(outputs.shape[:-1]))
-            if self.noise_persistence and kind.is_continuous:  # that of the last call, where it was for as many lanes
-                if self._noise is not None and self._noise.shape == draws[0].shape:
-                    draws = (self._going_on(self._noise, draws[0]),)
-                self._noise = draws[0]
-            action, log_prob = self.sample(outputs, draws, mask)
-        else:
-            chosen = kind.mode(self._raw(outputs), legal)
-            action, log_prob = self._shaped(chosen), kind.log_prob(self._raw(outputs), chosen, legal).cpu().numpy()
-        entropy = -log_prob if kind.kind == "squashed" else kind.entropy(self._raw(outputs), legal).cpu().numpy()
-        if not explores and isinstance(self.action_space, gym.spaces.Box | gym.spaces.Dict | gym.spaces.Tuple):
-            action = self.environment_action(action)
-        found = (action, log_prob, entropy, value.cpu().numpy())
-        return (*found, state) if self.recurrent else found
+        return acting.get_action(self, obs, action_mask, hidden_state, training)
 
     def evaluate_actions(
         self, obs: Any, actions: Any, hidden_state: Mapping[str, Tensor] | None = None, action_mask: Any = None
@@ -777,28 +560,7 @@ class PPO(RLAlgorithm):
         Raises:
             ShapeError: other than one action for each observation.
         """
-        obs, action_mask = seen_with_mask(self, obs, action_mask, warns=False)
-        if self.recurrent:
-            rows = self.policy_network().preprocess(obs).shape[0]
-            hidden = self.get_initial_hidden_state(rows) if hidden_state is None else hidden_state
-            each = [resolve(self, n).output(obs, *hidden_of(n, hidden))[0] for n in self.networks]
-        else:
-            modules = [resolve(self, name) for name in self.networks]
-            each = [raw_output(module)(self.network_inputs(module, obs)) for module in modules]
-        raw, value = self._raw(each[0]), each[-1][..., -1]
-        given = torch.as_tensor(actions, device=raw.device)
-        if given.numel() != len(raw) * math.prod(self.action_shape):
-            raise ShapeError(
-                f"{self.algo}.evaluate_actions got actions of shape {tuple(given.shape)} for {len(raw)} observations; "
-                f"expected {(len(raw), *self.action_shape)}. fix: what get_action returned for them."
-            )
-        kind, mask = self.distribution, None
-        action = self._row(given.reshape(len(raw), *self.action_shape))
-        action = action.to(raw.dtype) if kind.is_continuous else action
-        if action_mask is not None:
-            mask = _legal(legal_actions(self, action_mask, len(raw)), raw)
-        log_prob = kind.log_prob(raw, action, mask)
-        return log_prob, -log_prob if kind.kind == "squashed" else kind.entropy(raw, mask), value
+        return acting.evaluate_actions(self, obs, actions, hidden_state, action_mask)
 
     def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
         """Raw output [E, out], values [E] and next hidden states by the agent's own modules, as constants."""
@@ -823,9 +585,6 @@ class PPO(RLAlgorithm):
 
     # --- files -----------------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
-
     def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_run_state(state, source)
         if self._hidden is not None and self.share_encoders:  # keys of an earlier version
@@ -834,37 +593,7 @@ class PPO(RLAlgorithm):
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)
+        self.observation_statistics = ObservationStatistics(self.observation_statistics)
         self._least = 0.0, LOG_STD_MIN
         if "action_scaling" not in state["attributes"]:  # of a policy without a specification, before there was any
             self.__dict__.pop("action_scaling", None)
-        if "minibatches" in state:
-            self._minibatches.bit_generator.state = state["minibatches"]
-
-
-def in_environment(space: gym.Space[Any], kind: ActionDistribution, action: np.ndarray) -> Any:
-    """Stored actions [..., *] of a space as its environment takes them, nested as the space is."""
-    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        leading, own = action.shape[:-1], nested(space)
-        ends = np.cumsum([part.columns for part in kind.parts]).tolist()
-        columns = iter(zip(kind.parts, ends, strict=True))
-
-        def leaf(part: gym.Space[Any]) -> Any:
-            one, end = next(columns)
-            row = action[..., end - one.columns : end]
-            if not one.is_continuous:
-                row = np.rint(row).astype(np.int64)
-            return in_environment(part, one, row.reshape(*leading, *(part.shape or ())))
-
-        return map_leaves(leaf, own)
-    if isinstance(space, gym.spaces.Box):
-        found: np.ndarray = box_action(action, space.low, space.high, kind).astype(space.dtype, copy=False)
-        return found
-    if isinstance(space, gym.spaces.MultiBinary):
-        return action.astype(np.int8)
-    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-        return action + space.start
-    return action
-
-
-def _legal(mask: Mask, like: Tensor) -> Tensor | None:
-    return None if mask is None else torch.as_tensor(np.array(mask), device=like.device).bool()

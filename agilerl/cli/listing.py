@@ -48,25 +48,65 @@ def _hyperparameters(name: str) -> list[str]:
     from agilerl import algorithms
 
     module = algorithms.shipped_in(name)
-    spec = None if module is None else importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
+    source = None if module is None else _source(module)
+    if source is None:
         from agilerl.algorithms.base.declared import hyperparameters
 
         return list(hyperparameters(algorithms.find_algorithm(name)))
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    (cls,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    return [argument for argument, is_declared in _arguments(name, source).items() if is_declared]
+
+
+def _source(module: str) -> ast.Module | None:
+    """The source of a module, where there is any."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _arguments(name: str, source: ast.Module) -> dict[str, bool]:
+    """Arguments of a class's constructor -> whether they are declared; of a class without one its parent's.
+
+    Those of a constructor under `signatures.extends` come before the argument of its parent's that this names.
+    """
+    (cls,) = [node for node in source.body if isinstance(node, ast.ClassDef) and node.name == name]
     constructors = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
-    if not constructors:  # a variant has the arguments of what it is a variant of
-        return _hyperparameters(next(base.id for base in cls.bases if isinstance(base, ast.Name)))
+    if not constructors:
+        return _inherited(cls, source)
     (init,) = constructors
     arguments = [*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs]
-    return [argument.arg for argument in arguments if _is_declared(argument.annotation)]
+    own = {argument.arg: _is_declared(argument.annotation) for argument in arguments}
+    extends = [call for call in init.decorator_list if isinstance(call, ast.Call) and _name(call.func) == "extends"]
+    if not extends:
+        return own
+    before, parents = ast.literal_eval(extends[0].keywords[0].value), _inherited(cls, source)
+    names = [*parents]
+    place = names.index(before)
+    added = {argument: is_declared for argument, is_declared in own.items() if argument not in parents}
+    first, last = ({argument: parents[argument] for argument in part} for part in (names[:place], names[place:]))
+    return {**first, **added, **last}
+
+
+def _inherited(cls: ast.ClassDef, source: ast.Module) -> dict[str, bool]:
+    """Arguments of the first parent of a class, which stands beside it or is imported by name."""
+    parent = next(base.id for base in cls.bases if isinstance(base, ast.Name))
+    modules = [
+        str(node.module) for node in source.body
+        if isinstance(node, ast.ImportFrom) and parent in [alias.name for alias in node.names]
+    ]  # fmt: skip
+    found = _source(modules[0]) if modules else source
+    assert found is not None
+    return _arguments(parent, found)
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_declared(annotation: ast.expr | None) -> bool:
     """Whether an annotation is `Annotated[..., hp(...)]`."""
     calls = [] if annotation is None else [node for node in ast.walk(annotation) if isinstance(node, ast.Call)]
-    return any(isinstance(call.func, ast.Name) and call.func.id == "hp" for call in calls)
+    return any(_name(call.func) == "hp" for call in calls)
 
 
 def presets() -> Iterator[str]:

@@ -66,7 +66,7 @@ def test_pages_show_what_the_code_declares(site: Path) -> None:
     for path in leaf_paths("DQN"):
         section, _, key = path.partition(".")
         assert section in ("algorithm", "format") or f"<code>{key}</code>" in keys, path
-    assert "cut evaluation episodes there" in keys, "options carry their meaning"
+    assert "truncate evaluation episodes after this many steps" in keys, "options carry their meaning"
     commands = page(site, "command_line")
     for command in ("train", "resume", "evaluate", "export", "list", "config convert", "data make", "data show"):
         assert f"agilerl {command}</code>" in commands, command

@@ -18,7 +18,7 @@ from agilerl.networks.distributions import ActionDistribution, Least, masked_log
 
 class PolicyUnit:
     """Something that policies say of the units of their Box actions, as an attribute of their agent, which has
-    `sampling_actors()`: it is saved with them, and assigning another value is a ConfigError.
+    `_sampling_actors()`: it is saved with them, and assigning another value is a ConfigError.
 
     Args:
         name: of the attribute. usual: where policies are modules of the user's own, and the agent says nothing else.
@@ -30,7 +30,7 @@ class PolicyUnit:
     def __get__(self, agent: Any, owner: type) -> Any:
         if agent is None:
             return self
-        said = {resolve(actor, self.name) for actor in agent.sampling_actors()}
+        said = {resolve(actor, self.name) for actor in agent._sampling_actors()}
         return max(said, default=agent.__dict__.get(self.name, self.usual))
 
     def __set__(self, agent: Any, value: Any) -> None:

@@ -6,7 +6,7 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium as gym
@@ -229,6 +229,39 @@ def _batched(space: Any, obs: Any, lanes: int) -> Any:
     first = next(leaves(arrays))
     shape = next(leaves(trees.stack(space, [space.sample()]))).shape[1:]
     return map_leaves(lambda x: x[None], arrays) if first.shape == shape and lanes == 1 else arrays
+
+
+def with_observations(experiences: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The published experiences, by name, with `change` applied to all observations."""
+    fields = named_experiences(experiences)
+    for name in ("observations", "final_observations"):
+        if fields.get(name) is not None:
+            fields[name] = [change(obs) for obs in fields[name]]
+    return {**fields, "next_obs": change(fields["next_obs"])}
+
+
+def empty_buffer(agent: PPO, steps: int) -> RolloutBuffer:
+    """An empty buffer for `steps` vector steps of the agent's own lanes."""
+    return RolloutBuffer(
+        steps, agent.observation_space, agent.action_space, agent.num_envs, agent.device, agent.gae_lambda, agent.gamma,
+        agent.recurrent, agent.hidden_state_architecture, max_seq_len=agent.max_seq_len,
+        bptt_sequence_type=agent.bptt_sequence_type, seed=agent.seed,
+    )  # fmt: skip
+
+
+def checked_buffer(buffer: RolloutBuffer | None, algo: str) -> RolloutBuffer:
+    """An agent's own buffer, to learn from; ShapeError where it is empty, or what followed its last step is unknown."""
+    if buffer is None or not buffer.position:
+        raise ShapeError(
+            f"{algo}.learn() found an empty rollout buffer. "
+            "fix: collect_rollouts(agent, env) before it, or learn(experiences): Experiences must be provided."
+        )
+    if buffer.last_obs is None and buffer.last_value is None:
+        raise ShapeError(
+            f"{algo}.learn() does not know what followed the last step of its rollout buffer. "
+            "fix: rollout_buffer.compute_returns_and_advantages(last_value, last_done), or add(next_obs=)."
+        )
+    return buffer
 
 
 # --- filling a buffer ------------------------------------------------------------------------------------------------

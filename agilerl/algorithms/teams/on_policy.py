@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
-from agilerl.algorithms.base.policy_gradient import PolicyUnit, policy_gradient
+from agilerl.algorithms.base.building import initial_std
+from agilerl.algorithms.base.declared import TEAM_ROLLOUTS, hp
+from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
+from agilerl.algorithms.base.policy_gradient import policy_gradient
+from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.rollouts import HiddenStates, hidden_of, remember
-from agilerl.algorithms.base.schedules import Schedule, scheduled
-from agilerl.algorithms.teams import acting, actor_critics, recurrent
+from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
+from agilerl.algorithms.teams import acting, actor_critics
+from agilerl.algorithms.teams import recurrent as memory
 from agilerl.algorithms.teams.actor_critics import own_rows
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.deterministic import rows_of
 from agilerl.algorithms.teams.evaluation import observed
 from agilerl.algorithms.teams.experiences import buffer_from_experiences
-from agilerl.algorithms.teams.names import Losses, keep_ids
+from agilerl.algorithms.teams.names import Losses, Spaces, keep_ids
 from agilerl.algorithms.teams.networks import by_group
 from agilerl.algorithms.teams.policies import TeamPolicies
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
-from agilerl.engine.rollouts import learn_rollout
+from agilerl.engine.rollouts import learn_rollout, sequence_kind
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
 from agilerl.envs.teams import PRESENT
@@ -35,11 +38,11 @@ from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import uniform_action
+from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.ranks import Ranks
-from agilerl.rng import Purpose, seeds
 
 
-class TeamPPO(MultiAgentRLAlgorithm):
+class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     """Proximal policy optimisation of a team: a stochastic policy and a value for each group of agents.
 
     Algorithms differ in what a value reads: `make_value`, `value_inputs`, `value_scale` and `see_returns` are theirs.
@@ -50,29 +53,78 @@ class TeamPPO(MultiAgentRLAlgorithm):
 
     policies_are_distributions = True
     experience = TEAM_ROLLOUTS
-    recurrent: bool
-    max_seq_len: int | None
-    bptt_sequence_type: str
-    action_batch_size: int | None
-    action_std_init: float
-    clip_value_loss: bool
-    lr: float
-    lr_schedule: Schedule
-    ent_schedule: Schedule
-    clip_coef: float
-    ent_coef: float
-    vf_coef: float
-    max_grad_norm: float | None
-    learn_step: int
-    num_envs: int
-    progress: float
-    _minibatches: np.random.Generator
-    _playing: HiddenStates | None
-
     actors = by_group("actors")
     critics = by_group("critics")
     optimizers = by_group("optimizers")
-    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
+
+    def __init__(
+        self,
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+        agent_ids: Sequence[str] | None = None,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp(128, "fewer steps of less noise from a rollout")] = 64,
+        lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
+        learn_step: Annotated[Count, hp(1024, "members of a population see less each")] = 2048,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        gae_lambda: Annotated[Fraction, hp()] = 0.95,
+        mut: str | None = None,
+        action_std_init: Annotated[NonNegative, hp()] = 0.6,
+        clip_coef: Annotated[Positive, hp()] = 0.2,
+        ent_coef: Annotated[NonNegative, hp()] = 0.01,
+        vf_coef: Annotated[NonNegative, hp()] = 0.5,
+        max_grad_norm: Annotated[Positive | None, hp()] = 0.5,
+        target_kl: Annotated[Positive | None, hp()] = None,
+        normalize_images: bool = True,
+        update_epochs: Annotated[Count, hp(10, "the paper's, for control")] = 4,
+        actor_networks: Mapping[str, EvolvableNetwork] | None = None,
+        critic_networks: Mapping[str, EvolvableNetwork] | None = None,
+        action_batch_size: Count | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        torch_compiler: str | None = None,
+        wrap: bool = True,
+        *,
+        num_envs: Count = 1,
+        recurrent: Annotated[bool, hp()] = False,
+        bptt_sequence_type: Annotated[
+            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
+        ] = "chunked",
+        max_seq_len: Annotated[Count | None, hp()] = None,
+        clip_value_loss: Annotated[bool, hp()] = True,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
+        ent_schedule: Annotated[Schedule, hp()] = "constant",
+        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
+        squash_output: Annotated[bool, hp()] = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            observation_spaces,
+            action_spaces,
+            index,
+            agent_ids,
+            hp_config,
+            device,
+            accelerator,
+            torch_compiler,
+            normalize_images,
+            seed=seed,
+        )
+        self.recurrent, self.max_seq_len = bool(recurrent), max_seq_len
+        self.bptt_sequence_type = sequence_kind(bptt_sequence_type)
+        self.batch_size, self.lr, self.learn_step = int(batch_size), lr, int(learn_step)
+        self.gamma, self.gae_lambda, self.mut, self.net_config = gamma, gae_lambda, mut, net_config
+        self.lr_schedule, self.ent_schedule = check_schedules(lr_schedule, ent_schedule)
+        self.action_std_init, self.clip_coef = initial_std(action_std_init, type(self).__name__), clip_coef
+        self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
+        self.target_kl, self.update_epochs, self.num_envs = target_kl, int(update_epochs), int(num_envs)
+        self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
+        self._begin()
+        units = {"action_scaling": action_scaling, "squash_output": squash_output}
+        actor_critics.build(self, actor_networks, critic_networks, units)
+        self.recurrent = memory.remembers(self)
 
     # --- what a value reads: of each algorithm ------------------------------------------------------------------------
 
@@ -108,7 +160,7 @@ class TeamPPO(MultiAgentRLAlgorithm):
         """What prepares observations for networks over rows."""
         return actor_critics.row_input(self)
 
-    def sampling_actors(self) -> list[Any]:
+    def _sampling_actors(self) -> list[Any]:
         """The policies, whose distributions are sampled."""
         return list(self.actors.values())
 
@@ -126,10 +178,6 @@ class TeamPPO(MultiAgentRLAlgorithm):
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
         """(actions [..., A] to store, their log probabilities [..., M])."""
         return self.policies.sample(outputs, draws[0], mask)
-
-    def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
-        """A sample of the policies [..., A]; `epsilon` is ignored."""
-        return self.policies.sample(outputs, draws[0], mask)[0]
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """The most probable actions to store [..., A]; of Box the mean (its tanh where squashed)."""
@@ -188,42 +236,29 @@ class TeamPPO(MultiAgentRLAlgorithm):
     # --- memory -------------------------------------------------------------------------------------------------------
 
     @property
-    def is_recurrent(self) -> bool:  # type: ignore[override]
-        """Whether any network has a memory."""
-        return self.recurrent
-
-    @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
         """Key of each part of the hidden state -> (layers, units); empty for a team without a memory."""
-        return recurrent.hidden_state_architecture(self)
-
-    def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
-        """Zeros [layers, E, units] under every key of `hidden_state_architecture`: all agents begin an episode."""
-        return recurrent.get_initial_hidden_state(self, num_envs)
+        return memory.hidden_state_architecture(self)
 
     def hidden_of_group(self, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
         """The hidden states of a group's agents one after another along `axis`, as `<kind>_<part>`."""
-        return recurrent.of_group(self, group, hidden, axis)
+        return memory.of_group(self, group, hidden, axis)
 
     def sequence_limit(self, steps: int) -> int:
         """Most steps of a training sequence, in a rollout of `steps`."""
-        return recurrent.sequence_limit(self, steps)
+        return memory.sequence_limit(self, steps)
 
     def recur(
         self, engine: UpdateEngine, obs: Any, hidden: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, HiddenStates]:
         """One step of all networks, as constants: (outputs [..., E, F], values [..., E, M] as networks give them, next
         hidden states). Who is not there remembers what it did."""
-        return recurrent.recur(self, engine, obs, hidden)
+        return memory.recur(self, engine, obs, hidden)
 
     def forget(self, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
         """The hidden states after a step in which the episodes of agents `over` [..., E, M] ended: theirs begin
         anew."""
-        return recurrent.forget(self, hidden, over)
-
-    def begin_episodes(self) -> None:
-        """All environments that this team is evaluated in begin an episode."""
-        self._playing = None
+        return memory.forget(self, hidden, over)
 
     def end_episodes(self, over: np.ndarray) -> None:
         """Episodes of agents `over` [E, M] have ended where the team is evaluated; others go on."""
@@ -299,26 +334,12 @@ class TeamPPO(MultiAgentRLAlgorithm):
         return torch.stack([found[agent] for agent in self.agent_ids], -1)
 
     def update_hyperparameters(self) -> dict[str, float]:
-        return {
-            "lr": scheduled(self.lr, self.lr_schedule, self.progress),
-            "clip_coef": self.clip_coef,
-            "ent_coef": scheduled(self.ent_coef, self.ent_schedule, self.progress),
-            "vf_coef": self.vf_coef,
-            "max_grad_norm": math.inf if self.max_grad_norm is None else self.max_grad_norm,
-        }
-
-    def hyperparameters(self) -> dict[str, float]:
-        """What the records show: the live attributes."""
-        names = ("lr", "clip_coef", "ent_coef", "vf_coef", "batch_size", "learn_step", "update_epochs", "gamma")
-        return self._numbers(*dict.fromkeys([*names, *self.hp_config.names()]))
+        entropy = scheduled(self.ent_coef, self.ent_schedule, self.progress)
+        return {**super().update_hyperparameters(), "ent_coef": entropy}
 
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len
         return (self.clip_value_loss, *sequences, *self.policies.kinds)
-
-    def update_interval(self) -> int:
-        """Vector steps of a rollout."""
-        return -(-int(self.learn_step) // int(self.num_envs))
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
         """Standard normal numbers [rows, C] for squashed policies, whose entropy is estimated by new actions."""
@@ -364,35 +385,12 @@ class TeamPPO(MultiAgentRLAlgorithm):
         remember(self, buffer, slice(None))
         return report.mean_loss
 
-    def learn_batch(self, batch: RolloutBatch, plain: bool = True) -> UpdateResult:  # type: ignore[override]
-        """One minibatch with plain torch modules; see `learn` for whole rollouts."""
-        result = learner_of(self, plain=True).learn(0, batch.map(lambda x: x.unsqueeze(0)))
-        return result.map(lambda x: x[0])
-
     # --- copies and files ---------------------------------------------------------------------------------------------
 
     @classmethod
     def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
         """The policy network that a saved `spec` describes, with fresh weights."""
         return StochasticActor.from_spec(spec, device=device)
-
-    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        """As of every team; a copy of another index draws its minibatches from a stream of its own."""
-        twin = super().clone(index, wrap)
-        if index is not None and index != self.index:
-            own = seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
-            twin._minibatches = np.random.default_rng(own)
-        return twin
-
-    def state(self) -> dict[str, Any]:
-        """As of every team, with the stream of minibatches."""
-        return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
-
-    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        """Become the team that `state` was taken from."""
-        super().load_state(state, source)
-        if "minibatches" in state:
-            self._minibatches.bit_generator.state = state["minibatches"]
 
 
 def group_batches(team: TeamPPO, batch: RolloutBatch | TeamSequences, ranks: Ranks) -> dict[str, RolloutBatch]:
@@ -421,8 +419,3 @@ def _output(found: Any) -> Tensor:
     """What a network gives, without the hidden state beside it."""
     output: Tensor = found[0] if isinstance(found, tuple) else found
     return output
-
-
-def minibatch_stream(team: TeamPPO) -> np.random.Generator:
-    """What a new team draws the order of its minibatches from."""
-    return np.random.default_rng(seeds(team.seed, Purpose.REPLAY, 1, member=team.index))

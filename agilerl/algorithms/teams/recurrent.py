@@ -58,13 +58,6 @@ def hidden_state_architecture(team: TeamPPO) -> dict[str, tuple[int, int]]:
     }
 
 
-def get_initial_hidden_state(team: TeamPPO, num_envs: int = 1) -> HiddenStates:
-    """Zeros [layers, E, units] under every key of `hidden_state_architecture`: all agents begin an episode."""
-    like = next(iter(team.policy_module().parameters())).detach()
-    shapes = team.hidden_state_architecture.items()
-    return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
-
-
 def sequence_limit(team: TeamPPO, steps: int) -> int:
     """Most steps of a training sequence, in a rollout of `steps`."""
     encoders = [resolve(team, f"actors.{group}").encoder for group in team.grouped_agents]

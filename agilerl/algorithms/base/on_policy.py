@@ -1,0 +1,143 @@
+"""Proximal policy optimisation of an agent alone and of a team: what both have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+from torch import Tensor
+
+from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.policy_gradient import PolicyUnit
+from agilerl.algorithms.base.rollouts import HiddenStates
+from agilerl.algorithms.base.schedules import scheduled
+from agilerl.engine.learner import learner_of
+from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateResult
+from agilerl.rng import Purpose, seeds
+
+if TYPE_CHECKING:
+    from agilerl.networks.actors import StochasticActor
+
+
+class OnPolicyAlgorithm(EvolvableAlgorithm):
+    """Proximal policy optimisation: its hyperparameters, its stream of minibatches, and where its memory begins.
+
+    A subclass says how policies are sampled (`sample`), which hidden states there are (`hidden_state_architecture`) and
+    what an update is.
+    """
+
+    seed: int
+    recurrent: bool
+    max_seq_len: int | None
+    bptt_sequence_type: str
+    action_std_init: float
+    clip_value_loss: bool
+    batch_size: int
+    lr: float
+    lr_schedule: str
+    gamma: float
+    gae_lambda: float
+    clip_coef: float
+    ent_coef: float
+    vf_coef: float
+    max_grad_norm: float | None
+    target_kl: float | None
+    update_epochs: int
+    learn_step: int
+    num_envs: int
+    progress: float
+    _minibatches: np.random.Generator
+    _playing: HiddenStates | None  # of evaluation
+
+    action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
+
+    def _begin(self) -> None:
+        """Start of the budget: no progress, no memory, and a stream of minibatches of the agent's own."""
+        self._playing = None
+        self.progress = 0.0
+        self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=self.index))
+
+    def _sampling_actors(self) -> list[StochasticActor]:
+        """The policies whose distributions are sampled; modules of the user's own left out."""
+        raise NotImplementedError
+
+    # --- hyperparameters ----------------------------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {
+            "lr": scheduled(self.lr, self.lr_schedule, self.progress),
+            "clip_coef": self.clip_coef,
+            "ent_coef": self.ent_coef,
+            "vf_coef": self.vf_coef,
+            "max_grad_norm": math.inf if self.max_grad_norm is None else self.max_grad_norm,
+        }
+
+    def hyperparameters(self) -> dict[str, float]:
+        """What the records show: the live attributes, before any schedule."""
+        names = ("lr", "clip_coef", "ent_coef", "vf_coef", "batch_size", "learn_step", "update_epochs", "gamma")
+        return self._numbers(*dict.fromkeys([*names, *self.hp_config.names()]))
+
+    def update_interval(self) -> int:
+        """Vector steps of a rollout."""
+        return -(-int(self.learn_step) // int(self.num_envs))
+
+    # --- acting -------------------------------------------------------------------------------------------------------
+
+    def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
+        """(actions [..., *] to store, their log probabilities) of policy outputs [..., out]."""
+        raise NotImplementedError
+
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
+        """A sample of the policy to store; `epsilon` is ignored."""
+        return self.sample(outputs, draws, mask)[0]
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_recurrent(self) -> bool:  # type: ignore[override]
+        """Whether any network has a memory."""
+        return bool(self.recurrent)
+
+    @property
+    def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
+        """Key of each part of the hidden state -> (layers, units); empty without a memory."""
+        raise NotImplementedError
+
+    def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
+        """Zeros [layers, E, units] under every key of `hidden_state_architecture`: the start of an episode."""
+        like = next(iter(self.policy_module().parameters())).detach()
+        shapes = self.hidden_state_architecture.items()
+        return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
+
+    def begin_episodes(self) -> None:
+        """All environments that the agent is evaluated in begin an episode."""
+        self._playing = None
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
+        """One minibatch with plain torch modules; see `learn` for whole rollouts."""
+        result = learner_of(cast(Trainable, self), plain=True).learn(0, batch.map(lambda x: x.unsqueeze(0)))
+        return result.map(lambda x: x[0])
+
+    # --- copies and files ---------------------------------------------------------------------------------------------
+
+    def clone(self, index: int | None = None, wrap: bool = True) -> Self:
+        """As of every agent; a copy of another index draws its minibatches from a stream of its own."""
+        twin = super().clone(index, wrap)
+        if index is not None and index != self.index:
+            own = seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
+            twin._minibatches = np.random.default_rng(own)
+        return twin
+
+    def state(self) -> dict[str, Any]:
+        """As of every agent, with the stream of minibatches."""
+        return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        """Become the agent that `state` was taken from."""
+        super().load_state(state, source)
+        if "minibatches" in state:
+            self._minibatches.bit_generator.state = state["minibatches"]

@@ -1,0 +1,86 @@
+"""Actions of a stochastic policy in three forms: as its distribution takes them, as stored, as an environment does.
+
+Stored actions are arrays [..., *shape], where `shape` is that of the space; of a Dict or Tuple space rows of the
+numbers of all parts [..., K].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from agilerl.engine.protocol import Mask
+from agilerl.networks.actors import box_action
+from agilerl.networks.distributions import ActionDistribution, uniform_action
+from agilerl.spaces import nested
+from agilerl.tree import map_leaves
+
+
+def legal_tensor(mask: Mask, like: Tensor) -> Tensor | None:
+    """A mask of legal actions as a tensor on the device of `like`."""
+    return None if mask is None else torch.as_tensor(np.array(mask), device=like.device).bool()
+
+
+def stored(space: gym.Space[Any], action: Tensor) -> np.ndarray:
+    """What a distribution has drawn [..., A], to store."""
+    array: np.ndarray = action.cpu().numpy()
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.Dict | gym.spaces.Tuple):
+        return array
+    return array.reshape(*array.shape[:-1], *(space.shape or ()))
+
+
+def as_drawn(space: gym.Space[Any], action: Tensor) -> Tensor:
+    """Stored actions [..., *shape] as the distribution takes them: [..., A], or [...] of one choice."""
+    rank = len(space.shape or ())
+    if not rank and isinstance(space, gym.spaces.Box):
+        return action.unsqueeze(-1)
+    return action.flatten(-rank) if rank > 1 else action
+
+
+def log_prob_and_entropy(
+    kind: ActionDistribution, raw: Tensor, action: Tensor, legal: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(log probability, entropy) of actions as drawn [..., A]; the entropy of squashed ones is estimated by −log π."""
+    log_prob = kind.log_prob(raw, action, legal)
+    return log_prob, -log_prob if kind.kind == "squashed" else kind.entropy(raw, legal)
+
+
+def random_stored(
+    space: gym.Space[Any],
+    kind: ActionDistribution,
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    mask: Mask = None,
+) -> np.ndarray:
+    """Uniformly random legal actions to store, flat [*shape, K]; whole numbers of choices alone."""
+    found = uniform_action(kind, space, rng, shape, mask)
+    return found.astype(np.int64) if isinstance(space, gym.spaces.MultiDiscrete) else found
+
+
+def in_environment(space: gym.Space[Any], kind: ActionDistribution, action: np.ndarray) -> Any:
+    """Stored actions [..., *] of a space as its environment takes them, nested as the space is."""
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        leading, own = action.shape[:-1], nested(space)
+        ends = np.cumsum([part.columns for part in kind.parts]).tolist()
+        columns = iter(zip(kind.parts, ends, strict=True))
+
+        def leaf(part: gym.Space[Any]) -> Any:
+            one, end = next(columns)
+            row = action[..., end - one.columns : end]
+            if not one.is_continuous:
+                row = np.rint(row).astype(np.int64)
+            return in_environment(part, one, row.reshape(*leading, *(part.shape or ())))
+
+        return map_leaves(leaf, own)
+    if isinstance(space, gym.spaces.Box):
+        found: np.ndarray = box_action(action, space.low, space.high, kind).astype(space.dtype, copy=False)
+        return found
+    if isinstance(space, gym.spaces.MultiBinary):
+        return action.astype(np.int8)
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        return action + space.start
+    return action

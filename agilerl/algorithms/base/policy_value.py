@@ -1,0 +1,97 @@
+"""Networks of an agent that learns from rollouts: a policy and a value, or one network that shares its encoder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from agilerl.algorithms.base.building import check_memory, check_network, network_config
+from agilerl.errors import AlgorithmError, ConfigError, unknown_name
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.actors import ACTION_SCALINGS, SharedActorCritic, StochasticActor
+from agilerl.networks.base import EvolvableNetwork, checked_arguments
+from agilerl.networks.distributions import distribution_of
+from agilerl.networks.value_networks import ValueNetwork
+from agilerl.rng import Purpose, seeds
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.ppo import PPO
+
+ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
+POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for the critic
+
+
+def check_policy(agent: PPO, action_scaling: str, noise_persistence: float) -> None:
+    """Raise for actions without a distribution, unknown units, and noise that these actions do not have.
+
+    Raises:
+        AlgorithmError: the action space. ConfigError: `action_scaling`.
+    """
+    space = agent.action_space
+    try:
+        distribution_of(space)
+    except ConfigError as error:
+        raise AlgorithmError(f"PPO: {error} fix: wrap the environment's actions.") from None
+    if action_scaling not in ACTION_SCALINGS:
+        raise ConfigError(unknown_name("action_scaling", str(action_scaling), ACTION_SCALINGS))
+    is_persistent = noise_persistence or "noise_persistence" in agent.hp_config.names()
+    if is_persistent and not isinstance(space, gym.spaces.Box):
+        raise AlgorithmError(
+            f"PPO: noise_persistence is of Box actions, and these are {type(space).__name__}. "
+            "fix: leave it out, of the ranges of mutation too."
+        )
+
+
+def make_policy(agent: PPO, given: Any, units: Mapping[str, Any]) -> EvolvableModule:
+    """The policy that is given, or one after the agent's `net_config`.
+
+    Args:
+        units: `action_scaling` and `squash_output` of a new policy; `net_config` may say otherwise.
+
+    Raises:
+        AlgorithmError: a policy that is given contradicts `squash_output`.
+    """
+    if given is not None:
+        if units["squash_output"] and not (isinstance(given, StochasticActor) and given.squash_output):
+            raise AlgorithmError(
+                "PPO: squash_output=True contradicts the actor_network, whose own it is. "
+                "fix: StochasticActor(..., squash_output=True)."
+            )
+        return check_network("actor_network", given)
+    arguments = checked_arguments(network_config(agent, agent.net_config), StochasticActor)
+    for name, value in units.items():
+        arguments.setdefault(name, value)
+    if distribution_of(agent.action_space).has_normal:
+        arguments.setdefault("log_std_init", math.log(agent.action_std_init))
+    if agent.recurrent:
+        arguments["recurrent"] = True
+    cls = SharedActorCritic if agent.share_encoders else StochasticActor
+    return cls(agent.observation_space, agent.action_space, device=agent.device, random_seed=agent.seed, **arguments)
+
+
+def make_value(agent: PPO, given: Any) -> EvolvableModule:
+    """The value network that is given, or one after the agent's `net_config`, which reads as its policy does."""
+    if given is not None:
+        check_memory(agent, isinstance(given, EvolvableNetwork) and given.recurrent, "critic_network")
+        return check_network("critic_network", given)
+    config = {k: v for k, v in dict(network_config(agent, agent.net_config) or {}).items() if k not in POLICY_KEYS}
+    arguments = checked_arguments(config, ValueNetwork)
+    if isinstance(agent.actor, EvolvableNetwork):
+        arguments["scale_observations"] = agent.actor.scale_observations
+    if agent.recurrent:
+        arguments["recurrent"] = True
+    own = int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
+    return ValueNetwork(agent.observation_space, device=agent.device, random_seed=own, **arguments)
+
+
+def check_sharing(agent: PPO, critic_network: Any) -> None:
+    """Raise AlgorithmError where the policy and `share_encoders`, or a value network beside it, contradict each
+    other."""
+    is_shared = isinstance(agent.actor, SharedActorCritic)
+    if is_shared and critic_network is not None:
+        raise AlgorithmError("PPO: with shared encoders the actor_network holds the value. fix: no critic_network.")
+    if agent.share_encoders and not is_shared:
+        raise AlgorithmError("PPO: share_encoders=True needs a SharedActorCritic as actor_network; or leave it out.")

@@ -1,0 +1,70 @@
+"""Hidden states of an agent with recurrent networks.
+
+A key is `<network>_<part>`, `actor_encoder_h` say, or `shared_<part>` of one network for policy and value; a part is
+[..., layers, E, units], with a leading member axis over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from agilerl.algorithms.base.rollouts import HiddenStates, hidden_of
+from agilerl.engine.protocol import UpdateEngine
+from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.modules.paths import resolve
+from agilerl.networks.base import EvolvableNetwork
+
+if TYPE_CHECKING:
+    from agilerl.algorithms.ppo import PPO
+
+
+def _key(agent: PPO, network: str, part: str) -> str:
+    return f"{'shared' if agent.share_encoders else network}_{part}"
+
+
+def hidden_state_architecture(agent: PPO) -> dict[str, tuple[int, int]]:
+    """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy."""
+    if not agent.recurrent:
+        return {}
+    each = [(name, resolve(agent, name).hidden_state_architecture) for name in agent.networks]
+    return {_key(agent, name, part): shape for name, shapes in each for part, shape in shapes.items()}
+
+
+def carried(agent: PPO, hidden: HiddenStates) -> HiddenStates:
+    """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
+    if _shapes(hidden) == agent.hidden_state_architecture:
+        return hidden
+    found: HiddenStates = {}
+    for name in agent.networks:
+        network, (own,) = resolve(agent, name), hidden_of(name, hidden)
+        kept = own if _shapes(own) == network.hidden_state_architecture else network.carry_hidden_state(own)
+        found |= {_key(agent, name, part): value for part, value in kept.items()}
+    return found
+
+
+def _shapes(hidden: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    return {key: (part.shape[0], part.shape[2]) for key, part in hidden.items()}
+
+
+def sequence_limit(agent: PPO, steps: int) -> int:
+    """Most steps of a training sequence, in a rollout of `steps`."""
+    encoder = agent.actor.encoder if isinstance(agent.actor, EvolvableNetwork) else None
+    limit = agent.max_seq_len or (encoder.max_seq_len if isinstance(encoder, EvolvableLSTM) else None) or steps
+    return min(int(limit), steps) if agent.bptt_sequence_type != "maximum" else steps
+
+
+def recur(agent: PPO, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
+    """One step of both networks: (raw output [..., E, out], values [..., E], next hidden states), as constants."""
+    found: HiddenStates = {}
+    outputs = []
+    with torch.no_grad():
+        for name in agent.networks:
+            frozen: Any = engine.frozen(name)
+            output, state = frozen(obs, *hidden_of(name, hidden))
+            outputs.append(output)
+            found |= {_key(agent, name, part): value for part, value in state.items()}
+    return outputs[0], outputs[-1][..., -1], found
