@@ -29,8 +29,8 @@ class MAPPO(TeamPPO):
 
     A value that several agents share is told which of them asks. It learns returns in units of their running deviation
     from their running mean (section 5.1 of the paper). Who is not there shows zeros, and its rows count for nothing.
-    Policies are as of `IPPO`. With `recurrent=True` they are LSTMs, and values have no memory: what all agents see, or the
-    state, tells more than one agent's memory.
+    Policies are as of `IPPO`. With `recurrent=True` they are LSTMs, and values have no memory: what
+    all agents see, or the state, tells more than one agent's memory.
 
     Args:
         state_space: of the environment's `state()`, where values read `obs["state"]` in place of all observations.
