@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -11,30 +11,35 @@ import torch
 
 from agilerl import tree
 from agilerl.algorithms.base.declared import hp
-from agilerl.algorithms.base.signatures import extends
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.schedules import Schedule
 from agilerl.algorithms.base.transitions import check_not_empty
 from agilerl.algorithms.teams import actor_critics as team_actor_critics
+from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.on_policy import TeamPPO
 from agilerl.components.running import RunningMeanStd
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.spaces import nested, space_from_json, space_to_json
 
+OF_VALUES = ("state_space", "normalize_values")  # arguments that `TeamPPO` does not have
 MIN_RETURN_STD = 1e-2  # returns that hardly differ are no reason to magnify rounding
 
 
 class MAPPO(TeamPPO):
     """PPO of every agent with a value that reads what all of them see, or the state of the environment.
 
-    A value that several agents share is told which of them asks. It learns returns in units of their running deviation
-    from their running mean (section 5.1 of the paper). Who is not there shows zeros, and its rows count for nothing.
-    Policies are as of `IPPO`. With `recurrent=True` they are LSTMs, and values have no memory: what
-    all agents see, or the state, tells more than one agent's memory.
+    A value shared by several agents gets the one-hot id of the agent. It learns returns in units of their running
+    deviation from their running mean (section 5.1 of the paper). Absent agents are zeros, and their rows are masked.
+    Policies are those of `IPPO`.
 
     Args:
+        recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode.
+            Values have no memory: the observations of all agents, or the state, tell more than one agent's memory.
         state_space: of the environment's `state()`, where values read `obs["state"]` in place of all observations.
-        normalize_values: False lets values be returns as they are.
+        normalize_values: False learns returns in their own units.
 
     The other arguments are `IPPO`'s.
 
@@ -42,19 +47,57 @@ class MAPPO(TeamPPO):
         value_statistics: mean, var and count of the returns learned from, by group.
     """
 
-    @extends(TeamPPO.__init__, before="action_scaling")
     def __init__(
         self,
-        *args: Any,
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+        agent_ids: Sequence[str] | None = None,
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        batch_size: Annotated[Count, hp(128, "fewer steps of less noise from a rollout")] = 64,
+        lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
+        learn_step: Annotated[Count, hp(1024, "members of a population see less each")] = 2048,
+        gamma: Annotated[Fraction, hp()] = 0.99,
+        gae_lambda: Annotated[Fraction, hp()] = 0.95,
+        mut: str | None = None,
+        action_std_init: Annotated[NonNegative, hp()] = 0.6,
+        clip_coef: Annotated[Positive, hp()] = 0.2,
+        ent_coef: Annotated[NonNegative, hp()] = 0.01,
+        vf_coef: Annotated[NonNegative, hp()] = 0.5,
+        max_grad_norm: Annotated[Positive | None, hp()] = 0.5,
+        target_kl: Annotated[Positive | None, hp()] = None,
+        normalize_images: bool = True,
+        update_epochs: Annotated[Count, hp(10, "the paper's, for control")] = 4,
+        actor_networks: Mapping[str, EvolvableNetwork] | None = None,
+        critic_networks: Mapping[str, EvolvableNetwork] | None = None,
+        action_batch_size: Count | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        torch_compiler: str | None = None,
+        wrap: bool = True,
+        *,
+        num_envs: Count = 1,
+        recurrent: Annotated[bool, hp()] = False,
+        bptt_sequence_type: Annotated[
+            Any, hp(values=Literal["chunked", "maximum", "fifty_percent_overlap"])
+        ] = "chunked",
+        max_seq_len: Annotated[Count | None, hp()] = None,
+        clip_value_loss: Annotated[bool, hp()] = True,
+        lr_schedule: Annotated[Schedule, hp()] = "constant",
+        ent_schedule: Annotated[Schedule, hp()] = "constant",
         state_space: gym.Space[Any] | None = None,
         normalize_values: Annotated[bool, hp()] = True,
-        **kwargs: Any,
+        action_scaling: Annotated[str, hp(values=Literal["bounds", "none"])] = "bounds",
+        squash_output: Annotated[bool, hp()] = False,
+        seed: int | None = None,
     ) -> None:
+        shared = {name: value for name, value in locals().items() if name not in ("self", "__class__", *OF_VALUES)}
         if state_space is not None:
             check_not_empty(f"{type(self).__name__}, state_space", "read", state_space)
         self.state_space, self.normalize_values = state_space, bool(normalize_values)  # `make_value` reads it
         self.value_statistics: dict[str, dict[str, float]] = {}
-        super().__init__(*args, **kwargs)
+        super().__init__(**shared)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
         """V of what all agents see, told which one of the group asks where there are several; without a memory."""

@@ -65,26 +65,14 @@ def _source(module: str) -> ast.Module | None:
 
 
 def _arguments(name: str, source: ast.Module) -> dict[str, bool]:
-    """Arguments of a class's constructor -> whether they are declared; of a class without one its parent's.
-
-    Those of a constructor under `signatures.extends` come before the argument of its parent's that this names.
-    """
+    """Arguments of a class's constructor -> whether they are declared; for a class without one, those of its parent."""
     (cls,) = [node for node in source.body if isinstance(node, ast.ClassDef) and node.name == name]
     constructors = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
     if not constructors:
         return _inherited(cls, source)
     (init,) = constructors
     arguments = [*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs]
-    own = {argument.arg: _is_declared(argument.annotation) for argument in arguments}
-    extends = [call for call in init.decorator_list if isinstance(call, ast.Call) and _name(call.func) == "extends"]
-    if not extends:
-        return own
-    before, parents = ast.literal_eval(extends[0].keywords[0].value), _inherited(cls, source)
-    names = [*parents]
-    place = names.index(before)
-    added = {argument: is_declared for argument, is_declared in own.items() if argument not in parents}
-    first, last = ({argument: parents[argument] for argument in part} for part in (names[:place], names[place:]))
-    return {**first, **added, **last}
+    return {argument.arg: _is_declared(argument.annotation) for argument in arguments}
 
 
 def _inherited(cls: ast.ClassDef, source: ast.Module) -> dict[str, bool]:
@@ -99,14 +87,10 @@ def _inherited(cls: ast.ClassDef, source: ast.Module) -> dict[str, bool]:
     return _arguments(parent, found)
 
 
-def _name(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 def _is_declared(annotation: ast.expr | None) -> bool:
     """Whether an annotation is `Annotated[..., hp(...)]`."""
     calls = [] if annotation is None else [node for node in ast.walk(annotation) if isinstance(node, ast.Call)]
-    return any(_name(call.func) == "hp" for call in calls)
+    return any(isinstance(call.func, ast.Name) and call.func.id == "hp" for call in calls)
 
 
 def presets() -> Iterator[str]:
