@@ -161,7 +161,7 @@ class StochasticActor(EvolvableNetwork):
     """
 
     stack_methods = ("output", "extract_features")  # used by `output`; `forward` samples
-    output = EvolvableNetwork.output  # besides `forward`: engines run this
+    outputs_apart = True  # `forward` samples
 
     @takes_options("observation_space", "action_space", *BY_POSITION[:3])
     def __init__(

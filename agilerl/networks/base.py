@@ -70,14 +70,16 @@ class EvolvableNetwork(EvolvableModule):
     # A class that overrides one of these is more than a stack of encoder and head.
     stack_methods: tuple[str, ...] = ("forward", "output", "extract_features")
     runs_forward = True
-    """Whether engines run `forward`; else `output`, because `forward` does more. A class of the user's own that writes
-    `forward`, and no `output` nearer to it, is run by its `forward`."""
+    """Whether engines run `forward`; else `output`, because `forward` does more. A subclass that overrides `forward`
+    and neither `output` nor `outputs_apart` is run by its `forward`."""
+    outputs_apart = False  # whether `forward` does more than the inherited `output`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        place = {name: next(i for i, c in enumerate(cls.__mro__) if name in vars(c)) for name in ("forward", "output")}
-        is_ours = cls.__mro__[place["forward"]] is EvolvableNetwork
-        cls.runs_forward = is_ours or place["forward"] < place["output"]
+        defined = [vars(c).keys() for c in cls.__mro__]
+        forward = next(i for i, names in enumerate(defined) if "forward" in names)
+        output = next(i for i, names in enumerate(defined) if {"output", "outputs_apart"} & names)
+        cls.runs_forward = cls.__mro__[forward] is EvolvableNetwork or forward < output
 
     @takes_options(
         "observation_space", "encoder_cls", "encoder_config", "encoder_name", "action_space", *BY_POSITION[3:]

@@ -40,10 +40,10 @@ def is_bound_function(node: ast.stmt, functions: set[str]) -> bool:
     value = node.value if isinstance(node, ast.Assign) else None
     if isinstance(value, ast.Call) and getattr(value.func, "id", "") in ("property", "staticmethod", "classmethod"):
         value = value.args[0] if value.args else None
-    is_name = isinstance(value, ast.Name) and value.id in functions
+    is_name = isinstance(value, ast.Name) and value.id in functions and value.id.islower()
     is_of_module = (
-        isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id.islower()
-        and value.value.id in functions and value.attr.islower()
+        isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.attr.islower()
+        and value.value.id in functions
     )  # fmt: skip
     return is_name or is_of_module or isinstance(value, ast.Lambda)
 
@@ -54,7 +54,7 @@ def test_no_class_binds_a_function_that_stands_elsewhere() -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         elsewhere = {
             alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-            for alias in node.names if (alias.asname or alias.name).islower()
+            for alias in node.names
         } | {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}  # fmt: skip
         for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
             bound = [ast.unparse(node) for node in cls.body if is_bound_function(node, elsewhere)]
