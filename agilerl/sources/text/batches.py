@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -152,13 +153,24 @@ def _widened(texts: Texts, prompt: int, pad: int) -> Texts:
     return Texts(wide(texts.tokens, (more, 0), value=pad), wide(texts.attention, (more, 0)), texts.completion_mask)
 
 
-class PreferenceBatches:
-    """Pairs of a chosen and a rejected completion."""
+class GivenTexts(ABC):
+    """Base class of batches of texts that the environment provides; nothing is generated."""
+
+    @abstractmethod
+    def texts(self, batches: Sequence[Any], base: Any) -> Texts:
+        """Tokenise the batches of all members."""
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
-        texts = pair_texts([row.batch(engine.ranks) for row in rows], lead.base)
+        texts = self.texts([row.batch(engine.ranks) for row in rows], lead.base)
         yield from lead.passes(engine, texts, None, [row.rng for row in rows])
+
+
+class PreferenceBatches(GivenTexts):
+    """Pairs of a chosen and a rejected completion."""
+
+    def texts(self, batches: Sequence[Any], base: Any) -> Texts:
+        return pair_texts(batches, base)
 
     def evaluate(
         self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
@@ -166,13 +178,11 @@ class PreferenceBatches:
         return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
 
 
-class SFTBatches:
+class SFTBatches(GivenTexts):
     """Prompts with target completions."""
 
-    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
-        lead: Any = engine.agents[0]
-        texts = example_texts([row.batch(engine.ranks) for row in rows], lead.base)
-        yield from lead.passes(engine, texts, None, [row.rng for row in rows])
+    def texts(self, batches: Sequence[Any], base: Any) -> Texts:
+        return example_texts(batches, base)
 
     def evaluate(
         self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
