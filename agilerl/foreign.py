@@ -1,7 +1,7 @@
 """Optional attributes of third-party objects: environments with their specs and spaces, streams, callbacks.
 
 Any attribute may be missing from objects written by others. This module is the only one that looks them up by name, and
-it defines the defaults. For agents see `algorithms.base.adapted`.
+it defines the defaults. Agents are read through `algorithms.base.adapted`; here only by the layers below it.
 """
 
 from __future__ import annotations
@@ -149,13 +149,6 @@ def action_space(env: Any, prefix: str = "") -> Any:
 
 SPACES = (("observation_space", observation_space), ("action_space", action_space))
 """(name, what reads it) of both spaces."""
-
-
-def single_spaces(env: Any) -> tuple[Any, Any]:
-    """Return (observation space, action space) of a single environment or of one in a vector; None if missing."""
-    return tuple(
-        own if (own := ask(env, "single_")) is not None else ask(env) for ask in (observation_space, action_space)
-    )  # type: ignore[return-value]
 
 
 def env_id(env: Any) -> str | None:
