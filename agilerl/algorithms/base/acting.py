@@ -1,4 +1,4 @@
-"""How an agent with a stochastic policy acts: the published face, by the agent's own modules."""
+"""Acting with a stochastic policy: the published `get_action` and `evaluate_actions`, on the agent's own modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def persistent(last: np.ndarray, fresh: np.ndarray, persistence: float) -> np.ndarray:
-    """Standard normal noise of the step after `last`, correlated with it by `persistence`."""
+    """Return standard normal noise whose correlation with the noise of the last step is `persistence`."""
     noise: np.ndarray = persistence * last + math.sqrt(1 - persistence * persistence) * fresh
     return noise
 
@@ -32,7 +32,7 @@ def persistent(last: np.ndarray, fresh: np.ndarray, persistence: float) -> np.nd
 def get_action(
     agent: PPO, obs: Any, action_mask: Any = None, hidden_state: Any = None, training: bool | None = None
 ) -> tuple[Any, ...]:
-    """As `PPO.get_action`."""
+    """See `PPO.get_action`."""
     obs, action_mask = seen_with_mask(agent, obs, action_mask)
     outputs, value, state = agent._run(obs, hidden_state)
     mask = legal_actions(agent, action_mask, len(outputs))
@@ -52,7 +52,7 @@ def get_action(
 
 
 def _draws(agent: PPO, shape: tuple[int, ...]) -> Draws:
-    """Random numbers of one call; persistent noise goes on from the last call, where it was for as many lanes."""
+    """Draw the random numbers of one call; persistent noise continues from the last call with as many lanes."""
     draws = agent.draw_exploration(agent._exploration, shape)
     if agent.noise_persistence and agent.distribution.is_continuous:
         if agent._noise is not None and agent._noise.shape == draws[0].shape:
@@ -64,7 +64,7 @@ def _draws(agent: PPO, shape: tuple[int, ...]) -> Draws:
 def evaluate_actions(
     agent: PPO, obs: Any, actions: Any, hidden_state: Mapping[str, Tensor] | None, action_mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `PPO.evaluate_actions`."""
+    """See `PPO.evaluate_actions`."""
     obs, action_mask = seen_with_mask(agent, obs, action_mask, warns=False)
     if agent.recurrent:
         rows = agent.policy_network().preprocess(obs).shape[0]

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation of an agent alone and of a team: what both have in common."""
+"""Base class of proximal policy optimisation, for single agents and for teams."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 
 class OnPolicyAlgorithm(EvolvableAlgorithm):
-    """Proximal policy optimisation: its hyperparameters, its stream of minibatches, and where its memory begins.
+    """Hyperparameters, minibatch stream and initial hidden states of proximal policy optimisation.
 
-    A subclass says how policies are sampled (`sample`), which hidden states there are (`hidden_state_architecture`) and
-    what an update is.
+    A subclass implements sampling (`sample`), hidden states (`hidden_state_architecture`) and the update.
     """
 
     seed: int
@@ -54,13 +53,13 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
 
     def _begin(self) -> None:
-        """Start of the budget: no progress, no memory, and a stream of minibatches of the agent's own."""
+        """Reset progress and hidden states, and seed the agent's stream of minibatches."""
         self._playing = None
         self.progress = 0.0
         self._minibatches = np.random.default_rng(seeds(self.seed, Purpose.REPLAY, 1, member=self.index))
 
     def _sampling_actors(self) -> list[StochasticActor]:
-        """The policies whose distributions are sampled; modules of the user's own left out."""
+        """Return the policies whose distributions are sampled, without custom modules."""
         raise NotImplementedError
 
     # --- hyperparameters ----------------------------------------------------------------------------------------------
@@ -75,57 +74,57 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         }
 
     def hyperparameters(self) -> dict[str, float]:
-        """What the records show: the live attributes, before any schedule."""
+        """Return the live attributes for the records, before any schedule."""
         names = ("lr", "clip_coef", "ent_coef", "vf_coef", "batch_size", "learn_step", "update_epochs", "gamma")
         return self._numbers(*dict.fromkeys([*names, *self.hp_config.names()]))
 
     def update_interval(self) -> int:
-        """Vector steps of a rollout."""
+        """Return the vector steps of a rollout."""
         return -(-int(self.learn_step) // int(self.num_envs))
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
-        """(actions [..., *] to store, their log probabilities) of policy outputs [..., out]."""
+        """Return (actions [..., *] to store, their log probabilities) for policy outputs [..., out]."""
         raise NotImplementedError
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float = 0.0, mask: Mask = None) -> np.ndarray:
-        """A sample of the policy to store; `epsilon` is ignored."""
+        """Sample the policy's actions to store; `epsilon` is ignored."""
         return self.sample(outputs, draws, mask)[0]
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
     @property
     def is_recurrent(self) -> bool:  # type: ignore[override]
-        """Whether any network has a memory."""
+        """Whether any network is recurrent."""
         return bool(self.recurrent)
 
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
-        """Key of each part of the hidden state -> (layers, units); empty without a memory."""
+        """Key of each part of the hidden state -> (layers, units); empty for feed-forward networks."""
         raise NotImplementedError
 
     def get_initial_hidden_state(self, num_envs: int = 1) -> HiddenStates:
-        """Zeros [layers, E, units] under every key of `hidden_state_architecture`: the start of an episode."""
+        """Return zeros [layers, E, units] for every key of `hidden_state_architecture`: the start of an episode."""
         like = next(iter(self.policy_module().parameters())).detach()
         shapes = self.hidden_state_architecture.items()
         return {key: like.new_zeros(layers, num_envs, units) for key, (layers, units) in shapes}
 
     def begin_episodes(self) -> None:
-        """All environments that the agent is evaluated in begin an episode."""
+        """Reset the hidden states of evaluation: all its environments begin an episode."""
         self._playing = None
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
-        """One minibatch with plain torch modules; see `learn` for whole rollouts."""
+        """Learn one minibatch with plain torch modules; see `learn` for whole rollouts."""
         result = learner_of(cast(Trainable, self), plain=True).learn(0, batch.map(lambda x: x.unsqueeze(0)))
         return result.map(lambda x: x[0])
 
     # --- copies and files ---------------------------------------------------------------------------------------------
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        """As of every agent; a copy of another index draws its minibatches from a stream of its own."""
+        """Clone as every agent; a copy with another index draws minibatches from a separate stream."""
         twin = super().clone(index, wrap)
         if index is not None and index != self.index:
             own = seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
@@ -133,11 +132,11 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         return twin
 
     def state(self) -> dict[str, Any]:
-        """As of every agent, with the stream of minibatches."""
+        """Return the state of every agent, with the minibatch stream."""
         return {**super().state(), "minibatches": self._minibatches.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
-        """Become the agent that `state` was taken from."""
+        """Restore the agent from `state`."""
         super().load_state(state, source)
         if "minibatches" in state:
             self._minibatches.bit_generator.state = state["minibatches"]

@@ -1,4 +1,4 @@
-"""Actions of a stochastic policy in three forms: as its distribution takes them, as stored, as an environment does.
+"""Convert actions of a stochastic policy between three forms: of its distribution, as stored, of the environment.
 
 Stored actions are arrays [..., *shape], where `shape` is that of the space; of a Dict or Tuple space rows of the
 numbers of all parts [..., K].
@@ -21,12 +21,12 @@ from agilerl.tree import map_leaves
 
 
 def legal_tensor(mask: Mask, like: Tensor) -> Tensor | None:
-    """A mask of legal actions as a tensor on the device of `like`."""
+    """Return a mask of legal actions as a tensor on the device of `like`."""
     return None if mask is None else torch.as_tensor(np.array(mask), device=like.device).bool()
 
 
 def stored(space: gym.Space[Any], action: Tensor) -> np.ndarray:
-    """What a distribution has drawn [..., A], to store."""
+    """Return sampled actions [..., A] in the form to store."""
     array: np.ndarray = action.cpu().numpy()
     if isinstance(space, gym.spaces.Discrete | gym.spaces.Dict | gym.spaces.Tuple):
         return array
@@ -34,7 +34,7 @@ def stored(space: gym.Space[Any], action: Tensor) -> np.ndarray:
 
 
 def as_drawn(space: gym.Space[Any], action: Tensor) -> Tensor:
-    """Stored actions [..., *shape] as the distribution takes them: [..., A], or [...] of one choice."""
+    """Return stored actions [..., *shape] in the form of the distribution: [..., A], or [...] for one choice."""
     rank = len(space.shape or ())
     if not rank and isinstance(space, gym.spaces.Box):
         return action.unsqueeze(-1)
@@ -44,7 +44,7 @@ def as_drawn(space: gym.Space[Any], action: Tensor) -> Tensor:
 def log_prob_and_entropy(
     kind: ActionDistribution, raw: Tensor, action: Tensor, legal: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """(log probability, entropy) of actions as drawn [..., A]; the entropy of squashed ones is estimated by −log π."""
+    """Return (log probability, entropy) of sampled actions [..., A]; −log π estimates the entropy of squashed ones."""
     log_prob = kind.log_prob(raw, action, legal)
     return log_prob, -log_prob if kind.kind == "squashed" else kind.entropy(raw, legal)
 
@@ -56,13 +56,13 @@ def random_stored(
     shape: tuple[int, ...],
     mask: Mask = None,
 ) -> np.ndarray:
-    """Uniformly random legal actions to store, flat [*shape, K]; whole numbers of choices alone."""
+    """Draw uniformly random legal actions to store, flat [*shape, K]; int64 for MultiDiscrete."""
     found = uniform_action(kind, space, rng, shape, mask)
     return found.astype(np.int64) if isinstance(space, gym.spaces.MultiDiscrete) else found
 
 
 def in_environment(space: gym.Space[Any], kind: ActionDistribution, action: np.ndarray) -> Any:
-    """Stored actions [..., *] of a space as its environment takes them, nested as the space is."""
+    """Return stored actions [..., *] in the form of the environment, nested like the space."""
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
         leading, own = action.shape[:-1], nested(space)
         ends = np.cumsum([part.columns for part in kind.parts]).tolist()

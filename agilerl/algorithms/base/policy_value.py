@@ -1,4 +1,4 @@
-"""Networks of an agent that learns from rollouts: a policy and a value, or one network that shares its encoder."""
+"""Build the networks of an on-policy agent: a policy and a value, or one network with a shared encoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_con
 
 
 def check_policy(agent: PPO, action_scaling: str, noise_persistence: float) -> None:
-    """Raise for actions without a distribution, unknown units, and noise that these actions do not have.
+    """Check that the actions have a distribution, and that units and noise fit them.
 
     Raises:
         AlgorithmError: the action space. ConfigError: `action_scaling`.
@@ -46,13 +46,13 @@ def check_policy(agent: PPO, action_scaling: str, noise_persistence: float) -> N
 
 
 def make_policy(agent: PPO, given: Any, units: Mapping[str, Any]) -> EvolvableModule:
-    """The policy that is given, or one after the agent's `net_config`.
+    """Return the policy passed by the user, or build one from `net_config`.
 
     Args:
-        units: `action_scaling` and `squash_output` of a new policy; `net_config` may say otherwise.
+        units: `action_scaling` and `squash_output` of a new policy; `net_config` overrides them.
 
     Raises:
-        AlgorithmError: a policy that is given contradicts `squash_output`.
+        AlgorithmError: the policy passed by the user contradicts `squash_output`.
     """
     if given is not None:
         if units["squash_output"] and not (isinstance(given, StochasticActor) and given.squash_output):
@@ -73,7 +73,7 @@ def make_policy(agent: PPO, given: Any, units: Mapping[str, Any]) -> EvolvableMo
 
 
 def make_value(agent: PPO, given: Any) -> EvolvableModule:
-    """The value network that is given, or one after the agent's `net_config`, which reads as its policy does."""
+    """Return the value network passed by the user, or build one from `net_config` that preprocesses like the policy."""
     if given is not None:
         check_memory(agent, isinstance(given, EvolvableNetwork) and given.recurrent, "critic_network")
         return check_network("critic_network", given)
@@ -88,8 +88,7 @@ def make_value(agent: PPO, given: Any) -> EvolvableModule:
 
 
 def check_sharing(agent: PPO, critic_network: Any) -> None:
-    """Raise AlgorithmError where the policy and `share_encoders`, or a value network beside it, contradict each
-    other."""
+    """Raise AlgorithmError if the policy contradicts `share_encoders` or a separate value network."""
     is_shared = isinstance(agent.actor, SharedActorCritic)
     if is_shared and critic_network is not None:
         raise AlgorithmError("PPO: with shared encoders the actor_network holds the value. fix: no critic_network.")

@@ -35,7 +35,7 @@ def hidden_state_architecture(agent: PPO) -> dict[str, tuple[int, int]]:
 
 
 def carried(agent: PPO, hidden: HiddenStates) -> HiddenStates:
-    """Hidden states of running episodes, for the networks as the last architecture mutation left them."""
+    """Convert hidden states of running episodes to the networks' current architectures."""
     if _shapes(hidden) == agent.hidden_state_architecture:
         return hidden
     found: HiddenStates = {}
@@ -51,14 +51,14 @@ def _shapes(hidden: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
 
 
 def sequence_limit(agent: PPO, steps: int) -> int:
-    """Most steps of a training sequence, in a rollout of `steps`."""
+    """Return the longest training sequence in a rollout of `steps`."""
     encoder = agent.actor.encoder if isinstance(agent.actor, EvolvableNetwork) else None
     limit = agent.max_seq_len or (encoder.max_seq_len if isinstance(encoder, EvolvableLSTM) else None) or steps
     return min(int(limit), steps) if agent.bptt_sequence_type != "maximum" else steps
 
 
 def recur(agent: PPO, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
-    """One step of both networks: (raw output [..., E, out], values [..., E], next hidden states), as constants."""
+    """Run one step of both networks without gradients: (raw output [..., E, out], values [..., E], hidden states)."""
     found: HiddenStates = {}
     outputs = []
     with torch.no_grad():
