@@ -306,8 +306,11 @@ def test_actions_of_two_choices_may_be_bool() -> None:
 def test_statistics_stand_inside_the_wrapper_that_training_takes_off(kind: Any) -> None:
     """The other way round the outer wrapper was taken off in its place, and counted nothing."""
     env = make_multi_agent_vect_envs(Far, 2)
-    make = {"agent_ids": IDS, "net_config": NET, "seed": 1}
-    wrong = RSNorm(AsyncAgentsWrapper(kind(SPACES, [BOX] * 3, **make)))
+    wrong = RSNorm(AsyncAgentsWrapper(kind(SPACES, [BOX] * 3, agent_ids=IDS, net_config=NET, seed=1)))
+    small: dict[str, Any] = {"max_steps": 32, "evo_steps": 32, "verbose": False}
+    memory = MultiAgentReplayBuffer(100, ["state", "action", "reward", "next_state", "done"], IDS)
+    train: Any = train_multi_agent_on_policy if kind is IPPO else train_multi_agent_off_policy
+    own = () if kind is IPPO else (memory,)
     with pytest.raises(AlgorithmError, match=r"AsyncAgentsWrapper must be the outermost.*AsyncAgentsWrapper\(RSNorm\("):
-        train_multi_agent_on_policy(env, "Far", "IPPO", [wrong], max_steps=32, evo_steps=32, verbose=False)
+        train(env, "Far", None, [wrong], *own, **small)
     env.close()
