@@ -19,6 +19,7 @@ import torch
 from gymnasium import spaces
 
 from agilerl import tree as trees
+from agilerl.algorithms.base.evaluation import greedy_of
 from agilerl.algorithms.teams.files import weights_of
 from agilerl.checkpoint import write_atomic
 from agilerl.envs.masks import component_sizes
@@ -165,7 +166,8 @@ def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> Any
         starts = range(0, trees.count_rows(obs), _BATCH)
         legal = [None if masks is None else masks[i : i + _BATCH] for i in starts]
         parts = [trees.take(obs, slice(i, i + _BATCH)) for i in starts]
-        return trees.concatenate([agent._greedy(part, m) for part, m in zip(parts, legal, strict=True)])
+        act = greedy_of(agent)
+        return trees.concatenate([act(part, m) for part, m in zip(parts, legal, strict=True)])
     finally:
         agent.set_training_mode(before)
 

@@ -6,6 +6,7 @@ it defines the defaults. Agents are read through `algorithms.base.adapted`; here
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any
@@ -82,6 +83,37 @@ def mutation_record(agent: Any) -> Any:
 def is_missing(update: Any) -> bool:
     """Whether a method is marked as left to subclasses."""
     return bool(getattr(update, "is_missing", False))
+
+
+def overridden(kind: type, *names: str) -> str | None:
+    """Return the first of these methods in which `kind`, written outside this package, replaces one of the package."""
+    for name in names:
+        owners = [base for base in kind.__mro__ if name in vars(base)]
+        shipped = [base for base in owners[1:] if _is_shipped(base) and not is_missing(vars(base)[name])]
+        if shipped and not _is_shipped(owners[0]):
+            return name
+    return None
+
+
+def _is_shipped(kind: type) -> bool:
+    return kind.__module__.startswith("agilerl.")
+
+
+def takes(agent: Any, method: str, name: str) -> bool:
+    """Whether `agent.method(..., name=...)` accepts the argument `name`.
+
+    A method with `**kwargs` passes them on, so the method that it overrides decides, and for a wrapper the wrapped
+    agent; without either it accepts everything.
+    """
+    inherited = [vars(base)[method] for base in type(agent).__mro__ if method in vars(base)]
+    for function in [getattr(agent, method), *(one for one in inherited[1:] if not is_missing(one))]:
+        parameters = inspect.signature(function).parameters
+        if name in parameters:
+            return True
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return False
+    inner = getattr(agent, "unwrapped", agent)
+    return True if inner is agent else takes(inner, method, name)
 
 
 def published_learn(kind: type) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 
 from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.evaluation import greedy_of
 from agilerl.checkpoint import write_atomic
 from agilerl.data.dataset import ABOUT
 from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT
@@ -119,9 +120,10 @@ def greedy_policy(agent: Any) -> Policy:
             f"{agent.algo} with a recurrent policy cannot record a data set yet. fix: a policy without memory."
         )
     agent.set_training_mode(False)
+    greedy = greedy_of(agent)
 
     def act(obs: Any, mask: np.ndarray | None) -> np.ndarray:
-        return np.asarray(agent._greedy(obs, mask))
+        return np.asarray(greedy(obs, mask))
 
     return act
 

@@ -82,6 +82,11 @@ class Team:
                 joined[:, own] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)
         return joined
 
+    def join_decided(self, actions: Mapping[str, Any]) -> np.ndarray:
+        """Join actions in which NaN marks agents that do not act; their columns are 0."""
+        joined: np.ndarray = np.nan_to_num(self.join(actions))
+        return joined
+
 
 def slices(widths: Mapping[str, int]) -> dict[str, slice]:
     ends = np.cumsum(list(widths.values())).tolist()
@@ -287,3 +292,10 @@ class TeamObservations(SeenByTeam):
         self.present: Mapping[str, np.ndarray] = present
         self.final, self.final_present, self.acted = final, final_present, acted
         self.state = state
+
+
+def seen_by_agents(team: Team, obs: Any) -> TeamObservations:
+    """Return the observations of lanes by agent, with the presence of agents."""
+    there = np.asarray(obs[PRESENT]).astype(bool)
+    present = {a: there[:, k] for k, a in enumerate(team.agents)}
+    return TeamObservations({a: obs[AGENTS][a] for a in team.agents}, present, state=obs.get(STATE))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.envs.masks import ActionMasks
+from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import Team
 from agilerl.errors import EnvError
 from agilerl.spaces import mask_width
@@ -96,3 +97,17 @@ class TeamInfo:
         if self.defined is not None:
             info[DEFINED] = self.defined.copy()
         return info
+
+
+def infos_by_agent(team: Team, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
+    """Return the infos of lanes by agent: presence, masks of legal actions, actions decided by the environment."""
+    there = np.asarray(obs[PRESENT]).astype(bool)
+    infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(team.agents)}
+    for agent in team.agents:
+        own = team.mask_columns[agent]
+        if mask is not None and own.stop > own.start:
+            infos[agent]["action_mask"] = mask[:, own]
+        if DEFINED in info:
+            decided = info[DEFINED][:, team.columns[agent]]
+            infos[agent][DEFINED] = decided.reshape(len(there), *(team.action_spaces[agent].shape or ()))
+    return infos

@@ -86,7 +86,7 @@ def _part(data: Dataset, rows: np.ndarray) -> Dataset:
 def unjudged(agent: Any) -> AlgorithmError:
     """Error for an agent whose policy cannot be evaluated from single observations by the engine."""
     own = adapted(agent)
-    found = "writes texts token by token" if own.reads_texts else "brings its own learn()"
+    found = "writes texts token by token" if own.reads_texts else "brings its own learn(), get_action() or test()"
     found = "is recurrent" if own.is_recurrent else found
     return AlgorithmError(
         f"fitness='fqe' judges policies of single observations in the engine, and {type(agent).__name__} {found}. "

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from agilerl import foreign
 from agilerl.algorithms import DEFAULT_FOR_TEAMS
+from agilerl.algorithms.base.wrapped import overrides
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import TORCH
@@ -23,7 +24,7 @@ from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
-from agilerl.sources.custom.learn import OwnLearn, brings_own_learn
+from agilerl.sources.custom.learn import OwnLearn, reason_to_run_alone, warn_of_uncalled
 from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator, innermost, lanes_for
 from agilerl.sources.rewards import refuse_scaling
@@ -64,7 +65,7 @@ class LaneSource(Source, Generic[Options]):
     Attributes:
         lanes: training lanes, of all members in lockstep, else of one member.
         num_envs: lanes per member. lockstep: whether members act at the same time.
-        learner: "fused", "sequential", or "agents" if agents bring their own `learn`.
+        learner: "fused", "sequential", or "agents" if agents bring their own `learn` or `get_action`.
         notes: the choices made, with reasons.
         kernels: run and move members that share rows.
         ranks: processes that train the same members; set before `open`.
@@ -73,6 +74,7 @@ class LaneSource(Source, Generic[Options]):
 
     kernels = TORCH
     steps_add_up = True
+    acts = True  # whether members act in training, so that an overridden get_action() is called
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
@@ -111,7 +113,7 @@ class LaneSource(Source, Generic[Options]):
         raise NotImplementedError
 
     def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        """Run one generation of one agent with a custom `learn`."""
+        """Run one generation of one agent with a custom `learn` or `get_action`."""
         raise NotImplementedError
 
     # -- fitted to a population --------------------------------------------------------------------------------------
@@ -124,12 +126,16 @@ class LaneSource(Source, Generic[Options]):
             raise NotAvailableYetError(f"a generation runs in one shard yet; got shards={shards}. fix: shards=1.")
         self.run_seed = run_seed
         self._choice = self._choose(population)
+        own_tests = any(overrides(agent, "test", "get_action") for agent in population)
+        self._tests = own_tests or self.learner == OwnLearn.name
+        for agent in population:
+            warn_of_uncalled(agent, self.learner)
         if self.ranks.size > 1:
             self._check_ranks()
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
         for option in ("eval_screen", "eval_share"):
-            if vars(self.options)[option] and self.learner == OwnLearn.name:
-                own = "agents that bring their own learn() play whole evaluations, whose steps are not known"
+            if vars(self.options)[option] and self._tests:
+                own = "agents that bring their own methods play whole evaluations, whose steps are not known"
                 self.notes.append(f"{option} has no part: {own}")
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
@@ -151,6 +157,11 @@ class LaneSource(Source, Generic[Options]):
                 f"{self._choice.reason}, so that its gradients would never meet. fix: override update(engine, batch) "
                 "in place of learn(), leave collect_rollouts_fn out, or start one process."
             )
+        if self._tests:
+            raise NotAvailableYetError(
+                f"{self.ranks.size} processes share the episodes of an evaluation, and here an agent brings its own "
+                "test(), which plays all of them. fix: leave test() and get_action() as they are, or start one process."
+            )
 
     @property
     def env_steps_at_once(self) -> int:
@@ -160,9 +171,13 @@ class LaneSource(Source, Generic[Options]):
     def _choose(self, population: Sequence[Any]) -> Choice:
         if self.alone:
             return Choice(OwnLearn.name, self.alone)
-        own = next((agent for agent in population if brings_own_learn(agent)), None)
-        if own is not None:
-            return Choice(OwnLearn.name, f"agent {own.index} brings its own learn()")
+        for agent in population:
+            if (reason := reason_to_run_alone(agent, self.acts)) is not None:
+                if self.options.learner == "fused":
+                    raise ConfigError(
+                        f"learner='fused' is not possible: agent {agent.index} {reason}. fix: learner='auto'."
+                    )
+                return Choice(OwnLearn.name, f"agent {agent.index} {reason}")
         return choose(population, self.options.learner)
 
     @property
@@ -174,7 +189,7 @@ class LaneSource(Source, Generic[Options]):
             return False
         reason = "" if self._is_replicable else "only environments of make_vect_envs can be replicated"
         if self.learner == OwnLearn.name:
-            reason = self.alone or "an algorithm brings its own learn()"
+            reason = self._choice.reason
         if reason:
             self.notes.append(f"one member trains at a time: {reason}")
         return not reason
@@ -287,9 +302,9 @@ class LaneSource(Source, Generic[Options]):
         )
 
     def _fitness(self, agents: Sequence[Any], number: int) -> list[float]:
+        if self._tests:
+            return [self.evaluator.one(agent) for agent in agents]
         with self._adopted(agents) as learner:
-            if learner.name == OwnLearn.name:
-                return [self.evaluator.one(agent) for agent in agents]
             if not self._is_staged(len(agents)):
                 return self.evaluator.population(learner, number)
         return self.evaluator.staged(self._adopted, agents, number)
@@ -299,13 +314,13 @@ class LaneSource(Source, Generic[Options]):
         return members > 1 and 0 < self.options.eval_screen < self.options.eval_episodes
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
-        if self.learner == OwnLearn.name:
+        if self._tests:
             return None
         with self._adopted(agents) as learner:
             return self.evaluator.rescore(learner, number, episodes)
 
     def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
-        if not self.options.confirm_episodes or self.learner == OwnLearn.name:
+        if not self.options.confirm_episodes or self._tests:
             return None
         with self._adopted([agent]) as learner:
             mean = self.evaluator.confirm(learner, number, episodes)

@@ -48,6 +48,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         dataset: from `read_dataset`; None if the memory already holds the data.
     """
 
+    acts = False
     steps_add_up = False  # one update counts once, however many ranks share its rows
 
     def __init__(
@@ -102,7 +103,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
             return super()._make_evaluator(population, check)
         for agent in population:
             own = adapted(agent)
-            if self.learner == "agents" or own.is_recurrent or own.reads_texts:
+            if self._tests or own.is_recurrent or own.reads_texts:
                 raise unjudged(agent)
         if self.dataset is None:
             raise ConfigError(

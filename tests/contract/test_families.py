@@ -16,9 +16,9 @@ from agilerl.algorithms import find_algorithm
 sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
 import cases
 
-# `learn` and what an algorithm is made, copied and saved with are not hooks; a subclass with its own `learn` is trained
-# by it.
-NO_HOOKS = {"__init__", "__new__", "learn", "published_learn"}
+# What an algorithm is made, copied and saved with is no hook. A subclass with its own `learn` or `get_action` is
+# trained by it (test_overridden_methods.py).
+NO_HOOKS = {"__init__", "__new__", "learn", "published_learn", "get_action", "test"}
 RUNS = [
     "dqn-n-step", "rainbow-priorities-n-step", "ddpg", "td3", "sac-box", "sac-discrete", "ppo-discrete",
     "ppo-recurrent", "ippo", "ippo-recurrent", "mappo", "maddpg", "matd3", "cqn", "cql", "iql", "td3bc", "bc",

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -45,7 +44,7 @@ def get_action(
         action = stored(agent.action_space, chosen)
         log_prob = kind.log_prob(agent._raw(outputs), chosen, legal).cpu().numpy()
     entropy = -log_prob if kind.kind == "squashed" else kind.entropy(agent._raw(outputs), legal).cpu().numpy()
-    if not explores and isinstance(agent.action_space, gym.spaces.Box | gym.spaces.Dict | gym.spaces.Tuple):
+    if not explores:
         action = agent.environment_action(action)
     found = (action, log_prob, entropy, value.cpu().numpy())
     return (*found, state) if agent.recurrent else found

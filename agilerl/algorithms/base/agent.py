@@ -307,6 +307,8 @@ class EvolvableAlgorithm:
         """Select actions for observations; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement get_action(obs, ...) -> actions")
 
+    get_action.is_missing = True  # type: ignore[attr-defined]
+
     def act(self, obs: Any, mask: Any = None) -> Any:
         """Return the greedy action for an observation or a batch; see `evaluation.act`."""
         return playing.act(self, obs, mask)
@@ -321,9 +323,13 @@ class EvolvableAlgorithm:
         """Perform one update; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement learn(experiences) -> loss")
 
+    learn.is_missing = True  # type: ignore[attr-defined]
+
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Return the mean return of evaluation episodes; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement test(env, max_steps=, loop=) -> float")
+
+    test.is_missing = True  # type: ignore[attr-defined]
 
     def clean_up(self) -> None:
         """Release resources held outside the agent's attributes; a no-op here."""

@@ -7,6 +7,7 @@ The functions accept any agent, wrapped or not: any object with `seed`, `trainin
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ import numpy as np
 
 from agilerl import foreign, tree
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
-from agilerl.algorithms.teams.evaluation import masks_of, observed
+from agilerl.algorithms.teams.evaluation import greedy_by_get_action, masks_of, observed
 from agilerl.algorithms.teams.names import keep_ids
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
@@ -68,6 +69,25 @@ class EvaluatedIn:
         return EvaluatedIn, (None, self.eval_steps, self.training)
 
 
+def greedy_of(agent: Any) -> Callable[..., Any]:
+    """Return the agent's greedy policy, (observations [E, ...], mask) -> actions [E, ...] for the environment.
+
+    A subclass that overrides the published `get_action` acts by it, in the mode that the agent is in.
+    """
+    if foreign.overridden(type(agent), "get_action") is None:
+        policy: Callable[..., Any] = agent._greedy
+        return policy
+    return partial(greedy_by_get_action if hasattr(agent, "agent_ids") else _by_get_action, agent)
+
+
+def _by_get_action(agent: Any, obs: Any, mask: Mask = None) -> Any:
+    """Return greedy actions by the agent's `get_action`, with those of the named arguments that it takes."""
+    named = {"epsilon": 0.0} | ({} if mask is None else {"action_mask": mask})
+    taken = {name: value for name, value in named.items() if foreign.takes(agent, "get_action", name)}
+    found = agent.get_action(obs, **taken)
+    return found[0] if isinstance(found, tuple) else found
+
+
 def run_test(
     agent: Any,
     env: Any,
@@ -102,8 +122,8 @@ def run_test(
         begin = agent.begin_episodes
         told = None if callback is None else ended
         fitness = test_agent(
-            agent._greedy, env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told, by_agent=by_agent,
-            left=agent.end_episodes, reads=agent.observation_space,
+            greedy_of(agent), env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told,
+            by_agent=by_agent, left=agent.end_episodes, reads=agent.observation_space,
         )  # fmt: skip
     finally:
         agent.set_training_mode(before)
@@ -232,7 +252,7 @@ def _action(agent: Any, obs: Any, mask: Any) -> Any:
     is_one = _is_one(agent.observation_space, obs)
     if is_one:
         obs = tree.map_leaves(lambda x: np.asarray(x)[None], obs)
-    actions = agent._greedy(obs, legal_actions(agent, mask, tree.count_rows(obs)))
+    actions = greedy_of(agent)(obs, legal_actions(agent, mask, tree.count_rows(obs)))
     return tree.take(actions, 0) if is_one else actions
 
 
@@ -240,7 +260,7 @@ def _action(agent: Any, obs: Any, mask: Any) -> Any:
 def _team_action(team: Any, obs: Any, mask: Any) -> dict[str, Any]:
     given = {agent: {MASK: own} for agent, own in dict(mask or {}).items()}
     seen, lanes = observed(team, obs)
-    each = team.team.split(team._greedy(seen, masks_of(team, given, lanes, obs)))
+    each = team.team.split(greedy_of(team)(seen, masks_of(team, given, lanes, obs)))
     first = next(iter(obs))
     space = team.possible_observation_spaces[first]
     is_one = _is_one(space, parted(obs[first], space)[0])
@@ -251,11 +271,11 @@ class _GreedyActor:
     """Wrap one agent as the population that `rollouts.evaluate` expects."""
 
     def __init__(self, agent: Any) -> None:
-        self.agent, self.begin_episodes = agent, agent.begin_episodes
+        self.agent, self.begin_episodes, self.greedy = agent, agent.begin_episodes, greedy_of(agent)
         if agent.end_episodes is not None:
             self.end_episodes = lambda over: agent.end_episodes(over[0])  # multi-agent [1, E, M]
 
     def act_greedy(self, obs: np.ndarray, mask: Mask = None) -> Any:
         """Map obs [1, E, ...] to actions [1, E, ...], each nested like its space."""
-        action = self.agent._greedy(tree.take(obs, 0), None if mask is None else mask[0])
+        action = self.greedy(tree.take(obs, 0), None if mask is None else mask[0])
         return tree.map_leaves(lambda x: x[None], action)

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.algorithms.base.transitions import check_discrete_actions
-from agilerl.algorithms.base.wrapped import takes
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.protocol import Mask
@@ -274,7 +274,7 @@ class Recorder:
 
     def __init__(self, agent: PPO, buffer: RolloutBuffer) -> None:
         self.agent, self.buffer = agent, buffer
-        self._takes_mask = takes(agent, "get_action", "action_mask")
+        self._takes_mask = foreign.takes(agent, "get_action", "action_mask")
         self._now: dict[str, Any] = {}
 
     @property

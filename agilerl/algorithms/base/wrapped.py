@@ -6,7 +6,6 @@ Also contains helpers for agents that may be wrapped: which arguments they accep
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from agilerl import foreign
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base.transitions import present_of, with_observations
@@ -99,7 +99,7 @@ class AgentWrapper:
         return playing.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
-        return self.agent._greedy(self.observe(obs), mask)
+        return playing.greedy_of(self.agent)(self.observe(obs), mask)
 
     def learn(self, *experiences: Any, **kwargs: Any) -> Any:
         """Call the agent's `learn` with observations transformed by `observe`.
@@ -484,18 +484,10 @@ def is_team(agent: Any) -> bool:
     return hasattr(unwrapped(agent), "agent_ids")
 
 
-def takes(agent: Any, method: str, name: str) -> bool:
-    """Whether `agent.method(..., name=...)` accepts the argument `name`.
-
-    A method with `**kwargs` accepts everything. Wrappers forward their arguments, so the wrapped agent decides.
-    """
-    parameters = inspect.signature(getattr(agent, method)).parameters
-    if name in parameters:
-        return True
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return False
-    inner = unwrapped(agent)
-    return True if inner is agent else takes(inner, method, name)
+def overrides(agent: Any, *names: str) -> str | None:
+    """Return the first of these methods that the class of the agent, or of a wrapper around it, overrides."""
+    found = foreign.overridden(type(agent), *names)
+    return overrides(agent.agent, *names) if found is None and isinstance(agent, AgentWrapper) else found
 
 
 def brings_learn(agent: Any) -> bool:

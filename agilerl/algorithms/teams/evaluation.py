@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import tree
+from agilerl import foreign, tree
 from agilerl.algorithms.base.transitions import present_of
 from agilerl.algorithms.teams.names import keep_ids
+from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
-from agilerl.envs.team import MASKED, nothing
+from agilerl.envs.team import MASKED, nothing, seen_by_agents
+from agilerl.envs.team_infos import infos_by_agent
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import ShapeError, unknown_name
 from agilerl.spaces import nested
@@ -58,6 +60,14 @@ def get_action(
             raw[agent] = one.relaxed(noisy, 1.0, None if legal is None else torch.from_numpy(legal)).numpy()
     found = {agent: as_defined(team, agent, each[agent], infos.get(agent)) for agent in obs}
     return found, {agent: np.asarray(values, np.float32) for agent, values in raw.items()}
+
+
+def greedy_by_get_action(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
+    """Return greedy actions [E, A] of a team for its lanes by its `get_action`."""
+    infos = {"infos": infos_by_agent(team.team, obs, {}, mask)} if foreign.takes(team, "get_action", "infos") else {}
+    found = team.get_action(seen_by_agents(team.team, obs), **infos)
+    by_agent = found[0] if isinstance(found, tuple) else found
+    return team.team.join_decided(by_agent)
 
 
 def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndarray:

@@ -21,14 +21,15 @@ from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.wrapped import brings_learn, takes, unwrapped
+from agilerl.algorithms.base.wrapped import brings_learn, overrides, unwrapped
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.components.prioritized import beta_schedule
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.choose import own_learn
 from agilerl.envs.masks import ActionMasks
+from agilerl.envs.returned import short
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, warn_once
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
@@ -42,6 +43,13 @@ from agilerl.tree import map_leaves
 
 Chosen = tuple[list[Any], list[Any], list[Any]]
 """Actions, log probabilities and values, [E, ...] for every step."""
+
+
+CALLED_BY_LEARN = ("learn_from", "learn_batch", "make_batch", "report", "learn_buffer")
+NOT_CALLED = (
+    "evaluate_actions", "soft_update", "action_noise", "reset_action_noise", "preprocess_observation",
+)  # fmt: skip
+"""Published methods that no training function calls; `CALLED_BY_LEARN` by `learn` alone."""
 
 
 class OwnLearn:
@@ -59,6 +67,32 @@ class OwnLearn:
 def brings_own_learn(agent: Any) -> bool:
     """Whether no engine can run this agent's update, neither on stacked rows nor on its modules."""
     return not isinstance(agent, RLAlgorithm | MultiAgentRLAlgorithm) or own_learn(agent) is not None
+
+
+def reason_to_run_alone(agent: Any, acts: bool = True) -> str | None:
+    """Return why an agent trains by its own methods, one member at a time; None if an engine can run it.
+
+    Args:
+        acts: whether members act in training, so that an overridden `get_action` is called.
+    """
+    if brings_own_learn(agent):
+        return "brings its own learn()"
+    return "brings its own get_action()" if acts and overrides(agent, "get_action") else None
+
+
+def warn_of_uncalled(agent: Any, learner: str) -> None:
+    """Warn about published methods that a subclass overrides and that training does not call."""
+    if overrides(agent, "update", "learn"):
+        return
+    names = NOT_CALLED if learner == OwnLearn.name else (*NOT_CALLED, *CALLED_BY_LEARN)
+    found = [name for name in names if overrides(agent, name)]
+    if found:
+        kind = type(unwrapped(agent)).__name__
+        warn_once(
+            f"{kind} overrides {found}",
+            f"{kind} overrides {', '.join(found)}, which training does not call. fix: override "
+            "update(engine, batch), or learn(experiences), by which members then train one after another.",
+        )
 
 
 # -- from replay -----------------------------------------------------------------------------------------------------
@@ -85,7 +119,9 @@ class OwnTransitions:
         self.obs, self.info = lanes.reset(shard.lane_seeds(lanes.num_lanes))
         adapted(agent).set_training_mode(True)  # before anything else: actions depend on the mode
         self._check_learn()
-        self._takes_epsilon, self._takes_mask = (takes(agent, "get_action", k) for k in ("epsilon", "action_mask"))
+        self._takes_epsilon, self._takes_mask = (
+            foreign.takes(agent, "get_action", k) for k in ("epsilon", "action_mask")
+        )
         acts_raw = adapted(agent).acts_raw  # stored actions may be raw
         self._environment_action = foreign.method(agent, "environment_action") if acts_raw else None
         self._masks = ActionMasks(lanes.single_action_space, lanes.backend)
@@ -96,7 +132,7 @@ class OwnTransitions:
         """Raise ConfigError if the signature of `learn` does not fit the memories."""
         needed = {"per": self.replay.prioritized, "n_experiences": self.replay.n_step_memory is not None}
         for name, is_needed in needed.items():
-            if is_needed and not takes(self.agent, "learn", name):
+            if is_needed and not foreign.takes(self.agent, "learn", name):
                 kind = type(unwrapped(self.agent)).__name__
                 full = "learn(experiences, n_experiences=None, per=False)"
                 raise ConfigError(
@@ -206,6 +242,7 @@ class OwnTransitions:
 # -- from rollouts ---------------------------------------------------------------------------------------------------
 
 
+NEEDED = ("actions", "log probabilities", "entropies", "values")
 LEARN_STEP = 128  # environment steps per rollout, for agents without `learn_step`
 
 
@@ -229,13 +266,19 @@ class OwnRollouts:
         self.tally = Tally()
         steps = self.agent.learn_step if hasattr(self.agent, "learn_step") else LEARN_STEP
         self.length = -(-int(steps) // lanes.num_lanes)
-        self._records = foreign.has_methods(unwrapped(self.agent), "recorder")
+        own = overrides(self.agent, "get_action")
+        self._records = foreign.has_methods(unwrapped(self.agent), "recorder") and own is None
         self._own_learn = not self._records or brings_learn(self.agent)
-        self._takes_mask = takes(self.agent, "get_action", "action_mask")
+        self._takes_mask = foreign.takes(self.agent, "get_action", "action_mask")
 
     def run(self) -> Steps:
         """Collect whole rollouts, rounded up from the shard's vector steps."""
         agent, lanes = self.agent, self.lanes
+        if not self._records and adapted(agent).is_recurrent:
+            raise ConfigError(
+                f"{type(unwrapped(agent)).__name__} brings its own get_action() and has a memory, which a rollout "
+                "would not keep. fix: recurrent=False, or override explore(outputs, draws, epsilon, mask)."
+            )
         adapted(agent).set_training_mode(True)
         if hasattr(agent, "num_envs"):
             agent.num_envs = lanes.num_lanes
@@ -322,7 +365,14 @@ class GetAction:
 
     def act(self, obs: Any, mask: np.ndarray | None) -> Any:
         """Return environment actions for observations [E, ...]."""
-        action, log_prob, _, value = self.agent.get_action(obs, **({} if mask is None else {"action_mask": mask}))[:4]
+        found = self.agent.get_action(obs, **({} if mask is None else {"action_mask": mask}))
+        if not isinstance(found, tuple) or len(found) < 4:
+            raise ConfigError(
+                f"{type(unwrapped(self.agent)).__name__}.get_action must return {', '.join(NEEDED)} in on-policy "
+                f"training; it returned {short(found)}. fix: the four, or train_off_policy for an agent that learns "
+                "from replay."
+            )
+        action, log_prob, _, value = found[:4]
         for column, entry in zip(self._chosen, (action, log_prob, value), strict=True):
             column.append(entry)
         return action if self._convert is None else self._convert(action)

@@ -11,12 +11,13 @@ import torch
 
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.wrapped import takes, unwrapped
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.algorithms.teams.transitions import TeamExperiences
 from agilerl.components.prioritized import beta_schedule
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.teams import DEFINED, Team, TeamObservations
+from agilerl.envs.team import Team, TeamObservations, seen_by_agents
+from agilerl.envs.team_infos import infos_by_agent
 from agilerl.errors import ConfigError
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
@@ -53,19 +54,16 @@ class OwnTeamTransitions(OwnTransitions):
             )
         inner = unwrapped(self.agent)
         self._layout = inner.actions if hasattr(inner, "actions") else None
-        self._takes_infos = takes(self.agent, "get_action", "infos")
+        self._takes_infos = foreign.takes(self.agent, "get_action", "infos")
 
     def _act(self, mask: np.ndarray | None) -> np.ndarray:
         if self._stored() < self.options.random_steps:
             return super()._act(mask)
-        agents, there = self.team.agents, self.obs[PRESENT].astype(bool)
-        seen = TeamObservations(
-            {a: self.obs[AGENTS][a] for a in agents}, {a: there[:, k] for k, a in enumerate(agents)}
-        )
-        infos = infos_of(self.team, self.obs, self.info, mask)
+        seen = seen_by_agents(self.team, self.obs)
+        infos = infos_by_agent(self.team, self.obs, self.info, mask)
         found = self.agent.get_action(seen, **({"infos": infos} if self._takes_infos else {}))
         chosen = found[0] if isinstance(found, tuple) else found
-        row = self.team.join({agent: np.nan_to_num(np.asarray(own, np.float32)) for agent, own in chosen.items()})
+        row = self.team.join_decided(chosen)
         return row if self._environment_action is None or self._layout is None else self._layout.stored(row)
 
     def _outcome(self, action: np.ndarray) -> StepBatch:
@@ -106,17 +104,3 @@ class OwnTeamTransitions(OwnTransitions):
         reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(self.team.agents)} for x in numbers)
         actions = {agent: action[:, own] for agent, own in columns.items()}
         return TeamExperiences((seen[0], actions, reward, seen[1], done), more)
-
-
-def infos_of(team: Team, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
-    """Infos of every agent over all lanes: presence, masks of legal actions, actions decided by the environment."""
-    there = np.asarray(obs[PRESENT]).astype(bool)
-    infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(team.agents)}
-    for agent in team.agents:
-        own = team.mask_columns[agent]
-        if mask is not None and own.stop > own.start:
-            infos[agent]["action_mask"] = mask[:, own]
-        if DEFINED in info:
-            decided = info[DEFINED][:, team.columns[agent]]
-            infos[agent][DEFINED] = decided.reshape(len(there), *(team.action_spaces[agent].shape or ()))
-    return infos

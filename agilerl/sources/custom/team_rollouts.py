@@ -10,20 +10,18 @@ import numpy as np
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.rollouts import RolloutExperiences
-from agilerl.algorithms.base.wrapped import takes, unwrapped
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.envs.masks import ActionMasks
-from agilerl.envs.protocol import AGENTS, PRESENT, STATE
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.teams import Team, TeamObservations
+from agilerl.envs.team import Team, seen_by_agents
+from agilerl.envs.team_infos import infos_by_agent
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
-from agilerl.sources.custom.learn import OwnRollouts
-from agilerl.sources.custom.team_learn import infos_of
+from agilerl.sources.custom.learn import NEEDED, OwnRollouts
 from agilerl.sources.source import Shard, keep_finished
 from agilerl.sources.teams.idle_agents import ends_of_agents, without_terminated
-
-NEEDED = ("actions", "log probabilities", "entropies", "values")
 
 
 class OwnTeamRollouts(OwnRollouts):
@@ -49,7 +47,7 @@ class OwnTeamRollouts(OwnRollouts):
                 f"{type(inner).__name__} brings its own learn() and has a memory, whose hidden states learn() is not "
                 "given. fix: recurrent=False, or override update(engine, batch)."
             )
-        self._takes_infos = takes(self.agent, "get_action", "infos")
+        self._takes_infos = foreign.takes(self.agent, "get_action", "infos")
         self._convert = foreign.method(
             self.agent, "environment_actions"
         )  # of IPPO and MAPPO, whose actions are sampled
@@ -64,7 +62,7 @@ class OwnTeamRollouts(OwnRollouts):
                 mask = self._mask(info)
                 chosen = self._act(obs, info, mask)
                 actions = chosen[0] if self._convert is None else self._convert(chosen[0])
-                row = self.team.join({a: np.nan_to_num(np.asarray(x, np.float32)) for a, x in actions.items()})
+                row = self.team.join_decided(actions)
                 batch = without_terminated(self.team, self.lanes.step(row))
                 assert batch.team is not None
                 rows.add(obs, mask, chosen, self.options.learned_reward(batch.team.reward), batch)
@@ -84,8 +82,8 @@ class OwnTeamRollouts(OwnRollouts):
         Raises:
             ConfigError: `get_action` returned a different format.
         """
-        infos = {"infos": infos_of(self.team, obs, info, mask)} if self._takes_infos else {}
-        found = self.agent.get_action(_seen(self.team, obs), **infos)
+        infos = {"infos": infos_by_agent(self.team, obs, info, mask)} if self._takes_infos else {}
+        found = self.agent.get_action(seen_by_agents(self.team, obs), **infos)
         if not isinstance(found, tuple) or len(found) < 4 or not all(isinstance(x, Mapping) for x in found[:4]):
             kind = type(unwrapped(self.agent)).__name__
             raise ConfigError(
@@ -117,7 +115,7 @@ class _Rows:
         step, (action, log_prob, value) = batch.team, chosen
         assert step is not None
         decided = step.acted & batch.mask[:, None]
-        final, (ended, cut) = _seen(self.team, batch.final_obs), ends_of_agents(batch)
+        final, (ended, cut) = seen_by_agents(self.team, batch.final_obs), ends_of_agents(batch)
         replaced = ~batch.mask  # not a transition: the step before it is truncated
         if replaced.any() and self.truncateds:
             gap = replaced[:, None] & ~self.dones[-1]
@@ -172,17 +170,10 @@ class _Rows:
                 lists["rewards"],
                 flags(self.dones[:-1]),
                 lists["values"],
-                _seen(self.team, obs),
+                seen_by_agents(self.team, obs),
                 last,
                 flags(self.truncateds),
                 lists["final_observations"],
             ),
             more,
         )
-
-
-def _seen(team: Team, obs: Any) -> TeamObservations:
-    """Observations by agent, with the presence of agents."""
-    there = np.asarray(obs[PRESENT]).astype(bool)
-    present = {a: there[:, k] for k, a in enumerate(team.agents)}
-    return TeamObservations({a: obs[AGENTS][a] for a in team.agents}, present, state=obs.get(STATE))

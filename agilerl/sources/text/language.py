@@ -114,6 +114,20 @@ class LanguageSource(Source):
                         "fix: the environment with agent.base.tokenizer."
                     )
             self._check_context(agent)
+            self._check_methods(agent)
+
+    def _check_methods(self, agent: Any) -> None:
+        """Raise AlgorithmError for an overridden `learn`, warn about other methods that training does not call."""
+        kind = type(agent)
+        if foreign.overridden(kind, "update") is None and foreign.overridden(kind, "learn") is not None:
+            raise AlgorithmError(
+                f"{kind.__name__} overrides learn(), which training of language policies does not call. "
+                "fix: override update(engine, batch)."
+            )
+        found = [name for name in ("get_action", "test") if foreign.overridden(kind, name)]
+        if found:
+            text = f"{kind.__name__} overrides {' and '.join(found)}, which training of language policies does not call"
+            warn_once(text, f"{text}. fix: a reward in the environment, or agent.test(env) in a loop of your own.")
 
     def _check_context(self, agent: Any) -> None:
         for env in self.envs:
