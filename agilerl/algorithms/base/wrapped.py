@@ -26,7 +26,7 @@ from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import StepBatch
 from agilerl.envs.teams import TeamObservations
-from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.telemetry.evaluation import Evaluation
 
 ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
@@ -197,22 +197,46 @@ class AgentWrapper:
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Load a file of `save_checkpoint` in place."""
-        tree = self._tree(path)
-        self.agent.load_state(tree["agent"], str(path))
-        self.load_wrapper_state(tree["wrapper"])
+        self.load_state(load_tree(path), str(path))
+
+    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        """Restore the result of `state`; `source` is named in errors.
+
+        Raises:
+            RunError: the state of an agent with other wrappers.
+        """
+        if state.get("class") != type(self).__name__ or "wrapper" not in state:
+            raise RunError(
+                f"{source} holds a {described(state)}, this is a {described(self.state())}. fix: the same wrappers."
+            )
+        self.agent.load_state(state["agent"], source)
+        self.load_wrapper_state(state["wrapper"])
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
         """Load wrapper and agent from a file of `save_checkpoint`."""
         tree = cls._tree(path)
-        return cls._of(tree, find_algorithm(str(tree["agent"]["algo"])), path, device, accelerator)
+        return cls._of(tree, find_algorithm(str(_innermost(tree)["algo"])), path, device, accelerator)
 
     @classmethod
     def _of(cls, tree: Mapping[str, Any], kind: Any, path: Any, device: Any, accelerator: Any) -> Self:
-        """Build wrapper and agent (of class `kind`) from the contents of a file."""
-        agent = kind._blank(tree["agent"], device, accelerator)
-        agent.load_state(tree["agent"], str(path))
-        wrapper = cls(agent)
+        """Build wrapper and agent (of class `kind`) from the contents of a file.
+
+        Raises:
+            AlgorithmError: the constructor of the wrapper needs more than the agent.
+        """
+        if "wrapper" in tree["agent"]:
+            agent = _class_named(tree["agent"], path)._of(tree["agent"], kind, path, device, accelerator)
+        else:
+            agent = kind._blank(tree["agent"], device, accelerator)
+            agent.load_state(tree["agent"], str(path))
+        try:
+            wrapper = cls(agent)
+        except TypeError as error:  # raised by the constructor, not by the file
+            raise AlgorithmError(
+                f"{cls.__name__} cannot be made of an agent alone: {error}. fix: defaults for its other arguments, or "
+                "make wrapper and agent and then wrapper.load_checkpoint(path)."
+            ) from error
         wrapper.load_wrapper_state(tree["wrapper"])
         return wrapper
 
@@ -399,9 +423,27 @@ def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, acc
     Raises:
         RunError: an agent of another algorithm, or an unknown wrapper class.
     """
-    name, inner = str(tree["class"]), str(tree["agent"]["class"])
+    inner = str(_innermost(tree)["class"])
     if inner != kind.__name__:
-        raise RunError(f"{path} holds a {name} of a {inner}, this is {kind.__name__}.load. fix: {inner}.load(path)")
+        found = described(tree)
+        raise RunError(f"{path} holds a {found}, this is {kind.__name__}.load. fix: {inner}.load(path)")
+    return _class_named(tree, path)._of(tree, kind, path, device, accelerator)
+
+
+def described(tree: Mapping[str, Any]) -> str:
+    """Return the classes of the wrappers and the agent in a state, outermost first."""
+    inside = f"({described(tree['agent'])})" if "wrapper" in tree else ""
+    return f"{tree.get('class')}{inside}"
+
+
+def _innermost(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the agent's part of the state of a wrapped agent."""
+    return _innermost(tree["agent"]) if "wrapper" in tree else tree
+
+
+def _class_named(tree: Mapping[str, Any], path: Any) -> type[AgentWrapper]:
+    """Return the wrapper class that a state names."""
+    name = str(tree["class"])
     known, left = dict[str, type[AgentWrapper]](), [AgentWrapper]
     while left:
         found = left.pop()
@@ -409,7 +451,7 @@ def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, acc
         left += found.__subclasses__()
     if name not in known:
         raise RunError(f"{path} holds a {name}, which is not defined here. fix: import the module that defines it.")
-    return known[name]._of(tree, kind, path, device, accelerator)
+    return known[name]
 
 
 def _parts(statistics: Any) -> list[RunningMeanStd]:

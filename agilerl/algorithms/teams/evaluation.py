@@ -64,8 +64,8 @@ def get_action(
 
 def greedy_by_get_action(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
     """Return greedy actions [E, A] of a team for its lanes by its `get_action`."""
-    infos = {"infos": infos_by_agent(team.team, obs, {}, mask)} if foreign.takes(team, "get_action", "infos") else {}
-    found = team.get_action(seen_by_agents(team.team, obs), **infos)
+    takes_infos, seen = foreign.takes(team, "get_action", "infos"), seen_by_agents(team.team, obs)
+    found = team.get_action(seen, infos_by_agent(team.team, obs, {}, mask)) if takes_infos else team.get_action(seen)
     by_agent = found[0] if isinstance(found, tuple) else found
     return team.team.join_decided(by_agent)
 

@@ -14,7 +14,7 @@ import torch
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.checkpoint import save_tree
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.errors import ConfigError, RunError
+from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.rollouts.on_policy import collect_rollouts
@@ -124,8 +124,65 @@ def test_the_algorithm_loads_a_wrapped_agent_in_its_wrapper(
     np.testing.assert_array_equal(loaded._greedy(obs), wrapped._greedy(obs))
     np.testing.assert_array_equal(loaded.observe(obs), wrapped.observe(obs))
     other = DQN if cls is not DQN else PPO
-    with pytest.raises(RunError, match=rf"holds a {wrapper.__name__} of a {cls.__name__}, this is {other.__name__}"):
+    with pytest.raises(RunError, match=rf"holds a {wrapper.__name__}\({cls.__name__}\), this is {other.__name__}"):
         other.load(tmp_path / "agent.pt")
+
+
+NESTED = [(RSNorm, RSNorm), (RSNorm, Shifted), (Shifted, RSNorm), (Shifted, Shifted, RSNorm)]
+
+
+@pytest.mark.parametrize("wrappers", NESTED, ids=lambda each: "-".join(wrapper.__name__ for wrapper in each))
+@pytest.mark.parametrize("cls", [DQN, PPO])
+def test_wrappers_in_wrappers_are_loaded(cls: Any, wrappers: tuple[Any, ...], tmp_path: Path) -> None:
+    def made(seed: int) -> Any:
+        found: Any = cls(OBS, ACTIONS, net_config={"encoder_config": {"hidden_size": [8]}}, seed=seed)
+        for number, wrapper in enumerate(reversed(wrappers)):
+            found = wrapper(found)
+            if wrapper is RSNorm:
+                found.obs_rms.update(np.random.default_rng(number).normal(5, 3, (64, 4)))
+        return found
+
+    wrapped, path = made(1), tmp_path / "agent.pt"
+    wrapped.save_checkpoint(path)
+    obs = np.random.default_rng(3).normal(5, 3, (6, 4)).astype(np.float32)
+    filled = made(2)
+    filled.load_checkpoint(path)
+    for loaded in (cls.load(path), wrappers[0].load(path), filled):
+        kinds, inner = [], loaded
+        while isinstance(inner, AgentWrapper):
+            kinds.append(type(inner))
+            np.testing.assert_array_equal(inner.observe(obs), at(wrapped, len(kinds) - 1).observe(obs))
+            inner = inner.agent
+        assert kinds == list(wrappers)
+        np.testing.assert_array_equal(loaded.act(obs), wrapped.act(obs))
+    for other in (cls(OBS, ACTIONS), made(1).agent):
+        with pytest.raises(RunError, match=r"fix: "):
+            other.load_checkpoint(path)
+
+
+def at(wrapper: Any, depth: int) -> Any:
+    """The wrapper so far inside."""
+    return wrapper if not depth else at(wrapper.agent, depth - 1)
+
+
+class Scaled(AgentWrapper):
+    """A wrapper that needs a number."""
+
+    def __init__(self, agent: Any, factor: float) -> None:
+        super().__init__(agent)
+        object.__setattr__(self, "factor", factor)
+
+    def observe(self, obs: Any, count: bool = False) -> Any:
+        return obs * self.factor
+
+
+def test_a_wrapper_that_needs_more_than_the_agent_is_named(tmp_path: Path) -> None:
+    Scaled(agent(), 2.0).save_checkpoint(tmp_path / "agent.pt")
+    with pytest.raises(AlgorithmError, match=r"Scaled cannot be made of an agent alone.*'factor'\. fix: "):
+        DQN.load(tmp_path / "agent.pt")
+    again = Scaled(agent(5), 2.0)
+    again.load_checkpoint(tmp_path / "agent.pt")
+    np.testing.assert_array_equal(again.act(np.ones((3, 4))), Scaled(agent(), 2.0).act(np.ones((3, 4))))
 
 
 def test_a_wrapper_that_is_not_defined_is_named(tmp_path: Path) -> None:
