@@ -318,7 +318,7 @@ def env_name(env: Any) -> str:
     """The id of an environment given as an id, an object or a function."""
     if isinstance(env, str):
         return env
-    if hasattr(env, "possible_agents") and not isinstance(env, type) and not is_vector(env):
+    if foreign.possible_agents(env) is not None and not isinstance(env, type) and not is_vector(env):
         return team_name(env)  # PettingZoo's conversions are called as the game that they hold
     name = foreign.env_id(env) or foreign.name_of_function(env, type(env).__name__)
     return name.strip("<>")

@@ -242,11 +242,23 @@ def takes_box_actions(env: Any) -> bool:
     return isinstance(space, gymnasium.spaces.Box)
 
 
+def check_lookup(env: Any) -> None:
+    """Raise EnvError for an object whose `__getattr__` does not raise AttributeError for what it lacks."""
+    try:
+        hasattr(env, "agilerl_lookup")
+    except Exception as error:
+        kind = type(env).__name__
+        raise EnvError(
+            f"{kind}.__getattr__ raised {error!r} for an attribute that it does not have; "
+            "hasattr() needs an AttributeError. fix: raise AttributeError(name) there."
+        ) from error
+
+
 def has_several_agents(env: Any) -> bool:
     """Whether an environment, given as an object, a function or an id, has several agents; False where unknown."""
     if isinstance(env, str):
         return is_team_id(env)
-    if hasattr(env, "possible_agents"):
+    if foreign.possible_agents(env) is not None:
         return True
     if not callable(env) or (hasattr(env, "action_space") and not isinstance(env, type)):
         return False
@@ -255,7 +267,7 @@ def has_several_agents(env: Any) -> bool:
     if isinstance(env, type) and issubclass(env, gymnasium.Env):
         return False
     made = env()
-    found = hasattr(made, "possible_agents")
+    found = foreign.possible_agents(made) is not None
     foreign.close(made)
     return found
 

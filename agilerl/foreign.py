@@ -124,6 +124,11 @@ def published_learn(kind: type) -> Any:
 # --- environments -----------------------------------------------------------------------------------------------------
 
 
+def possible_agents(env: Any) -> Any:
+    """Return the ids of an environment's agents; None for a single-agent environment."""
+    return getattr(env, "possible_agents", None)
+
+
 def num_envs(env: Any) -> int:
     """Return the number of environments of a vector; 1 for a single environment."""
     found = getattr(env, "num_envs", None)

@@ -366,9 +366,12 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
     from agilerl.options import LoopOptions
     from agilerl.telemetry.console import count
     from agilerl.training.manifest.resolve import resolve
+    from agilerl.training.manifest.time_budget import check_minutes
 
     where = resolve_device(device)
     manifest = resolve(with_known_env(manifest))
+    if minutes is not None:
+        check_minutes(manifest, minutes)
     training = manifest.training
     names = ("max_steps", "evo_steps", "evo_first")
     generations = LoopOptions(**{name: vars(training)[name] for name in names}).generations()

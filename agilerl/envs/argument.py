@@ -12,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from agilerl import foreign
+from agilerl.env_ids import check_lookup
 from agilerl.envs.returned import short
 from agilerl.envs.team import name_of, team_of
 from agilerl.envs.team_ids import maker
@@ -60,6 +61,7 @@ class Factory:
                 f"number {self.calls} of this run. A run makes one environment for every lane, in training and in "
                 "evaluation. fix: hand over one environment in place of what makes it, which is then the only one."
             ) from error
+        check_lookup(env)
         if not _is_environment(env):
             raise EnvError(f"{self.__name__}() returned {short(env)}; expected an environment. {_FIX}")
         return env
@@ -85,6 +87,7 @@ def environment_argument(env: Any) -> Any:
         return env_id if env_id is not None else Factory(make, has_several_agents=True)
     if isinstance(env, Factory):
         return env
+    check_lookup(env)
     if isinstance(env, list | tuple | set):
         raise EnvError(
             f"the environment is a {type(env).__name__} of {len(env)}; expected one environment or what makes one. "
@@ -146,7 +149,7 @@ def _of_maker(make: Any) -> Any:
     try:
         if hasattr(made, "agent_iter"):
             team_of(made)
-        factory.has_several_agents = hasattr(made, "possible_agents") and not isinstance(made, gymnasium.Env)
+        factory.has_several_agents = foreign.possible_agents(made) is not None and not isinstance(made, gymnasium.Env)
         factory.makes = name_of(made) if factory.__name__ == UNNAMED else factory.__name__
     finally:
         foreign.close(made)

@@ -64,6 +64,8 @@ def expected_form(space: Space[Any]) -> str:
         return f"{width} entries, one per choice of each component, or one array per component ({counts} entries)"
     if not width:
         return f"none, since {space} has no choices"
+    if isinstance(space, spaces.Tuple):
+        return f"{width} entries, or a tuple with one mask per part ({len(space.spaces)} parts)"
     if parts_of(space):
         return f"{width} entries, or one mask per part ({', '.join(parts_of(space))})"
     return f"{width} entries, one per action"

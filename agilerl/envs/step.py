@@ -8,6 +8,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from agilerl import foreign
+from agilerl.env_ids import check_lookup
 from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
@@ -34,6 +35,7 @@ def as_lanes(env: Any) -> Lanes:
     """
     if isinstance(env, type):
         raise EnvError(f"{env.__name__} is a class, and no environment of it has been made. fix: {env.__name__}(...).")
+    check_lookup(env)
     if isinstance(env, Replicable | PettingZooVecEnv):
         return env.replicate(1)
     if hasattr(env, "num_lanes"):

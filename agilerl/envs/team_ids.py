@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from agilerl import foreign
-from agilerl.env_ids import TEAM_PACKAGES
+from agilerl.env_ids import TEAM_PACKAGES, check_lookup
 from agilerl.envs.team import is_parallel, team_of
 from agilerl.envs.team_fast import FAST_TEAMS
 from agilerl.errors import EnvError, nearest
@@ -21,6 +21,7 @@ def maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
     """Return (id or None, factory of a parallel environment)."""
     if isinstance(env, str):
         env = team_module(env)
+    check_lookup(env)
     if isinstance(env, ModuleType):
         package, _, name = env.__name__.partition(".")
         is_known = package in TEAM_PACKAGES and hasattr(env, "parallel_env")

@@ -16,7 +16,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from agilerl import foreign
 from agilerl import tree as trees
-from agilerl.env_ids import registered_id
+from agilerl.env_ids import check_lookup, registered_id
 from agilerl.envs.adapters import EnvPoolLanes, LooseEnv, VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
@@ -277,7 +277,8 @@ def _factory(
                 "fix: keywords that it takes, by --env-kwargs, environment.kwargs of a manifest or make_vect_envs."
             ) from error
         keep_log_out()
-        if hasattr(env, "possible_agents") and not isinstance(env, gymnasium.Env):
+        check_lookup(env)
+        if foreign.possible_agents(env) is not None and not isinstance(env, gymnasium.Env):
             raise EnvError(
                 f"{type(env).__name__} has several agents, and this is for one. fix: make_multi_agent_vect_envs, or "
                 "agilerl.train(env, algo='MADDPG')."

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from agilerl import foreign
-from agilerl.errors import RunError
+from agilerl.envs.returned import short
+from agilerl.errors import ConfigError, RunError
 from agilerl.telemetry.record import Birth, MemberRecord
 
 Births = tuple[Birth, ...]
@@ -70,9 +71,10 @@ class TournamentEvolution(Evolution):
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
         before = {agent.index: agent for agent in population}
-        _, chosen = self.tournament.select(population)
+        chosen = self._selected(population)
         origin = foreign.parents(self.tournament)
         after = self.mutation.mutation(chosen)
+        _check_members(after, f"{type(self.mutation).__name__}.mutation(population)", len(chosen))
         births = []
         for slot, agent in enumerate(after):
             if agent.index in before and str(agent.mut) == "None":
@@ -81,6 +83,19 @@ class TournamentEvolution(Evolution):
                 agent.index = max(*before, *(other.index for other in after)) + 1
             births.append(_birth_of(agent, origin[slot] if slot < len(origin) else None, before, generation))
         return after, tuple(births)
+
+    def _selected(self, population: Sequence[Any]) -> list[Any]:
+        """Return the next generation as the tournament selects it.
+
+        Raises:
+            ConfigError: something other than (elite, agents).
+        """
+        found, call = self.tournament.select(population), f"{type(self.tournament).__name__}.select(population)"
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise ConfigError(f"{call} must return (elite, agents); it returned {short(found)}. fix: return both.")
+        _check_members(found[1], call, len(population))
+        chosen: list[Any] = list(found[1])
+        return chosen
 
     def _parts(self) -> dict[str, Any]:
         return {"tournament": self.tournament, "mutation": self.mutation}
@@ -95,6 +110,15 @@ class TournamentEvolution(Evolution):
                 raise RunError(f"the run was saved with{'' if part is None else 'out'} a {name}; got {given}.")
             if part is not None:
                 part.load_state(state[name])
+
+
+def _check_members(found: Any, call: str, count: int) -> None:
+    """Raise ConfigError unless `found` is a list of `count` agents."""
+    is_list = isinstance(found, Sequence) and not isinstance(found, str)
+    if is_list and len(found) == count and all(hasattr(agent, "index") for agent in found):
+        return
+    given = f"{len(found)} entries, {short(found)}" if is_list else short(found)
+    raise ConfigError(f"{call} must return a list of {count} agents; it returned {given}. fix: one for each member.")
 
 
 class EveryFew(Evolution):

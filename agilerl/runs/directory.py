@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import metadata, resources
 from pathlib import Path
@@ -40,14 +40,19 @@ LANGUAGE_PACKAGES = ("transformers", "tokenizers", "peft", "reasoning-gym")
 class RunDirectory:
     """`runs/<env>/<algo>-<nnnn>/`. Files are replaced atomically or only appended to."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """A directory that exists already; `create` makes one, `open` checks one."""
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], made: Iterable[Path] = ()) -> None:
+        """A directory that exists already; `create` makes one, `open` checks one.
+
+        Args:
+            made: folders around it that were made for it, innermost first.
+        """
+        self.path, self._made = Path(path), list(made)
 
     @classmethod
     def create(cls, out: str | os.PathLike[str], env_id: str, algo: str) -> RunDirectory:
         """Make the next free directory. Two processes never get the same one: `mkdir` decides."""
         folder = Path(out) / folder_name(env_id)
+        made = [place for place in (folder, *folder.parents) if not place.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             number = 1 + max((_number(p.name, algo) for p in folder.iterdir()), default=0)
@@ -55,7 +60,7 @@ class RunDirectory:
                 path = folder / f"{algo.lower()}-{number:04d}"
                 try:
                     path.mkdir()
-                    return cls(path)
+                    return cls(path, made)
                 except FileExistsError:
                     number += 1
         except OSError as error:
@@ -77,8 +82,9 @@ class RunDirectory:
         if any(path.exists() for path in begun) or any((self.path / "checkpoints").glob("*")):
             return False
         shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # the environment's folder, unless other runs are there
-            self.path.parent.rmdir()
+        for folder in (self.path.parent, *self._made):
+            with contextlib.suppress(OSError):  # other runs are there, or it is gone
+                folder.rmdir()
         return True
 
     def take_data(self, manifest: Manifest) -> Manifest:

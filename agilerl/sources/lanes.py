@@ -98,7 +98,7 @@ class LaneSource(Source, Generic[Options]):
     @staticmethod
     def spaces(env: Any) -> tuple[Any, Any]:
         """Return (observation space, action space) of one environment, without the mask part of observations."""
-        if hasattr(env, "possible_agents"):
+        if foreign.possible_agents(env) is not None:
             raise AlgorithmError(several_agents(name_of(env)))
         space = foreign.observation_space(env, "single_")
         if space is None:

@@ -15,6 +15,7 @@ from agilerl.algorithms.base.adapted import adapted, declares_on_policy, needs_b
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.env_ids import check_lookup
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
 from agilerl.foreign import SPACES
@@ -49,6 +50,7 @@ class Request:
 
     def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
         self.function, self.asked = function, asked
+        check_lookup(asked["env"])
         given = list(asked["pop"] or [])  # wrappers that change nothing here are put back at the end
         for agent in given:
             _check_nesting(agent)
@@ -68,6 +70,7 @@ class Request:
             ShapeError: agents built for other spaces. ConfigError: a tournament for another population size.
         """
         asked = self.asked
+        self._check_agents()
         check_launch(asked["accelerator"])
         _check_spaces(self.population, asked["env"], asked["env_name"], asked["swap_channels"])
         unused = []
@@ -80,6 +83,27 @@ class Request:
         for text in unused:
             warnings.warn(text, AgileRLWarning, stacklevel=3)
         _check_evolution(self.population, asked["tournament"], asked["mutation"])
+
+    def _check_agents(self) -> None:
+        """Raise AlgorithmError for agents that lack something that this run reads or calls."""
+        asked, needed = self.asked, ["index", "steps", "scores", "fitness", "algo", "test"]
+        needed += [] if asked["tournament"] is None else ["clone"]
+        needed += ["save_checkpoint"] if asked["save_elite"] or asked["checkpoint"] is not None else []
+        for agent in self.population:
+            inner, kind = unwrapped(agent), type(unwrapped(agent)).__name__
+            if isinstance(inner, EvolvableAlgorithm):
+                continue
+            if isinstance(agent, AgentWrapper):
+                raise AlgorithmError(
+                    f"{type(agent).__name__}({kind}): a wrapped agent is trained and saved as an EvolvableAlgorithm, "
+                    f"and {kind} is none. fix: class {kind}(EvolvableAlgorithm), or an agent without the wrapper."
+                )
+            missing = [name for name in needed if not hasattr(agent, name)]
+            if missing:
+                raise AlgorithmError(
+                    f"{self.function}: {kind} lacks {', '.join(missing)}, which this run needs of its agents. "
+                    f"fix: add {'it' if len(missing) == 1 else 'them'}, or class {kind}(EvolvableAlgorithm)."
+                )
 
     def options(self, kind: type[Options]) -> Options:
         """Build the options from the arguments; an evaluation round here is one episode per environment."""

@@ -354,3 +354,11 @@ def test_a_mask_for_a_part_without_choices_is_named() -> None:
     space = spaces.Dict(a=PAIR, b=NOTHING)
     with pytest.raises(ShapeError, match=r"entries for the part 'b', a Tuple without choices.*fix: "):
         PPO(spaces.Box(-1, 1, (2,)), space).act(np.zeros(2, np.float32), {"b": (None, np.ones(2))})
+
+
+def test_parts_of_a_tuple_are_not_named_by_keys_of_replay() -> None:
+    space = gym.spaces.Tuple((gym.spaces.Discrete(3), gym.spaces.MultiDiscrete([2, 2])))
+    agent = PPO(gym.spaces.Box(-1, 1, (2,)), space, seed=0)
+    with pytest.raises(ShapeError, match=r"7 entries, or a tuple with one mask per part \(2 parts\)") as caught:
+        agent.get_action(np.zeros((1, 2), np.float32), np.ones(5))
+    assert "tuple_obs" not in str(caught.value)

@@ -18,6 +18,7 @@ from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.teams.evaluation import greedy_by_get_action, masks_of, observed
 from agilerl.algorithms.teams.names import keep_ids
 from agilerl.engine.protocol import Mask
+from agilerl.env_ids import check_lookup
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.masks import MASK
 from agilerl.envs.observed_masks import follow_masks, parted
@@ -104,6 +105,7 @@ def run_test(
     The training mode is restored and the result is appended to `fitness`. See `RLAlgorithm.test`. With `by_agent` the
     returns of each agent [M] are returned, and their mean is appended.
     """
+    check_lookup(env)
     if not vectorized and isinstance(env, gym.vector.VectorEnv):
         raise EnvError(
             f"{agent.algo}.test(vectorized=False) got a vector of {env.num_envs} environments. fix: leave vectorized "

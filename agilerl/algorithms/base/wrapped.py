@@ -318,6 +318,11 @@ class RSNorm(AgentWrapper):
     def __init__(self, agent: Any, epsilon: float = 1e-4, norm_obs_keys: list[str] | None = None) -> None:
         super().__init__(agent)
         self.epsilon, self.norm_obs_keys = epsilon, norm_obs_keys
+        if not is_team(agent) and foreign.observation_space(unwrapped(agent)) is None:
+            raise AlgorithmError(
+                f"RSNorm needs agents with an observation_space; {type(unwrapped(agent)).__name__} has none. "
+                "fix: agent.observation_space = env.single_observation_space."
+            )
         if norm_obs_keys is not None:
             each = list(agent.observation_space.values()) if is_team(agent) else [agent.observation_space]
             known = list(dict.fromkeys(key for s in each if isinstance(s, spaces.Dict) for key in s.spaces))

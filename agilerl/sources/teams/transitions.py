@@ -129,7 +129,7 @@ def team_in(env: Any) -> Team:
     found = foreign.team(env)
     if isinstance(found, Team):
         return found
-    if hasattr(env, "possible_agents") or hasattr(env, "agent_iter"):
+    if foreign.possible_agents(env) is not None or hasattr(env, "agent_iter"):
         return team_of(env)
     name = type(foreign.bare(env)).__name__
     raise EnvError(

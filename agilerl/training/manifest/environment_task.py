@@ -86,7 +86,7 @@ class EnvironmentTask(Task):
             name = manifest.environment.name if env is None else None
             made = env = self.source.make_envs(name, **given, **more)
         try:
-            if not is_team(manifest.algorithm.name) and not hasattr(env, "possible_agents"):
+            if not is_team(manifest.algorithm.name) and foreign.possible_agents(env) is None:
                 spaces_in(env, "single_" if hasattr(env, "single_observation_space") else "")
             space, actions = self.source.spaces(env)
         finally:

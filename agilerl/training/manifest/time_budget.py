@@ -19,6 +19,20 @@ MAX_TRIAL_GENERATIONS = 8  # generations of the trial run
 LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds to time, and seconds after which one generation is enough
 
 
+def check_minutes(manifest: Manifest, minutes: float) -> None:
+    """Raise ConfigError for a time budget that is not positive and finite, or for a language model.
+
+    The budget of a language model is in prompts.
+    """
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"minutes must be above 0 and finite; got {minutes!r}. fix: minutes=10.")
+    algorithm = find_algorithm(manifest.algorithm.name)
+    if algorithm.learns_language:
+        raise ConfigError(
+            f"minutes is of environments; {manifest.algorithm.name} counts {algorithm.experience.steps}. fix: steps."
+        )
+
+
 def steps_in(
     manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None
 ) -> tuple[int, float, float]:
@@ -37,13 +51,7 @@ def steps_in(
     Raises:
         ConfigError: not a positive number, or language models, whose budget is in prompts.
     """
-    if not 0 < minutes < math.inf:
-        raise ConfigError(f"minutes must be above 0 and finite; got {minutes!r}. fix: minutes=10.")
-    experience = find_algorithm(manifest.algorithm.name).experience
-    if find_algorithm(manifest.algorithm.name).learns_language:
-        raise ConfigError(
-            f"minutes is of environments; {manifest.algorithm.name} counts {experience.steps}. fix: steps."
-        )
+    check_minutes(manifest, minutes)
     members, training = manifest.training.pop_size, manifest.training
     watch = Stopwatch(time.perf_counter())
     run_manifest(

@@ -42,6 +42,7 @@ CASES = [
 ] + [
     ["train"], ["train", ""], ["train", "cartpole"], ["train", "CartPole-v9"], ["train", "mod:Name-v0"], ["trian"],
     [*TRAIN, "Foo"], [*TRAIN, "--steps", "9", "--minutes", "3"], [*TRAIN, "--algo", "CQN"],
+    *([*TRAIN, "--dry-run", "--minutes", number] for number in ("0", "nan", "inf")),
     ["train", "reasoning/chain_sum"], ["list", "algoz"], ["list", "envs", "x"], ["doctor", "Taxi-v3"],
     ["doctor", "--nope"], ["resume"], ["continue"], ["evaluate"], ["compare"], ["report"], ["record"], ["export"],
     ["export", "nope"], ["export", "nope", "--onnx"], ["compare", "nope"], ["config", "nope"], ["config", "convert"],
@@ -73,7 +74,7 @@ def test_a_mistake_is_an_error_with_a_fix(words: list[str]) -> None:
     fix = told[0].partition("fix: ")[2]
     assert len(fix) > 3
     assert not re.search(r"(?<!--set )(?<!--env-kwargs )(?<![.\w])(dataset|steps|algo|minutes|seed|model)=", fix), fix
-    assert not [path for path in Path().rglob("*") if path.is_file()]
+    assert not list(Path().iterdir())
 
 
 EXACT = [
