@@ -46,8 +46,8 @@ def get_action(
     entropy = -log_prob if kind.kind == "squashed" else kind.entropy(agent._raw(outputs), legal).cpu().numpy()
     if not explores:
         action = agent.environment_action(action)
-    found = (action, log_prob, entropy, value.cpu().numpy())
-    return (*found, state) if agent.recurrent else found
+    result = (action, log_prob, entropy, value.cpu().numpy())
+    return (*result, state) if agent.recurrent else result
 
 
 def _draws(agent: PPO, shape: tuple[int, ...]) -> Draws:
@@ -73,14 +73,14 @@ def evaluate_actions(
         modules = [resolve(agent, name) for name in agent.networks]
         each = [raw_output(module)(agent.network_inputs(module, obs)) for module in modules]
     raw, value = agent._raw(each[0]), each[-1][..., -1]
-    given = torch.as_tensor(actions, device=raw.device)
-    if given.numel() != len(raw) * math.prod(agent.action_shape):
+    tensor = torch.as_tensor(actions, device=raw.device)
+    if tensor.numel() != len(raw) * math.prod(agent.action_shape):
         raise ShapeError(
-            f"{agent.algo}.evaluate_actions got actions of shape {tuple(given.shape)} for {len(raw)} observations; "
+            f"{agent.algo}.evaluate_actions got actions of shape {tuple(tensor.shape)} for {len(raw)} observations; "
             f"expected {(len(raw), *agent.action_shape)}. fix: what get_action returned for them."
         )
     kind = agent.distribution
-    action = agent._row(given.reshape(len(raw), *agent.action_shape))
+    action = agent._row(tensor.reshape(len(raw), *agent.action_shape))
     action = action.to(raw.dtype) if kind.is_continuous else action
     mask = None if action_mask is None else legal_tensor(legal_actions(agent, action_mask, len(raw)), raw)
     return *log_prob_and_entropy(kind, raw, action, mask), value

@@ -127,16 +127,17 @@ class NormalizedBoxActions(PlainActions):
                 f"actions of shape {list(shape[1:])}; {agent.algo} was built for {list(space.shape)}. "
                 "fix: agents for the spaces that the data come from."
             )
-        given = np.asarray(action, np.float64).reshape(-1, size)
-        if not np.isfinite(given).all():
+        values = np.asarray(action, np.float64).reshape(-1, size)
+        if not np.isfinite(values).all():
             raise ShapeError(
-                f"{int((~np.isfinite(given)).any(-1).sum())} of {len(given)} actions are not finite. fix: finite ones."
+                f"{int((~np.isfinite(values)).any(-1).sum())} of {len(values)} actions are not finite. "
+                "fix: finite ones."
             )
         low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
         width, (lowest, highest) = high - low, raw_bounds(agent)
         rounding = ROUNDING * np.maximum(width, 1.0)
-        outside = int(((given < low - rounding) | (given > high + rounding)).any(-1).sum())
-        share = np.where(width > 0, (np.clip(given, low, high) - low) / np.where(width > 0, width, 1.0), 0.5)
+        outside = int(((values < low - rounding) | (values > high + rounding)).any(-1).sum())
+        share = np.where(width > 0, (np.clip(values, low, high) - low) / np.where(width > 0, width, 1.0), 0.5)
         return (lowest + share * (highest - lowest)).astype(np.float32), outside
 
     def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:

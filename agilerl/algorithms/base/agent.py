@@ -224,9 +224,9 @@ class EvolvableAlgorithm:
         for config in self.registry.optimizers:
             wrapper = config.wrapper(self)
             wrapper.follow()
-            given = {float(group["lr"]) for group in wrapper.optimizer.param_groups}
-            if len(given) == 1 and given != {float(wrapper.lr)}:
-                setattr(self, config.lr, given.pop())
+            rates = {float(group["lr"]) for group in wrapper.optimizer.param_groups}
+            if len(rates) == 1 and rates != {float(wrapper.lr)}:
+                setattr(self, config.lr, rates.pop())
 
     def reinit_optimizers(self) -> None:
         """Create fresh optimisers for the current networks; moments start at zero."""
@@ -409,8 +409,8 @@ class EvolvableAlgorithm:
         Raises:
             RunError: missing file, a pickle, or a file of another class.
         """
-        found: Self = copies.load(cls, path, device, accelerator)
-        return found
+        agent: Self = copies.load(cls, path, device, accelerator)
+        return agent
 
     @classmethod
     def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:

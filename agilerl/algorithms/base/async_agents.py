@@ -46,7 +46,7 @@ class AsyncAgentsWrapper(AgentWrapper):
         """Return observations by agent with NaN replaced by zeros, and presence masks; absent agents are dropped."""
         if not isinstance(obs, Mapping):
             return obs
-        said = present_of(obs)
+        declared = present_of(obs)
         rows: dict[str, Any] = {}
         present: dict[str, np.ndarray] = {}
         for agent, seen in obs.items():
@@ -55,8 +55,8 @@ class AsyncAgentsWrapper(AgentWrapper):
                 continue
             space = self.agent.possible_observation_spaces[agent]
             there = _there(nested(space), parted(seen, space)[0])
-            if said is not None:
-                there = there & np.asarray(said[agent], bool)
+            if declared is not None:
+                there = there & np.asarray(declared[agent], bool)
             if there.any():
                 rows[agent] = tree.map_leaves(lambda x: np.nan_to_num(np.asarray(x)), seen)
                 present[agent] = there
@@ -72,28 +72,28 @@ class AsyncAgentsWrapper(AgentWrapper):
             raise ConfigError(
                 f"{type(self).__name__}.learn needs experiences. fix: what {self.agent.algo}.learn takes."
             )
-        given = experiences[0]
+        rollout = experiences[0]
         if is_on_policy(self.agent):
-            given = _filled(self.agent, _aligned(self.agent, given))
-        return self.agent.learn(given, *experiences[1:], **kwargs)
+            rollout = _filled(self.agent, _aligned(self.agent, rollout))
+        return self.agent.learn(rollout, *experiences[1:], **kwargs)
 
     published_learn = learn
 
 
 def _there(space: Any, seen: Any) -> np.ndarray:
     """Return [E] bool (or a scalar): rows without NaN."""
-    found = []
+    masks = []
 
-    def leaf(own: Any, values: Any) -> None:
+    def leaf(part: Any, values: Any) -> None:
         array = np.asarray(values)
-        rows = array.reshape(*array.shape[: array.ndim - len(own.shape or ())], -1)
+        rows = array.reshape(*array.shape[: array.ndim - len(part.shape or ())], -1)
         if rows.dtype.kind == "f":
-            found.append(~np.isnan(rows).any(-1))
+            masks.append(~np.isnan(rows).any(-1))
         else:
-            found.append(np.ones(rows.shape[:-1], bool))
+            masks.append(np.ones(rows.shape[:-1], bool))
 
     tree.map_leaves(leaf, space, seen)
-    return np.atleast_1d(np.logical_and.reduce(found))
+    return np.atleast_1d(np.logical_and.reduce(masks))
 
 
 BY_STEP = {
@@ -111,7 +111,7 @@ def _aligned(team: Any, experiences: Any) -> Any:
     fields = dict(enumerate(experiences)) if from_tuple else dict(experiences)
     names = [key for place, name in BY_STEP.items() if fields.get(key := place if from_tuple else name) is not None]
     rewards = fields[3] if from_tuple else fields["rewards"]
-    lengths = {agent: len(own) for agent, own in rewards.items()}
+    lengths = {agent: len(entries) for agent, entries in rewards.items()}
     longest = max(lengths.values(), default=0)
     if all(length == longest for length in lengths.values()):
         return experiences
@@ -123,17 +123,17 @@ def _aligned(team: Any, experiences: Any) -> Any:
     zeros = (3, 4, 8, "rewards", "dones", "truncateds")
     for name in names:
         fields[name] = {
-            agent: [_empty(own, name, name in zeros)] * (longest - len(own)) + list(own)
-            for agent, own in fields[name].items()
+            agent: [_empty(entries, name, name in zeros)] * (longest - len(entries)) + list(entries)
+            for agent, entries in fields[name].items()
         }
     return tuple(fields.values()) if from_tuple else fields
 
 
-def _empty(own: Any, name: Any, is_number: bool) -> Any:
+def _empty(entries: Any, name: Any, is_number: bool) -> Any:
     """Return the placeholder for a step before an agent's first one, in a list of such entries."""
     if name in (9, "final_observations"):  # not read: no episode is cut there
-        return own[0]
-    return np.zeros_like(np.asarray(own[0], float)) if is_number else None
+        return entries[0]
+    return np.zeros_like(np.asarray(entries[0], float)) if is_number else None
 
 
 def _filled(team: Any, experiences: Any) -> Any:
@@ -142,11 +142,11 @@ def _filled(team: Any, experiences: Any) -> Any:
     fields = dict(enumerate(experiences)) if from_tuple else dict(experiences)
     names = (0, 1, 2, 5) if from_tuple else ("observations", "actions", "log_probs", "values")
     rewards = fields[3] if from_tuple else fields["rewards"]
-    lanes = max(np.size(x) for own in rewards.values() for x in own)
+    lanes = max(np.size(x) for entries in rewards.values() for x in entries)
     for name in names:
         fields[name] = {
-            agent: [_nothing(team, agent, name, lanes) if x is None else x for x in own]
-            for agent, own in fields[name].items()
+            agent: [_nothing(team, agent, name, lanes) if x is None else x for x in entries]
+            for agent, entries in fields[name].items()
         }
     return tuple(fields.values()) if from_tuple else fields
 

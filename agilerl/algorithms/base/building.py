@@ -97,12 +97,15 @@ def network_config(agent: RLAlgorithm, config: Any) -> Any:
     """
     if not isinstance(config, Mapping):
         return config
-    kept = dict(config)
+    options = dict(config)
     for key in ALWAYS if "Box" in agent.action_spaces else ():
-        if kept.pop(key, True) not in (True, None):
+        if options.pop(key, True) not in (True, None):
             raise ConfigError(f"net_config: {key}={config[key]!r} is not there: {ALWAYS[key]}. fix: leave it out.")
     remembers = agent.is_recurrent
-    places = [kept, *([dict(kept["encoder_config"])] if isinstance(kept.get("encoder_config"), Mapping) else [])]
+    places = [
+        options,
+        *([dict(options["encoder_config"])] if isinstance(options.get("encoder_config"), Mapping) else []),
+    ]
     for place in places:
         if place.pop("use_hidden_state", remembers) not in (remembers, None):
             fix = "recurrent=False" if remembers else _remembering(agent)
@@ -110,8 +113,8 @@ def network_config(agent: RLAlgorithm, config: Any) -> Any:
                 f"net_config: use_hidden_state contradicts {agent.algo} with recurrent={remembers}. fix: {fix}; or "
                 "leave it out."
             )
-    check_memory(agent, asks_for_memory(kept), "net_config")
-    return {**kept, "encoder_config": places[1]} if len(places) > 1 else kept
+    check_memory(agent, asks_for_memory(options), "net_config")
+    return {**options, "encoder_config": places[1]} if len(places) > 1 else options
 
 
 def build(
@@ -145,22 +148,22 @@ def build(
             )
         check_memory(agent, isinstance(given, EvolvableNetwork) and given.recurrent, name)
         return check_network(name, given)
-    own = agent.seed if number == 0 else int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
+    seed = agent.seed if number == 0 else int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, number, generation=2)[-1])
     config = _without_head_keys(network_config(agent, agent.net_config), drop)
     arguments = checked_arguments(config, cls) | ({} if scaled is None else {"scale_observations": scaled})
     if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
         more |= {**stand_in(policy), "simba": False, "recurrent": False}
     if "action_space" in constructor_arguments(cls):  # state values take no actions
         more["action_space"] = agent.action_space
-    made = cls(
+    network = cls(
         agent.observation_space,
         device=agent.device,
-        random_seed=own,
+        random_seed=seed,
         **{**arguments, **more},
     )
     if isinstance(policy, EvolvableNetwork) and agent.share_encoders:
-        made.share_encoder(policy)
-    return made
+        network.share_encoder(policy)
+    return network
 
 
 def twin_critics(
@@ -222,10 +225,10 @@ def _without_head_keys(config: Any, drop: tuple[str, ...]) -> Any:
     """Return `net_config` without some head keys: a critic has no output activation and no squashed output."""
     if not isinstance(config, Mapping):
         return config
-    kept = {k: v for k, v in config.items() if k not in drop}
-    head = kept.get("head_config")
+    options = {k: v for k, v in config.items() if k not in drop}
+    head = options.get("head_config")
     if dataclasses.is_dataclass(head) and not isinstance(head, type):
         head = {k: v for k, v in dataclasses.asdict(head).items() if v is not None}
     if isinstance(head, Mapping):
-        kept["head_config"] = {k: v for k, v in head.items() if k not in drop}
-    return kept
+        options["head_config"] = {k: v for k, v in head.items() if k not in drop}
+    return options

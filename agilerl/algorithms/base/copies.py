@@ -126,8 +126,8 @@ def state(agent: EvolvableAlgorithm) -> dict[str, Any]:
         },
         "optimizers": {o.name: _with_keys(o.wrapper(agent).state_dict(), str) for o in agent.registry.optimizers},
         "hp_config": {
-            name: {k: vars(found)[k] for k in _LIMITS} | {"dtype": found.dtype.__name__}
-            for name, found in agent.hp_config.items()
+            name: {k: vars(parameter)[k] for k in _LIMITS} | {"dtype": parameter.dtype.__name__}
+            for name, parameter in agent.hp_config.items()
         },
         "attributes": {k: v for k, v in agent.inspect_attributes(agent).items() if is_plain(v)},
     }
@@ -175,20 +175,20 @@ def blank_arguments(
     parameters = constructor_arguments(cls)
     rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     spaces, attributes = saved.get("spaces", {}), saved["attributes"]
-    found = {k: v for k, v in {"device": device, "accelerator": accelerator}.items() if rest or k in parameters}
+    arguments = {k: v for k, v in {"device": device, "accelerator": accelerator}.items() if rest or k in parameters}
     needed = [
         k for k, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     ]
     for name in dict.fromkeys((*needed, *(spaces if rest else [k for k in spaces if k in parameters]))):
         if name in spaces and spaces[name] is not None:
-            found[name] = space_from_json(spaces[name])
+            arguments[name] = space_from_json(spaces[name])
         elif name in attributes:
-            found[name] = attributes[name]
-        elif name not in found:
+            arguments[name] = attributes[name]
+        elif name not in arguments:
             raise RunError(f"the file does not hold the {name}. fix: make the agent, then load_checkpoint(path).")
     if "share_encoders" in parameters:
-        found["share_encoders"] = bool(attributes.get("share_encoders", False))
-    return found
+        arguments["share_encoders"] = bool(attributes.get("share_encoders", False))
+    return arguments
 
 
 def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str = "state") -> None:
@@ -261,8 +261,8 @@ def is_plain(value: Any) -> bool:
 
 
 def _hp_config(saved: Mapping[str, Any]) -> HyperparameterConfig:
-    limits = {name: {**own, "dtype": _DTYPES.get(own["dtype"], float)} for name, own in saved.items()}
-    return HyperparameterConfig(**{name: RLParameter(**own) for name, own in limits.items()})
+    limits = {name: {**fields, "dtype": _DTYPES.get(fields["dtype"], float)} for name, fields in saved.items()}
+    return HyperparameterConfig(**{name: RLParameter(**fields) for name, fields in limits.items()})
 
 
 def _with_keys(state: Mapping[str, Any], kind: type) -> dict[str, Any]:
@@ -320,12 +320,12 @@ def load_run_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: 
 
 def unsaved_attributes(agent: EvolvableAlgorithm) -> list[str]:
     """Return the attributes saved by neither checkpoints nor runs, because their type has no plain form."""
-    networks, known = agent.evolvable_attributes(networks_only=True), (*_FIXED, np.random.Generator, torch.Generator)
+    networks, types = agent.evolvable_attributes(networks_only=True), (*_FIXED, np.random.Generator, torch.Generator)
     return [
         f"{name} ({type(value).__name__})"
         for name, value in agent.__dict__.items()
         if name not in (*_ELSEWHERE, "mutation_record", *networks)
-        and not (is_plain(value) or isinstance(value, known) or _is_stateful(value) or callable(value))
+        and not (is_plain(value) or isinstance(value, types) or _is_stateful(value) or callable(value))
     ]
 
 

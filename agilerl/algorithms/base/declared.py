@@ -125,30 +125,30 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
     that have a range or a mark."""
     constructor: Any = cls.__init__
     hints, signature = get_type_hints(constructor, include_extras=True), inspect.signature(constructor)
-    found = {}
+    arguments = {}
     for name, parameter in signature.parameters.items():
         hint = hints.get(name)
         mark = next((m for m in _metadata(hint) if isinstance(m, Declared)), None)
         values = hint
         if mark is not None:
             base, *rest = get_args(hint)
-            kept = tuple(item for item in rest if not isinstance(item, Declared))
-            own = Annotated[(base, *kept)] if kept else base
-            values = own if mark.values is None else mark.values
+            annotations = tuple(item for item in rest if not isinstance(item, Declared))
+            annotated = Annotated[(base, *annotations)] if annotations else base
+            values = annotated if mark.values is None else mark.values
         if mark is not None or get_origin(_plain(values)[0]) is Annotated:
-            found[name] = values, parameter.default, mark
-    return signature, found
+            arguments[name] = values, parameter.default, mark
+    return signature, arguments
 
 
 def hyperparameters(cls: type) -> Mapping[str, Hyperparameter]:
     """Return the declared arguments by name, in constructor order; inherited if the class has no constructor."""
-    found = {}
+    declared = {}
     key: Any = cls
     for name, (values, published, mark) in _arguments(key)[1].items():
         if mark is not None:
             manifest = published if mark.manifest is _PUBLISHED else mark.manifest
-            found[name] = Hyperparameter(name, values, published, manifest, mark.because)
-    return types.MappingProxyType(found)
+            declared[name] = Hyperparameter(name, values, published, manifest, mark.because)
+    return types.MappingProxyType(declared)
 
 
 def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -172,14 +172,14 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if unknown:
         raise ArgumentError(_unexpected(cls.__name__, unknown, list(signature.parameters)[1:]))
     try:
-        given = signature.bind_partial(None, *args, **kwargs).arguments
+        arguments = signature.bind_partial(None, *args, **kwargs).arguments
     except TypeError as error:  # too many, or a duplicate
         raise ArgumentError(
             f"{cls.__name__} got {error}. fix: arguments by name, of: {', '.join(list(signature.parameters)[1:])}."
         ) from None
     for name, (values, published, _) in ranges.items():
-        if name in given and not (name in key.arguments_by_agent and isinstance(given[name], Mapping)):
-            _check(cls.__name__, name, given[name], values, published)
+        if name in arguments and not (name in key.arguments_by_agent and isinstance(arguments[name], Mapping)):
+            _check(cls.__name__, name, arguments[name], values, published)
 
 
 def _unexpected(algo: str, unknown: Sequence[str], names: Sequence[str]) -> str:
@@ -207,15 +207,15 @@ def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:
         RegistryError: unknown name. AlgorithmError: a limit outside of the declared range.
     """
     key: Any = cls
-    known = [name for name, each in hyperparameters(cls).items() if each.is_number]
+    valid_names = [name for name, each in hyperparameters(cls).items() if each.is_number]
     inherited = {name: value for parent in reversed(cls.__mro__) for name, value in vars(parent).items()}
     for name, limits in ranges.items():
-        if name not in known and _is_ours(key.__init__) and not isinstance(inherited.get(name), int | float):
-            close = nearest(name, known, limit=1)
+        if name not in valid_names and _is_ours(key.__init__) and not isinstance(inherited.get(name), int | float):
+            close = nearest(name, valid_names, limit=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise RegistryError(
                 f"{cls.__name__}: hp_config names {name!r}, which is none of its hyperparameters.{hint} "
-                f"fix: use one of {sorted(known)}."
+                f"fix: use one of {sorted(valid_names)}."
             )
         values = _declared_range(cls, name)
         if values is not None and (wrong := outside(values, limits)) is not None:
@@ -227,8 +227,8 @@ def _declared_range(cls: type, name: str) -> Any:
     arguments."""
     constructors: list[Any] = [c for c in cls.__mro__ if "__init__" in vars(c)]
     for one in constructors:
-        if (one is constructors[0] or _is_ours(one.__init__)) and name in (found := _arguments(one)[1]):
-            return found[name][0]
+        if (one is constructors[0] or _is_ours(one.__init__)) and name in (arguments := _arguments(one)[1]):
+            return arguments[name][0]
     return None
 
 

@@ -85,8 +85,8 @@ def _by_get_action(agent: Any, obs: Any, mask: Mask = None) -> Any:
     """Return greedy actions by the agent's `get_action`, with those of the named arguments that it takes."""
     named = {"epsilon": 0.0} | ({} if mask is None else {"action_mask": mask})
     taken = {name: value for name, value in named.items() if foreign.takes(agent, "get_action", name)}
-    found = agent.get_action(obs, **taken)
-    return found[0] if isinstance(found, tuple) else found
+    result = agent.get_action(obs, **taken)
+    return result[0] if isinstance(result, tuple) else result
 
 
 def run_test(
@@ -122,9 +122,9 @@ def run_test(
         count = max(1, int(foreign.num_envs(env)))
         start = seeds(agent.seed, Purpose.EVALUATION, count * loop, len(agent.fitness)).reshape(loop, count)
         begin = agent.begin_episodes
-        told = None if callback is None else ended
+        on_end = None if callback is None else ended
         fitness = test_agent(
-            greedy_of(agent), env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=told,
+            greedy_of(agent), env, max_steps, loop, swap_channels, seeds=start, begin=begin, ended=on_end,
             by_agent=by_agent, left=agent.end_episodes, reads=agent.observation_space,
         )  # fmt: skip
     finally:
@@ -137,37 +137,37 @@ def evaluate(
     agent: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
 ) -> Evaluation:
     """Implement `RLAlgorithm.evaluate` for any agent."""
-    made: Any = None
-    known, place = agent.environment or {}, agent.evaluated_in or EvaluatedIn()
+    created_env: Any = None
+    environment, place = agent.environment or {}, agent.evaluated_in or EvaluatedIn()
     if env is None:
         if place.env is not None:
             env = place.env
             if place.is_maker:
-                made = _made(agent, env, min(episodes, 32))
-        elif not known.get("id"):
+                created_env = _made(agent, env, min(episodes, 32))
+        elif not environment.get("id"):
             raise EnvError(
                 f"{agent.algo}.evaluate() does not know an environment: it was trained in one that was handed over, "
                 "which no file holds, or in none. fix: agent.evaluate(env=my_env)."
             )
         else:
-            made = _made(agent, known["id"], min(episodes, 32), **dict(known.get("kwargs") or {}))
-    inner = as_lanes(env) if made is None else made.replicate(1, reset_ended=False)
+            created_env = _made(agent, environment["id"], min(episodes, 32), **dict(environment.get("kwargs") or {}))
+    inner = as_lanes(env) if created_env is None else created_env.replicate(1, reset_ended=False)
     lanes = follow_masks(inner, agent.observation_space)
-    asked = place.eval_steps if max_steps is None else max_steps
-    limit = EpisodeLimit.of(env if made is None else made, asked, place.training)
+    step_limit = place.eval_steps if max_steps is None else max_steps
+    limit = EpisodeLimit.of(env if created_env is None else created_env, step_limit, place.training)
     start = seeds(agent.seed if seed is None else resolve_seed(seed), Purpose.FINAL_TEST, episodes)
     before = agent.training
     agent.set_training_mode(False)
     try:
         with one_thread():
-            found = evaluate_lanes(_GreedyActor(agent), lanes, 1, episodes, start, limit.steps)
+            result = evaluate_lanes(_GreedyActor(agent), lanes, 1, episodes, start, limit.steps)
     finally:
         agent.set_training_mode(before)
-        if made is not None:
+        if created_env is not None:
             lanes.close()
-            made.close()
-    limit.say(found.lengths, found.cut)
-    return Evaluation.from_returns(found.returns[0].tolist())
+            created_env.close()
+    limit.say(result.lengths, result.cut)
+    return Evaluation.from_returns(result.returns[0].tolist())
 
 
 def _made(agent: Any, env: Any, num_envs: int, **kwargs: Any) -> Any:
@@ -245,7 +245,7 @@ def act(agent: Any, obs: Any, mask: Any = None) -> Any:
 
 def _is_one(space: gym.Space[Any], obs: Any) -> bool:
     """Whether an observation lacks a leading environment axis."""
-    axes = tree.map_leaves(lambda own, values: np.ndim(values) == len(own.shape or ()), nested(space), obs)
+    axes = tree.map_leaves(lambda part, values: np.ndim(values) == len(part.shape or ()), nested(space), obs)
     return bool(next(iter(tree.leaves(axes))))
 
 
@@ -260,9 +260,9 @@ def _action(agent: Any, obs: Any, mask: Any) -> Any:
 
 @keep_ids
 def _team_action(team: Any, obs: Any, mask: Any) -> dict[str, Any]:
-    given = {agent: {MASK: own} for agent, own in dict(mask or {}).items()}
+    masks = {agent: {MASK: agent_mask} for agent, agent_mask in dict(mask or {}).items()}
     seen, lanes = observed(team, obs)
-    each = team.team.split(greedy_of(team)(seen, masks_of(team, given, lanes, obs)))
+    each = team.team.split(greedy_of(team)(seen, masks_of(team, masks, lanes, obs)))
     first = next(iter(obs))
     space = team.possible_observation_spaces[first]
     is_one = _is_one(space, parted(obs[first], space)[0])

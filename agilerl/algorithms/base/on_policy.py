@@ -127,8 +127,8 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         """Clone as every agent; a copy with another index draws minibatches from a separate stream."""
         twin = super().clone(index, wrap)
         if index is not None and index != self.index:
-            own = seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
-            twin._minibatches = np.random.default_rng(own)
+            stream_seeds = seeds(self.seed, Purpose.REPLAY, 1, generation=len(self.fitness), member=index)
+            twin._minibatches = np.random.default_rng(stream_seeds)
         return twin
 
     def state(self) -> dict[str, Any]:

@@ -118,8 +118,8 @@ class OptimizerWrapper:
         self.optimizer = self._make()
         for group, before in zip(self.optimizer.param_groups, old_groups, strict=True):
             group.update({k: v for k, v in before.items() if k != "params"})
-        known = [old_state[p] for parameters in old for p in parameters.values() if p in old_state]
-        step = max((float(s["step"]) for s in known if "step" in s), default=None)
+        states = [old_state[p] for parameters in old for p in parameters.values() if p in old_state]
+        step = max((float(s["step"]) for s in states if "step" in s), default=None)
         for network, earlier, after in zip(names, old, self._parameters, strict=True):
             moved = transfers.get(network, {})
             usual = _mean_second_moments([old_state[p] for p in earlier.values() if p in old_state])
@@ -139,11 +139,11 @@ class OptimizerWrapper:
         `load_state_dict(assign=True)` replaces parameters and `.double()` casts them without their moments; a torch
         optimiser would keep the old ones.
         """
-        for module, known in zip(self.networks, self._parameters, strict=True):
+        for module, bound in zip(self.networks, self._parameters, strict=True):
             present = list(module.parameters())
-            if len(present) != len(known) or any(p is not q for p, q in zip(present, known.values(), strict=True)):
+            if len(present) != len(bound) or any(p is not q for p, q in zip(present, bound.values(), strict=True)):
                 return self.rebuild({})
-        for parameter in (p for known in self._parameters for p in list(known.values())[:1]):
+        for parameter in (p for bound in self._parameters for p in list(bound.values())[:1]):
             state = self.optimizer.state.get(parameter, {})
             if any(k != "step" and isinstance(v, Tensor) and v.dtype != parameter.dtype for k, v in state.items()):
                 return self.rebuild({})
@@ -195,13 +195,13 @@ def _named(modules: Sequence[nn.Module]) -> list[dict[str, nn.Parameter]]:
 
 def _mean_second_moments(states: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Name -> mean over all entries of the parameters of one network."""
-    found = {}
+    means = {}
     for key in SECOND_MOMENTS:
         each = [state[key] for state in states if isinstance(state.get(key), Tensor)]
         count = sum(x.numel() for x in each)
         if count:
-            found[key] = float(sum(x.sum(dtype=torch.float64) for x in each)) / count
-    return found
+            means[key] = float(sum(x.sum(dtype=torch.float64) for x in each)) / count
+    return means
 
 
 def _carry(
@@ -220,8 +220,8 @@ def _carry(
         elif transfer is not None:
             fresh = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
             if key in usual:
-                kept = transfer.apply(torch.ones_like(value), fresh)
-                mean = float(transfer.apply(value, fresh).sum() / kept.sum()) if kept.any() else 0.0
+                is_carried = transfer.apply(torch.ones_like(value), fresh)
+                mean = float(transfer.apply(value, fresh).sum() / is_carried.sum()) if is_carried.any() else 0.0
                 fresh.fill_(mean or usual[key])
             carried[key] = transfer.apply(value, fresh)
         elif value.shape == parameter.shape:

@@ -57,14 +57,14 @@ def random_stored(
     mask: Mask = None,
 ) -> np.ndarray:
     """Draw uniformly random legal actions to store, flat [*shape, K]; int64 for MultiDiscrete."""
-    found = uniform_action(kind, space, rng, shape, mask)
-    return found.astype(np.int64) if isinstance(space, gym.spaces.MultiDiscrete) else found
+    actions = uniform_action(kind, space, rng, shape, mask)
+    return actions.astype(np.int64) if isinstance(space, gym.spaces.MultiDiscrete) else actions
 
 
 def in_environment(space: gym.Space[Any], kind: ActionDistribution, action: np.ndarray) -> Any:
     """Return stored actions [..., *] in the form of the environment, nested like the space."""
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        leading, own = action.shape[:-1], nested(space)
+        leading, spaces = action.shape[:-1], nested(space)
         ends = np.cumsum([part.columns for part in kind.parts]).tolist()
         columns = iter(zip(kind.parts, ends, strict=True))
 
@@ -75,10 +75,10 @@ def in_environment(space: gym.Space[Any], kind: ActionDistribution, action: np.n
                 row = np.rint(row).astype(np.int64)
             return in_environment(part, one, row.reshape(*leading, *(part.shape or ())))
 
-        return map_leaves(leaf, own)
+        return map_leaves(leaf, spaces)
     if isinstance(space, gym.spaces.Box):
-        found: np.ndarray = box_action(action, space.low, space.high, kind).astype(space.dtype, copy=False)
-        return found
+        scaled: np.ndarray = box_action(action, space.low, space.high, kind).astype(space.dtype, copy=False)
+        return scaled
     if isinstance(space, gym.spaces.MultiBinary):
         return action.astype(np.int8)
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):

@@ -30,8 +30,8 @@ class PolicyUnit:
     def __get__(self, agent: Any, owner: type) -> Any:
         if agent is None:
             return self
-        said = {resolve(actor, self.name) for actor in agent._sampling_actors()}
-        return max(said, default=agent.__dict__.get(self.name, self.usual))
+        declared = {resolve(actor, self.name) for actor in agent._sampling_actors()}
+        return max(declared, default=agent.__dict__.get(self.name, self.usual))
 
     def __set__(self, agent: Any, value: Any) -> None:
         now = self.__get__(agent, type(agent))

@@ -83,8 +83,8 @@ def make_value(agent: PPO, given: Any) -> EvolvableModule:
         arguments["scale_observations"] = agent.actor.scale_observations
     if agent.recurrent:
         arguments["recurrent"] = True
-    own = int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
-    return ValueNetwork(agent.observation_space, device=agent.device, random_seed=own, **arguments)
+    weight_seed = int(seeds(agent.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[-1])
+    return ValueNetwork(agent.observation_space, device=agent.device, random_seed=weight_seed, **arguments)
 
 
 def check_sharing(agent: PPO, critic_network: Any) -> None:

@@ -38,12 +38,12 @@ def carried(agent: PPO, hidden: HiddenStates) -> HiddenStates:
     """Convert hidden states of running episodes to the networks' current architectures."""
     if _shapes(hidden) == agent.hidden_state_architecture:
         return hidden
-    found: HiddenStates = {}
+    converted: HiddenStates = {}
     for name in agent.networks:
-        network, (own,) = resolve(agent, name), hidden_of(name, hidden)
-        kept = own if _shapes(own) == network.hidden_state_architecture else network.carry_hidden_state(own)
-        found |= {_key(agent, name, part): value for part, value in kept.items()}
-    return found
+        network, (old,) = resolve(agent, name), hidden_of(name, hidden)
+        state = old if _shapes(old) == network.hidden_state_architecture else network.carry_hidden_state(old)
+        converted |= {_key(agent, name, part): value for part, value in state.items()}
+    return converted
 
 
 def _shapes(hidden: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
@@ -59,12 +59,12 @@ def sequence_limit(agent: PPO, steps: int) -> int:
 
 def recur(agent: PPO, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
     """Run one step of both networks without gradients: (raw output [..., E, out], values [..., E], hidden states)."""
-    found: HiddenStates = {}
+    states: HiddenStates = {}
     outputs = []
     with torch.no_grad():
         for name in agent.networks:
             frozen: Any = engine.frozen(name)
             output, state = frozen(obs, *hidden_of(name, hidden))
             outputs.append(output)
-            found |= {_key(agent, name, part): value for part, value in state.items()}
-    return outputs[0], outputs[-1][..., -1], found
+            states |= {_key(agent, name, part): value for part, value in state.items()}
+    return outputs[0], outputs[-1][..., -1], states

@@ -67,8 +67,8 @@ class OptimizerConfig:
 
     def wrapper(self, agent: Any) -> OptimizerWrapper:
         """Return this agent's optimiser."""
-        found: OptimizerWrapper = resolve(agent, self.name)
-        return found
+        optimizer: OptimizerWrapper = resolve(agent, self.name)
+        return optimizer
 
     def rate(self, agent: Any) -> float:
         """Return its learning rate, the agent's current hyperparameter."""
@@ -159,19 +159,19 @@ def _modules(agent: EvolvableAlgorithm) -> Iterator[tuple[str, Any]]:
 
 
 def _name_of(agent: EvolvableAlgorithm, module: Any, where: str) -> str:
-    found = next((k for k, v in _modules(agent) if v is module), None)
-    if found is None:
+    name = next((k for k, v in _modules(agent) if v is module), None)
+    if name is None:
         raise AttributeError(
             f"{where}: a network given to an OptimizerWrapper or NetworkGroup is not an attribute of "
             f"{type(agent).__name__}. fix: assign it first (self.actor = ...), then wrap it."
         )
-    return found
+    return name
 
 
 def _learning_rate_name(agent: EvolvableAlgorithm, lr: float, where: str) -> str:
-    found = {k: v for k, v in agent.__dict__.items() if is_number(v)}
-    same = [k for k, v in found.items() if v is lr]
-    equal = [k for k, v in found.items() if v == lr]
+    numeric = {k: v for k, v in agent.__dict__.items() if is_number(v)}
+    same = [k for k, v in numeric.items() if v is lr]
+    equal = [k for k, v in numeric.items() if v == lr]
     for candidates in (same, equal):
         if len(candidates) == 1:
             return candidates[0]
@@ -256,8 +256,8 @@ def check_registry(agent: EvolvableAlgorithm) -> None:
 
 def numeric_attributes(agent: EvolvableAlgorithm) -> dict[str, float]:
     """Return public numeric attributes except counters: the valid names of `hp_config`."""
-    found = agent.__dict__.items()
-    return {k: v for k, v in found if is_number(v) and not k.startswith("_") and k not in _COUNTERS}
+    attributes = agent.__dict__.items()
+    return {k: v for k, v in attributes if is_number(v) and not k.startswith("_") and k not in _COUNTERS}
 
 
 def is_number(value: Any) -> bool:

@@ -47,9 +47,9 @@ class RolloutExperiences(tuple[Any, ...]):
     more: dict[str, Any]
 
     def __new__(cls, entries: Iterable[Any], more: Mapping[str, Any] | None = None) -> Self:
-        made = super().__new__(cls, entries)
-        made.more = dict(more or {})
-        return made
+        instance = super().__new__(cls, entries)
+        instance.more = dict(more or {})
+        return instance
 
 
 def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
@@ -73,25 +73,25 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
     Raises:
         ShapeError: entries that are missing, or lists of different lengths.
     """
-    given = named_experiences(experiences)
-    observations, steps = given["observations"], len(given["observations"])
+    fields = named_experiences(experiences)
+    observations, steps = fields["observations"], len(fields["observations"])
     if not steps:
         raise ShapeError("PPO.learn got experiences of no steps at all. fix: append every step of the rollout.")
-    dones = _flags(given["dones"], given["next_done"], steps)
-    more = [name for name in MORE[:-1] if given.get(name) is not None]
+    dones = _flags(fields["dones"], fields["next_done"], steps)
+    more = [name for name in MORE[:-1] if fields.get(name) is not None]
     for name in ("actions", "log_probs", "rewards", "values", *more):
-        if len(given[name]) != steps:
+        if len(fields[name]) != steps:
             raise ShapeError(
-                f"PPO.learn got {len(given[name])} entries in {name} for {steps} observations. "
+                f"PPO.learn got {len(fields[name])} entries in {name} for {steps} observations. "
                 "fix: append one of each in every vector step."
             )
-    truncateds, finals = given.get("truncateds"), given.get("final_observations")
+    truncateds, finals = fields.get("truncateds"), fields.get("final_observations")
     if truncateds is not None and (finals is None or len(truncateds) != steps or len(finals) != steps):
         raise ShapeError("truncateds and final_observations must both have one entry for each observation.")
     space = agent.observation_space
-    rewards = [np.asarray(_array(r), np.float64).reshape(-1) for r in given["rewards"]]
+    rewards = [np.asarray(_array(r), np.float64).reshape(-1) for r in fields["rewards"]]
     lanes = len(rewards[0])
-    masks, hidden, final_values = (given.get(name) for name in MORE[:-1])
+    masks, hidden, final_values = (fields.get(name) for name in MORE[:-1])
     if masks is None and carries_mask(observations[0], space):
         masks = [by_row(split_mask(obs, space)[1]) for obs in observations]
     reader = ActionMasks(agent.action_space, "PPO.learn", ShapeError)
@@ -100,66 +100,66 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
         cut = np.zeros(lanes, bool) if truncateds is None else np.asarray(_array(truncateds[t]), bool).reshape(-1)
         buffer.add(
             _batched(space, observations[t], lanes),
-            _actions(agent, given["actions"][t], lanes),
+            _actions(agent, fields["actions"][t], lanes),
             rewards[t],
             np.asarray(dones[t + 1], bool).reshape(-1) & ~cut,
             cut,
-            _array(given["log_probs"][t]).reshape(lanes),
-            _array(given["values"][t]).reshape(lanes),
+            _array(fields["log_probs"][t]).reshape(lanes),
+            _array(fields["values"][t]).reshape(lanes),
             final_obs=None if finals is None else _batched(space, finals[t], lanes),
             final_value=None if final_values is None else _array(final_values[t]),
             legal=None if masks is None else reader.of_caller(masks[t], lanes, "action_masks"),
             hidden=None if hidden is None else map_leaves(_array, hidden[t]),
         )
-    buffer.last_obs = _batched(space, given["next_obs"], lanes)
-    if given.get("last_values") is not None:
-        buffer.last_value = _array(given["last_values"]).reshape(lanes)
+    buffer.last_obs = _batched(space, fields["next_obs"], lanes)
+    if fields.get("last_values") is not None:
+        buffer.last_value = _array(fields["last_values"]).reshape(lanes)
     return buffer
 
 
 def named_experiences(experiences: Any) -> dict[str, Any]:
     """The entries of the tuple by name; a mapping as it is. ShapeError for anything else."""
     if isinstance(experiences, Mapping):
-        found = dict(experiences)
+        fields = dict(experiences)
     elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
-        found = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
+        fields = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
         if isinstance(experiences, RolloutExperiences):
-            found |= experiences.more
+            fields |= experiences.more
     else:
         size = f" of {len(experiences)}" if isinstance(experiences, tuple | list) else ""
         raise ShapeError(
             f"PPO.learn got a {type(experiences).__name__}{size}; expected a tuple of {len(FIELDS)}: "
             f"{', '.join(FIELDS)}. fix: as listed, or learn() after collect_rollouts(agent, env)."
         )
-    missing = [name for name in FIELDS if name not in found]
+    missing = [name for name in FIELDS if name not in fields]
     if missing:
         raise ShapeError(f"PPO.learn got experiences without {', '.join(missing)}.")
-    return _unstacked(found)
+    return _unstacked(fields)
 
 
-def _unstacked(given: dict[str, Any]) -> dict[str, Any]:
+def _unstacked(fields: dict[str, Any]) -> dict[str, Any]:
     """Lists of one array over time as lists of steps; everything else as it is.
 
     One vector step of many lanes is a list of one array too. What tells them apart is the number of lanes, which is
     that of `next_done`.
     """
-    listed = [name for name in (*FIELDS[:6], *EXTRA, *MORE[:-1]) if given.get(name) is not None]
-    if any(not isinstance(given[name], list | tuple) or len(given[name]) != 1 for name in listed):
-        return given
-    rows, lanes = np.size(_array(given["rewards"][0])), np.size(_array(_only(given["next_done"])))
-    found = given | {name: map_leaves(_only, given[name]) for name in ("next_obs", "next_done")}
-    if rows == lanes or rows % max(1, lanes) or given["dones"][0] is given["dones"]:
-        return found
+    listed = [name for name in (*FIELDS[:6], *EXTRA, *MORE[:-1]) if fields.get(name) is not None]
+    if any(not isinstance(fields[name], list | tuple) or len(fields[name]) != 1 for name in listed):
+        return fields
+    rows, lanes = np.size(_array(fields["rewards"][0])), np.size(_array(_only(fields["next_done"])))
+    unstacked = fields | {name: map_leaves(_only, fields[name]) for name in ("next_obs", "next_done")}
+    if rows == lanes or rows % max(1, lanes) or fields["dones"][0] is fields["dones"]:
+        return unstacked
     steps = rows // lanes
     for name in listed:
-        stacked = map_leaves(_array, given[name][0])
-        found[name] = [map_leaves(lambda x, t=t: x[t], stacked) for t in range(steps)]
-    return found
+        stacked = map_leaves(_array, fields[name][0])
+        unstacked[name] = [map_leaves(lambda x, t=t: x[t], stacked) for t in range(steps)]
+    return unstacked
 
 
-def _only(given: Any) -> Any:
+def _only(value: Any) -> Any:
     """What a list of one holds; anything else as it is."""
-    return given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
 def _flags(dones: Sequence[Any], next_done: Any, steps: int) -> list[Any]:
@@ -188,35 +188,35 @@ def _array(x: Any) -> np.ndarray:
     return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 
-def _actions(agent: PPO, given: Any, lanes: int) -> np.ndarray:
+def _actions(agent: PPO, actions: Any, lanes: int) -> np.ndarray:
     """Stored actions [E, *action_shape], as integers where they are numbers of choices.
 
     Raises:
         ShapeError: another number of them, or numbers of no choice.
     """
-    space, found = agent.action_space, _array(given)
+    space, array = agent.action_space, _array(actions)
     wanted = (lanes, *agent.action_shape)
-    if found.size != np.prod(wanted, dtype=int):
+    if array.size != np.prod(wanted, dtype=int):
         raise ShapeError(
-            f"PPO.learn got actions of shape {found.shape}; expected {wanted}, as get_action returned them."
+            f"PPO.learn got actions of shape {array.shape}; expected {wanted}, as get_action returned them."
         )
-    found = found.reshape(wanted)
+    array = array.reshape(wanted)
     if isinstance(space, gym.spaces.Discrete):
-        check_discrete_actions(torch.as_tensor(found), int(space.n), "PPO.learn")
+        check_discrete_actions(torch.as_tensor(array), int(space.n), "PPO.learn")
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        check_rows(agent, found)
-    return found.astype(np.int64) if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else found
+        check_rows(agent, array)
+    return array.astype(np.int64) if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else array
 
 
 def check_rows(agent: PPO, rows: np.ndarray) -> None:
     """ShapeError where rows [E, K] of Dict or Tuple actions hold a number of no choice."""
     start = 0
     for part in agent.distribution.parts:
-        own, start = rows[:, start : start + part.columns], start + part.columns
+        values, start = rows[:, start : start + part.columns], start + part.columns
         if part.is_continuous:
             continue
         highest = np.array(part.sizes) if part.kind != "bernoulli" else 2
-        if ((own < 0) | (own >= highest) | (own != np.floor(own))).any():
+        if ((values < 0) | (values >= highest) | (values != np.floor(values))).any():
             raise ShapeError(
                 f"PPO.learn got actions that are none of {short_form(agent.action_space)}. "
                 "fix: store the rows that get_action returned, choices counted from 0."
@@ -354,5 +354,5 @@ def remember(agent: Any, buffer: RolloutStore, lanes: slice, most: int = 256) ->
 def hidden_of(name: str, hidden: Mapping[str, Tensor]) -> tuple[HiddenStates, ...]:
     """What a network takes beside observations: its own hidden state, or the shared one, where there is one."""
     whose = {key: key.partition("_")[::2] for key in hidden}
-    own = {rest: hidden[key] for key, (owner, rest) in whose.items() if owner in (name, "shared")}
-    return (own,) if own else ()
+    state = {rest: hidden[key] for key, (owner, rest) in whose.items() if owner in (name, "shared")}
+    return (state,) if state else ()

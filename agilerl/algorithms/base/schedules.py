@@ -61,14 +61,14 @@ class AdaptiveRate:
 
     def step(self, lr: float, divergence: float) -> float:
         """The rate after a rollout of this mean divergence with rate `lr`; NaN leaves it."""
-        aim, found = self.aim, self.found
+        aim, first_rate = self.aim, self.found
         if math.isnan(divergence):
             return lr
         if not aim / 2 <= divergence <= self.limit:
-            rise = RATE_STEP if found is None else RATE_RISE
-            highest = RATE_LIMITS[1] if found is None else max(lr, min(RATE_ROOM * found, RATE_LIMITS[1]))
+            rise = RATE_STEP if first_rate is None else RATE_RISE
+            highest = RATE_LIMITS[1] if first_rate is None else max(lr, min(RATE_ROOM * first_rate, RATE_LIMITS[1]))
             factor = math.sqrt(aim / divergence) if divergence > aim / rise**2 else rise
             lr = float(min(max(lr * max(factor, 1 / RATE_STEP), RATE_LIMITS[0]), highest))
-        if found is None and divergence >= aim / 2:
+        if first_rate is None and divergence >= aim / 2:
             self.found = lr
         return lr

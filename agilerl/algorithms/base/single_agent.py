@@ -128,8 +128,8 @@ class RLAlgorithm(EvolvableAlgorithm):
         self.action_space = action_space
         self.seed = resolve_seed(seed)
         if seed is None and index:  # depends on the index so that agents created one by one differ
-            own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))
-            self.seed = int(own[0])
+            member_seeds = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))
+            self.seed = int(member_seeds[0])
         self.environment = None
         self._exploration = stream(self.seed, Purpose.EXPLORATION, member=index)
         self.learn_counter = 0
@@ -191,8 +191,8 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def network_inputs(self, network: EvolvableModule, obs: Any) -> Any:
         """Prepare observations for `network`: unchanged, or tensors [E, ...] for a user-defined module."""
-        known = isinstance(network, EvolvableNetwork)
-        return obs if known else module_inputs(self.observation_space, obs, f"{self.algo}.get_action")
+        is_network = isinstance(network, EvolvableNetwork)
+        return obs if is_network else module_inputs(self.observation_space, obs, f"{self.algo}.get_action")
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """Return greedy actions from policy outputs [..., out]; implemented by subclasses."""
@@ -430,9 +430,9 @@ class RLAlgorithm(EvolvableAlgorithm):
     ) -> list[Any]:
         """Create `size` agents with indices 0 .. size-1 and independent weights."""
         run_seed = resolve_seed(seed)
-        own = seeds(run_seed, Purpose.INITIAL_WEIGHTS, size)
+        member_seeds = seeds(run_seed, Purpose.INITIAL_WEIGHTS, size)
         with one_thread():  # orthogonal initialisation rounds differently by thread count
             agents: list[Any] = [
-                cls(observation_space, action_space, index=i, seed=int(own[i]), **kwargs) for i in range(size)
+                cls(observation_space, action_space, index=i, seed=int(member_seeds[i]), **kwargs) for i in range(size)
             ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in agents] if wrapper_cls else agents

@@ -31,32 +31,32 @@ FIX = "fix: store what the environment gives, and build the agent from that envi
 def experience_fields(experiences: Any) -> dict[str, Any]:
     """Return sampled transitions in either format as obs, action, reward, next_obs, done and other stored fields."""
     if isinstance(experiences, Mapping) or hasattr(experiences, "keys"):
-        found = {OLD_FIELDS.get(str(k), str(k)): experiences[k] for k in experiences.keys()}  # noqa: SIM118
+        fields = {OLD_FIELDS.get(str(k), str(k)): experiences[k] for k in experiences.keys()}  # noqa: SIM118
     elif isinstance(experiences, tuple | list) and len(experiences) >= len(FIELDS):
-        found = dict(zip(FIELDS, experiences, strict=False))
+        fields = dict(zip(FIELDS, experiences, strict=False))
     else:
         raise ShapeError(
             f"learn got experiences of type {type(experiences).__name__}; expected a TensorDict, a mapping or a tuple "
             f"with {', '.join(FIELDS)}. fix: agent.learn(memory.sample(agent.batch_size))"
         )
-    missing = [name for name in FIELDS if name not in found]
+    missing = [name for name in FIELDS if name not in fields]
     if missing:
-        raise ShapeError(f"learn got experiences without {', '.join(missing)}; it has {', '.join(found)}.")
-    return found
+        raise ShapeError(f"learn got experiences without {', '.join(missing)}; it has {', '.join(fields)}.")
+    return fields
 
 
 def learn(agent: RLAlgorithm, experiences: Any, n_experiences: Any, per: bool) -> Any:
     """Perform one update of an agent that learns from replay; see `RLAlgorithm.learn_from`."""
     learned = experiences
     if n_experiences is not None:
-        given, learned = experience_fields(experiences), experience_fields(n_experiences)
-        check_same_rows(agent, len(given["reward"]), len(learned["reward"]))
+        one_step, learned = experience_fields(experiences), experience_fields(n_experiences)
+        check_same_rows(agent, len(one_step["reward"]), len(learned["reward"]))
         if "discount" not in learned:
             raise ShapeError(
                 f"{agent.algo}.learn got n_experiences without discount, so how many steps they span is not known. "
                 "fix: sample a MultiStepReplayBuffer, or give discount = gamma**k * (1 - done) [B]."
             )
-        learned |= {"weights": given["weights"]} if "weights" in given else {}
+        learned |= {"weights": one_step["weights"]} if "weights" in one_step else {}
     result = agent.learn_batch(agent.make_batch(learned))
     if not per:
         return agent.report(result)
@@ -87,14 +87,14 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
             γ^k · (1 − done) of transitions that span k steps (by default one step with the agent's γ), `weights` [B] or
             [B, 1], the importance weights of prioritised replay, and `next_mask` [B, Σn].
     """
-    given = experience_fields(experiences)
+    fields = experience_fields(experiences)
     dtype = next(iter(agent.policy_module().parameters())).dtype
     space, device, owner = agent.observation_space, agent.device, f"{agent.algo}.learn"
-    for name, kept in (("obs", "obs_mask"), ("next_obs", "next_mask")):
-        rest, mask = parted(given[name], space)
+    for name, mask_name in (("obs", "obs_mask"), ("next_obs", "next_mask")):
+        rest, mask = parted(fields[name], space)
         if mask is not None:  # the environment's mask, stored beside the observations by a custom loop
-            given = {kept: _masks_of(agent, mask, given["done"], owner), **given, name: rest}
-    obs, next_obs = (sampled_observations(space, given[k], device, owner) for k in ("obs", "next_obs"))
+            fields = {mask_name: _masks_of(agent, mask, fields["done"], owner), **fields, name: rest}
+    obs, next_obs = (sampled_observations(space, fields[k], device, owner) for k in ("obs", "next_obs"))
     count = tree.count_rows(obs)
     counts = [len(leaf) for leaf in tree.leaves((obs, next_obs))]
     if set(counts) != {count}:
@@ -102,16 +102,16 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
             f"{owner} got different numbers of observations in obs and next_obs (or their parts): {counts}. "
             "fix: agent.learn(memory.sample(agent.batch_size))."
         )
-    reward, done = (column(k, given[k], count, device, owner).to(dtype) for k in ("reward", "done"))
-    action = as_tensor(given["action"], device, f"{owner} got actions", "numbers")
+    reward, done = (column(k, fields[k], count, device, owner).to(dtype) for k in ("reward", "done"))
+    action = as_tensor(fields["action"], device, f"{owner} got actions", "numbers")
     weight = torch.full((count,), 1 / count, dtype=dtype, device=reward.device)
-    extra = {k: column(k, given[k], count, device, owner) for k in ("weights", "discount") if k in given}
+    extra = {k: column(k, fields[k], count, device, owner) for k in ("weights", "discount") if k in fields}
     if "weights" in extra:
         weight = weight * extra["weights"].to(dtype)
     discount = extra["discount"].to(dtype) if "discount" in extra else None
     masks: dict[str, Any] = {}
-    for name in (name for name in ("next_mask", "obs_mask") if name in given):
-        legal = agent.legal_choices(torch.as_tensor(given[name]).numpy(force=True))  # component masks to joint masks
+    for name in (name for name in ("next_mask", "obs_mask") if name in fields):
+        legal = agent.legal_choices(torch.as_tensor(fields[name]).numpy(force=True))  # component masks to joint masks
         masks[name] = torch.from_numpy(legal).to(agent.device).bool()
     drawn = agent.draw_noise(agent._exploration, (1, count))
     return TransitionBatch(
@@ -250,12 +250,12 @@ def module_inputs(space: gym.Space[Any], given: Any, owner: str) -> Any:
     return x.unsqueeze(0) if x.dim() == len(space.shape or ()) else x
 
 
-def _children(space: gym.Space[Any], given: Any, owner: str) -> dict[str, Any]:
-    if isinstance(given, tuple | list) and isinstance(space, gym.spaces.Tuple):
-        return {f"tuple_obs_{i}": part for i, part in enumerate(given)}
-    if isinstance(given, Mapping):
-        return {str(key): given[key] for key in given.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
-    raise ShapeError(f"{owner} got observations of type {type(given).__name__}; expected those of {space}. {FIX}")
+def _children(space: gym.Space[Any], obs: Any, owner: str) -> dict[str, Any]:
+    if isinstance(obs, tuple | list) and isinstance(space, gym.spaces.Tuple):
+        return {f"tuple_obs_{i}": part for i, part in enumerate(obs)}
+    if isinstance(obs, Mapping):
+        return {str(key): obs[key] for key in obs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
+    raise ShapeError(f"{owner} got observations of type {type(obs).__name__}; expected those of {space}. {FIX}")
 
 
 def as_tensor(given: Any, device: str | torch.device, what: str, expected: str) -> Tensor:
@@ -268,8 +268,8 @@ def as_tensor(given: Any, device: str | torch.device, what: str, expected: str) 
     return x.to(device)
 
 
-def _leaf(space: gym.Space[Any], given: Any, device: str | torch.device, owner: str) -> Tensor:
-    x = as_tensor(given, device, f"{owner} got observations", f"numbers in the shape of {space}")
+def _leaf(space: gym.Space[Any], obs: Any, device: str | torch.device, owner: str) -> Tensor:
+    x = as_tensor(obs, device, f"{owner} got observations", f"numbers in the shape of {space}")
     if space.shape is None:
         return x
     shape = tuple(space.shape)

@@ -114,9 +114,9 @@ class AgentWrapper:
             raise ConfigError(f"{type(self).__name__}.learn needs experiences. fix: agent.learn(memory.sample(n)).")
         seen = [self._seen(part) for part in experiences]
         named = {k: self._seen(v) if k == "n_experiences" and v is not None else v for k, v in kwargs.items()}
-        found = self.agent.learn(*seen, **named)
+        result = self.agent.learn(*seen, **named)
         self.learned()
-        return found
+        return result
 
     published_learn = learn
 
@@ -325,11 +325,11 @@ class RSNorm(AgentWrapper):
             )
         if norm_obs_keys is not None:
             each = list(agent.observation_space.values()) if is_team(agent) else [agent.observation_space]
-            known = list(dict.fromkeys(key for s in each if isinstance(s, spaces.Dict) for key in s.spaces))
-            unknown = [key for key in norm_obs_keys if key not in known]
+            keys = list(dict.fromkeys(key for s in each if isinstance(s, spaces.Dict) for key in s.spaces))
+            unknown = [key for key in norm_obs_keys if key not in keys]
             if unknown:
                 where = agent.observation_space
-                raise ConfigError(f"norm_obs_keys {unknown} are not keys of {where}. fix: choose among {known}.")
+                raise ConfigError(f"norm_obs_keys {unknown} are not keys of {where}. fix: choose among {keys}.")
         self.obs_rms = self._nothing_seen()
 
     def _nothing_seen(self) -> Any:
@@ -343,8 +343,8 @@ class RSNorm(AgentWrapper):
     def _statistics(self, space: spaces.Space[Any]) -> Any:
         """Create statistics in the shape of the space; None for parts that are not normalised."""
         if isinstance(space, spaces.Dict):
-            kept = self.norm_obs_keys
-            return {k: self._statistics(s) if kept is None or k in kept else None for k, s in space.spaces.items()}
+            keys = self.norm_obs_keys
+            return {k: self._statistics(s) if keys is None or k in keys else None for k, s in space.spaces.items()}
         if isinstance(space, spaces.Tuple):
             return tuple(self._statistics(part) for part in space.spaces)
         return RunningMeanStd(space.shape, self.epsilon) if isinstance(space, spaces.Box) else None
@@ -395,8 +395,8 @@ class RSNorm(AgentWrapper):
             )
         parts = self.wrapper_state()["statistics"]
         plain = [{k: np.asarray(part[k]).tolist() for k in ("mean", "var", "epsilon")} for part in parts]
-        found = plain[0] if isinstance(self.obs_rms, RunningMeanStd) else {"parts": plain}
-        return {**self.agent.policy_spec(), "normaliser": found}
+        normaliser = plain[0] if isinstance(self.obs_rms, RunningMeanStd) else {"parts": plain}
+        return {**self.agent.policy_spec(), "normaliser": normaliser}
 
     def wrapper_state(self) -> dict[str, Any]:
         return {"statistics": [part.state() for part in _parts(self.obs_rms)], "keys": self.norm_obs_keys}
@@ -430,8 +430,8 @@ def wrapped_from(tree: Mapping[str, Any], kind: Any, path: Any, device: Any, acc
     """
     inner = str(_innermost(tree)["class"])
     if inner != kind.__name__:
-        found = described(tree)
-        raise RunError(f"{path} holds a {found}, this is {kind.__name__}.load. fix: {inner}.load(path)")
+        actual = described(tree)
+        raise RunError(f"{path} holds a {actual}, this is {kind.__name__}.load. fix: {inner}.load(path)")
     return _class_named(tree, path)._of(tree, kind, path, device, accelerator)
 
 
@@ -449,21 +449,21 @@ def _innermost(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 def _class_named(tree: Mapping[str, Any], path: Any) -> type[AgentWrapper]:
     """Return the wrapper class that a state names."""
     name = str(tree["class"])
-    known, left = dict[str, type[AgentWrapper]](), [AgentWrapper]
+    classes, left = dict[str, type[AgentWrapper]](), [AgentWrapper]
     while left:
-        found = left.pop()
-        known[found.__name__] = found
-        left += found.__subclasses__()
-    if name not in known:
+        cls = left.pop()
+        classes[cls.__name__] = cls
+        left += cls.__subclasses__()
+    if name not in classes:
         raise RunError(f"{path} holds a {name}, which is not defined here. fix: import the module that defines it.")
-    return known[name]
+    return classes[name]
 
 
 def _parts(statistics: Any) -> list[RunningMeanStd]:
     if isinstance(statistics, RunningMeanStd):
         return [statistics]
     inside = statistics.values() if isinstance(statistics, dict) else statistics or ()
-    return [found for part in inside for found in _parts(part)]
+    return [leaf for part in inside for leaf in _parts(part)]
 
 
 def _pairs(statistics: Any, obs: Any) -> Any:
@@ -481,8 +481,8 @@ def _count(statistics: Any, obs: Any, present: Any = None) -> None:
     if isinstance(statistics, RunningMeanStd):
         rows = _array(obs).reshape(-1, *statistics.mean.shape)
         if present is not None:
-            known = np.isfinite(rows.reshape(len(rows), -1)).all(1) if rows.dtype.kind == "f" else True
-            rows = rows[np.asarray(_array(present), bool).reshape(-1) & known]
+            is_finite = np.isfinite(rows.reshape(len(rows), -1)).all(1) if rows.dtype.kind == "f" else True
+            rows = rows[np.asarray(_array(present), bool).reshape(-1) & is_finite]
         statistics.update(rows)
     elif statistics is not None:
         for _, part, value in _pairs(statistics, obs):
@@ -495,8 +495,8 @@ def _of_team(statistics: Mapping[str, Any], obs: Any) -> Any:
         return {**obs, AGENTS: _of_team(statistics, obs[AGENTS])}
 
     def by_agent(rows: Any) -> dict[str, Any]:
-        known = {a: x for a, x in rows.items() if a in statistics and x is not None}
-        return {**rows, **{a: _normalised(statistics[a], x) for a, x in known.items()}}
+        present = {a: x for a, x in rows.items() if a in statistics and x is not None}
+        return {**rows, **{a: _normalised(statistics[a], x) for a, x in present.items()}}
 
     if not isinstance(obs, TeamObservations):
         return by_agent(obs)
@@ -533,15 +533,15 @@ def is_team(agent: Any) -> bool:
 
 def overrides(agent: Any, *names: str) -> str | None:
     """Return the first of these methods that the class of the agent, or of a wrapper around it, overrides."""
-    found = foreign.overridden(type(agent), *names)
-    return overrides(agent.agent, *names) if found is None and isinstance(agent, AgentWrapper) else found
+    name = foreign.overridden(type(agent), *names)
+    return overrides(agent.agent, *names) if name is None and isinstance(agent, AgentWrapper) else name
 
 
 def brings_learn(agent: Any) -> bool:
     """Whether the agent, or a wrapper around it, overrides the `learn` of this package."""
     kind, inner = type(agent), unwrapped(agent)
-    own = kind.learn is not getattr(kind, "published_learn", None)
-    return own or (inner is not agent and brings_learn(inner))
+    overridden = kind.learn is not getattr(kind, "published_learn", None)
+    return overridden or (inner is not agent and brings_learn(inner))
 
 
 def is_on_policy(agent: Any) -> bool:
