@@ -50,16 +50,18 @@ def get_action(
     for agent in team.agent_ids:
         if agent not in obs:
             continue
-        one, own = team.actions.of_agent(agent), stored[..., team.actions.columns[agent]]
+        one, action = team.actions.of_agent(agent), stored[..., team.actions.columns[agent]]
         if one.is_choice or not explores:
-            own = policies.environment(stored)[..., team.actions.columns[agent]]
+            action = policies.environment(stored)[..., team.actions.columns[agent]]
         space = team.possible_action_spaces[agent]
         if one.parts:  # rows of numbers to store, else nested as the space is
-            actions[agent] = own if explores else as_action(space, own)
+            actions[agent] = action if explores else as_action(space, action)
             continue
-        shaped = own[..., 0] if isinstance(space, gym.spaces.Discrete) else own.reshape(lanes, *(space.shape or ()))
+        shaped = (
+            action[..., 0] if isinstance(space, gym.spaces.Discrete) else action.reshape(lanes, *(space.shape or ()))
+        )
         if not explores and isinstance(space, gym.spaces.Box):
-            shaped = as_action(space, own)
+            shaped = as_action(space, action)
         shaped = np.rint(shaped).astype(np.int64) if one.is_choice else shaped
         actions[agent] = team_playing.as_defined(team, agent, shaped, infos.get(agent))
     by_agent = [{a: x[..., k] for k, a in enumerate(team.agent_ids) if a in obs} for x in (log_prob, entropy, values)]
@@ -70,16 +72,16 @@ def _run(team: TeamPPO, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Te
     """(outputs [E, F], raw values [E, M], next hidden states) of the team's own modules, `action_batch_size` lanes at a
     time."""
     size, engine = team.action_batch_size or lanes, learner_of(team, plain=True).groups[0].engine
-    found = []
+    chunks = []
     with torch.no_grad():
         for start in range(0, lanes, size):
             part = tree.map_leaves(lambda x, s=start: torch.as_tensor(x[s : s + size], device=team.device), seen)
             if team.recurrent:
-                own = {key: x[:, start : start + size] for key, x in hidden.items()}
-                found.append(team.recur(engine, part, own))
+                chunk_hidden = {key: x[:, start : start + size] for key, x in hidden.items()}
+                chunks.append(team.recur(engine, part, chunk_hidden))
             else:
-                found.append((team.policy_output(part), team.state_values(engine, part), {}))
-    outputs, values, after = zip(*found, strict=True)
+                chunks.append((team.policy_output(part), team.state_values(engine, part), {}))
+    outputs, values, after = zip(*chunks, strict=True)
     return torch.cat(outputs), torch.cat(values), {key: torch.cat([x[key] for x in after], 1) for key in after[0]}
 
 
@@ -98,7 +100,7 @@ def greedy_in_lanes(team: TeamPPO, obs: Any, mask: Mask = None) -> np.ndarray:
 @keep_ids
 def environment_actions(team: TeamPPO, actions: Mapping[str, Any]) -> dict[str, Any]:
     """As `TeamPPO.environment_actions`."""
-    found = {}
+    converted = {}
     for agent, action in actions.items():
         space, action = team.possible_action_spaces[agent], np.asarray(action)
         one, kind = team.actions.of_agent(agent), team.policies.kind(agent)
@@ -107,5 +109,5 @@ def environment_actions(team: TeamPPO, actions: Mapping[str, Any]) -> dict[str, 
         elif isinstance(space, gym.spaces.Box):
             flat = in_bounds(one, kind, action.reshape(-1, one.size))
             action = flat.reshape(action.shape).astype(space.dtype)
-        found[agent] = action
-    return found
+        converted[agent] = action
+    return converted

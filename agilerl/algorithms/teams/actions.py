@@ -205,14 +205,17 @@ class TeamActions(_Layout):
         groups: dict[str, list[int]] = {}
         for number, agent in enumerate(self.agents):
             groups.setdefault(group_of(agent), []).append(number)
-        found: dict[int, dict[str, tuple[int, ...]]] = {}
-        for group, own in groups.items():
-            found.setdefault(len(own), {})[group] = tuple(own)
+        by_size: dict[int, dict[str, tuple[int, ...]]] = {}
+        for group, members in groups.items():
+            by_size.setdefault(len(members), {})[group] = tuple(members)
         return tuple(
             Alike(
-                tuple(own), tuple(tuple(self.agents[k] for k in ks) for ks in own.values()), tuple(own.values()), count
+                tuple(members),
+                tuple(tuple(self.agents[k] for k in ks) for ks in members.values()),
+                tuple(members.values()),
+                count,
             )
-            for count, own in found.items()
+            for count, members in by_size.items()
         )
 
     @cached_property
@@ -245,13 +248,13 @@ class TeamActions(_Layout):
 
     def mask_of(self, agent: str, mask: Any) -> Any:
         """The agent's part of a mask [..., W]; None where there is none, or it does not choose."""
-        own = self.masks[agent]
-        return None if mask is None or own.stop == own.start else mask[..., own]
+        columns = self.masks[agent]
+        return None if mask is None or columns.stop == columns.start else mask[..., columns]
 
     def features(self, stored: Tensor) -> Tensor:
         """Stored actions [..., A] as critics read them [..., F]."""
         each = zip(self.columns.values(), self.each, strict=True)
-        return torch.cat([one.features(stored[..., own]) for own, one in each], -1)
+        return torch.cat([one.features(stored[..., columns]) for columns, one in each], -1)
 
     def act(self, outputs: np.ndarray, noise: np.ndarray | None, gumbel: np.ndarray | None, mask: Any) -> np.ndarray:
         """Actions to store [..., A] float32, from policy outputs [..., F].
@@ -278,22 +281,22 @@ class TeamActions(_Layout):
         """Stored actions [..., A] as `Team.split` reads them: choices from their lowest value, components in bounds."""
         out = np.array(stored, np.float32)
         for agent, one in zip(self.agents, self.each, strict=True):
-            own = self.columns[agent]
+            columns = self.columns[agent]
             if one.is_choice:
-                out[..., own] += np.asarray(one.starts, np.float32)
+                out[..., columns] += np.asarray(one.starts, np.float32)
             else:
-                out[..., own] = rescale_action(stored[..., own], one.low, one.high)
+                out[..., columns] = rescale_action(stored[..., columns], one.low, one.high)
         return out
 
     def stored(self, action: np.ndarray) -> np.ndarray:
         """The inverse of `environment`."""
         out = np.array(action, np.float32)
         for agent, one in zip(self.agents, self.each, strict=True):
-            own = self.columns[agent]
+            columns = self.columns[agent]
             if one.is_choice:
-                out[..., own] -= np.asarray(one.starts, np.float32)
+                out[..., columns] -= np.asarray(one.starts, np.float32)
             elif one.low is not None and one.high is not None:
-                out[..., own] = 2 * (action[..., own] - one.low) / (one.high - one.low) - 1
+                out[..., columns] = 2 * (action[..., columns] - one.low) / (one.high - one.low) - 1
         return out
 
 

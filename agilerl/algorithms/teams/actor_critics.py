@@ -46,13 +46,15 @@ def build(
     action_scaling = units["action_scaling"]
     if action_scaling not in ACTION_SCALINGS:
         raise ConfigError(unknown_name("action_scaling", str(action_scaling), ACTION_SCALINGS))
-    own = seeds(team.seed, Purpose.INITIAL_WEIGHTS, 2 * len(team.grouped_agents), generation=2).tolist()
-    actors, critics = (_checked(team, given, what) for given, what in ((actors, "actor"), (critics, "critic")))
+    weight_seeds = seeds(team.seed, Purpose.INITIAL_WEIGHTS, 2 * len(team.grouped_agents), generation=2).tolist()
+    actors, critics = (
+        _checked(team, user_networks, what) for user_networks, what in ((actors, "actor"), (critics, "critic"))
+    )
     for number, group in enumerate(team.grouped_agents):
-        actor = actors.get(group) or make_policy(team, group, own[2 * number], units)
+        actor = actors.get(group) or make_policy(team, group, weight_seeds[2 * number], units)
         scale = actor.scale_observations
         critic = critics.get(group) or team.make_value(
-            group, own[2 * number + 1], recurrent=actor.recurrent, scale_observations=scale
+            group, weight_seeds[2 * number + 1], recurrent=actor.recurrent, scale_observations=scale
         )
         networks = [team.registered("actors", group, actor), team.registered("critics", group, critic)]
         for network in networks:
@@ -64,16 +66,16 @@ def build(
         team.register_network_group(NetworkGroup(resolve(team, f"critics.{group}")))
 
 
-def _checked(team: TeamPPO, given: Any, what: str) -> Mapping[str, EvolvableNetwork]:
+def _checked(team: TeamPPO, user_networks: Any, what: str) -> Mapping[str, EvolvableNetwork]:
     """Networks by group; AlgorithmError for a recurrent one that is told who asks."""
-    found = networks_by_group(team, f"{what}_networks", given)
-    for group, network in found.items():
+    networks = networks_by_group(team, f"{what}_networks", user_networks)
+    for group, network in networks.items():
         if network.recurrent and isinstance(network, ContinuousQNetwork):
             raise AlgorithmError(
                 f"{team.algo}: the {what} network of {group!r} is told who asks, which a recurrent one cannot take. "
                 "fix: one without recurrent=True."
             )
-    return found
+    return networks
 
 
 def make_policy(team: TeamPPO, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:
@@ -130,8 +132,8 @@ def make_network(
     arguments = checked_arguments(fitting(config, space), cls) | more
     if not told:
         return ValueNetwork(space, device=team.device, random_seed=seed, **arguments)
-    who = gym.spaces.Box(0, 1, (told,), np.float32)
-    return ContinuousQNetwork(space, who, device=team.device, random_seed=seed, **arguments)
+    one_hot = gym.spaces.Box(0, 1, (told,), np.float32)
+    return ContinuousQNetwork(space, one_hot, device=team.device, random_seed=seed, **arguments)
 
 
 def policies_of(team: TeamPPO) -> TeamPolicies:

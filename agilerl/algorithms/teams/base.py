@@ -346,7 +346,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     def unsaved_attributes(self) -> list[str]:
         """As of every agent; what the spaces say is made again from them."""
         return [
-            said for said in super().unsaved_attributes() if said.partition(" ")[0] not in team_files.MADE_OF_SPACES
+            name for name in super().unsaved_attributes() if name.partition(" ")[0] not in team_files.MADE_OF_SPACES
         ]
 
     @classmethod
@@ -385,9 +385,10 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         **kwargs: Any,
     ) -> list[Any]:
         """`size` teams with indices 0 .. size-1, each with weights of its own."""
-        own = seeds(resolve_seed(seed), Purpose.INITIAL_WEIGHTS, size)
+        member_seeds = seeds(resolve_seed(seed), Purpose.INITIAL_WEIGHTS, size)
         with one_thread():
             teams: list[Any] = [
-                cls(observation_spaces, action_spaces, index=i, seed=int(own[i]), **kwargs) for i in range(size)
+                cls(observation_spaces, action_spaces, index=i, seed=int(member_seeds[i]), **kwargs)
+                for i in range(size)
             ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in teams] if wrapper_cls else teams

@@ -139,10 +139,10 @@ def _part_of(team: Team, config: Mapping[str, Any], group: str) -> Mapping[str, 
         raise ConfigError(
             f"{team.algo}: net_config has parts by name, and {unknown_name('agent', str(unknown[0]), names)}"
         )
-    found = next((config[name] for name in (group, *team.grouped_agents[group]) if name in config), None)
-    if found is None:
+    part = next((config[name] for name in (group, *team.grouped_agents[group]) if name in config), None)
+    if part is None:
         raise ConfigError(f"{team.algo}: net_config has parts for {sorted(config)}, none for {group!r}. fix: add it.")
-    return mapping_of(found)
+    return mapping_of(part)
 
 
 def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
@@ -152,14 +152,14 @@ def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
     named = encoder_named(config)
     is_by_class = config.get("encoder_cls") is not None and named not in OF_PARTS
     reads_all = named in (EvolvableLSTM, EvolvableSimBa) or is_by_class
-    given, encoder = dict(config), config.get("encoder_config", {})
+    fitted, encoder = dict(config), config.get("encoder_config", {})
     encoder = dict(encoder) if isinstance(encoder, NetConfig) else encoder  # typed, it is read as its mapping is
-    own = set(constructor_arguments(EvolvableMultiInput)) - _SHARED
-    if not reads_all and parts_of(space) and isinstance(encoder, Mapping) and not set(encoder) & own:
+    multi_input_keys = set(constructor_arguments(EvolvableMultiInput)) - _SHARED
+    if not reads_all and parts_of(space) and isinstance(encoder, Mapping) and not set(encoder) & multi_input_keys:
         of_images = set(encoder) & (set(constructor_arguments(EvolvableCNN)) - set(constructor_arguments(EvolvableMLP)))
         part = "cnn_config" if of_images else "mlp_config"
-        given["encoder_config"] = {"vector_space_mlp": True, **({part: dict(encoder)} if encoder else {})}
-    return given
+        fitted["encoder_config"] = {"vector_space_mlp": True, **({part: dict(encoder)} if encoder else {})}
+    return fitted
 
 
 # --- exploring ----------------------------------------------------------------------------------------------------
@@ -174,10 +174,10 @@ def noise_by_component(team: Team, name: str, given: Any) -> Any:
     """
     if not isinstance(given, Mapping):
         return given
-    known = [*team.agent_ids, *team.grouped_agents]
-    unknown = [str(key) for key in given if key not in known]
+    names = [*team.agent_ids, *team.grouped_agents]
+    unknown = [str(key) for key in given if key not in names]
     if unknown:
-        raise ConfigError(f"{team.algo}, {name}: {unknown_name('agent', unknown[0], known)}")
+        raise ConfigError(f"{team.algo}, {name}: {unknown_name('agent', unknown[0], names)}")
     parts = [np.zeros(0)]
     for agent, one in zip(team.actions.agents, team.actions.each, strict=True):
         values = given.get(agent, given.get(team.get_group_id(agent)))
@@ -232,26 +232,26 @@ def critic_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tens
     count, joint = len(actions), obs.get(JOINT, obs[AGENTS])
     if count == 1:
         return joint, actions[0]
-    told = []
+    rows = []
     for k, action in enumerate(actions):
-        who = action.new_zeros(*action.shape[:-1], count)
-        who[..., k] = 1
-        told.append(torch.cat((action, who), -1))
-    return joint, torch.cat(told, axis)
+        one_hot = action.new_zeros(*action.shape[:-1], count)
+        one_hot[..., k] = 1
+        rows.append(torch.cat((action, one_hot), -1))
+    return joint, torch.cat(rows, axis)
 
 
 def of_groups(alike: Alike, per_agent: Tensor, axis: int) -> Tensor:
     """[..., B, M] -> [G, ..., K·B] of the agents of G groups."""
     if alike.count == 1:
-        return torch.stack([per_agent[..., own[0]] for own in alike.numbers])
-    return torch.stack([torch.cat([per_agent[..., k] for k in own], axis) for own in alike.numbers])
+        return torch.stack([per_agent[..., members[0]] for members in alike.numbers])
+    return torch.stack([torch.cat([per_agent[..., k] for k in members], axis) for members in alike.numbers])
 
 
 def presence(team: Team, obs: Any, like: Tensor) -> Tensor:
     """[..., B, F]: 1 in the features of the agents that are there, or wait and hold what they did last."""
     there = obs[PRESENT] if WAITING not in obs else obs[PRESENT] + obs[WAITING]
-    found: Tensor = there.to(like).index_select(-1, torch.from_numpy(team.actions.owners).to(like.device))
-    return found
+    mask: Tensor = there.to(like).index_select(-1, torch.from_numpy(team.actions.owners).to(like.device))
+    return mask
 
 
 def weights_of(batch: TransitionBatch, alike: Alike, axis: int) -> tuple[Tensor, Tensor]:
@@ -279,14 +279,14 @@ def next_actions(
 ) -> Tensor:
     """What the target policies do next [..., B, F]; `smooth` changes it before. Who waits then holds what it did last,
     and of other agents that are not there it is 0."""
-    found: dict[str, Tensor] = {}
+    by_agent: dict[str, Tensor] = {}
     actions, obs, legal = team.actions, batch.next_obs, batch.next_mask
     for group, agents in team.grouped_agents.items():
         outputs = outputs_of(engine.target(f"actors.{group}"), obs, agents, axis)
         for agent, out in zip(agents, outputs, strict=True):
-            one, own = actions.by_agent[agent], None if legal is None else legal[..., actions.masks[agent]]
-            found[agent] = one.chosen(out, own) if one.is_choice else out
-    chosen = torch.cat([found[agent] for agent in team.agent_ids], -1)
+            one, mask = actions.by_agent[agent], None if legal is None else legal[..., actions.masks[agent]]
+            by_agent[agent] = one.chosen(out, mask) if one.is_choice else out
+    chosen = torch.cat([by_agent[agent] for agent in team.agent_ids], -1)
     if smooth is not None:
         chosen = smooth(chosen)
     owners = torch.from_numpy(actions.owners).to(chosen.device)
@@ -318,25 +318,25 @@ def policy_loss(
         replaced, is_choice = [], actions.by_agent[agents[0]].is_choice
         outputs = outputs_of(engine.network(f"actors.{group}"), obs, agents, axis)
         for agent, out in zip(agents, outputs, strict=True):
-            span, own = actions.widths[agent], out
+            span, action = actions.widths[agent], out
             if is_choice:
                 mask, gumbel = None if legal is None else legal[..., actions.masks[agent]], batch.noise["gumbel"]
-                own = actions.by_agent[agent].straight_through(out, gumbel[..., span], team.temperature, mask)
-            replaced.append(torch.cat((taken[..., : span.start], own, taken[..., span.stop :]), -1))
+                action = actions.by_agent[agent].straight_through(out, gumbel[..., span], team.temperature, mask)
+            replaced.append(torch.cat((taken[..., : span.start], action, taken[..., span.stop :]), -1))
         inputs.append(critic_inputs(obs, replaced, axis))
         means = [out.square().mean(-1) for out in outputs] if is_choice else []
         sizes.append((means[0] if len(means) == 1 else torch.cat(means, axis)) if means else None)
     values = engine.through_each(critics)(inputs).squeeze(-1)
-    kept = [LOGIT_DECAY * size if size is not None else values.new_zeros(values.shape[1:]) for size in sizes]
-    return deterministic_policy_loss(values - torch.stack(kept), weight)
+    penalties = [LOGIT_DECAY * size if size is not None else values.new_zeros(values.shape[1:]) for size in sizes]
+    return deterministic_policy_loss(values - torch.stack(penalties), weight)
 
 
 def errors_of(alike: Alike, error: Tensor, axis: int) -> dict[int, Tensor]:
     """Errors [G, ..., K·B] of G groups as those of their agents, by the agents' places: [..., B] each."""
-    found: dict[int, Tensor] = {}
-    for own, of_group in zip(alike.numbers, error, strict=True):
-        found |= zip(own, of_group.chunk(len(own), axis), strict=True)
-    return found
+    by_agent: dict[int, Tensor] = {}
+    for members, of_group in zip(alike.numbers, error, strict=True):
+        by_agent |= zip(members, of_group.chunk(len(members), axis), strict=True)
+    return by_agent
 
 
 def priorities(batch: TransitionBatch, errors: Mapping[int, Tensor]) -> Tensor | None:

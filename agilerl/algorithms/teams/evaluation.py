@@ -58,15 +58,15 @@ def get_action(
             noisy = torch.from_numpy(np.asarray(logits + gumbel[:, team.actions.widths[agent]], np.float32))
             legal = team.actions.mask_of(agent, mask)
             raw[agent] = one.relaxed(noisy, 1.0, None if legal is None else torch.from_numpy(legal)).numpy()
-    found = {agent: as_defined(team, agent, each[agent], infos.get(agent)) for agent in obs}
-    return found, {agent: np.asarray(values, np.float32) for agent, values in raw.items()}
+    env_actions = {agent: as_defined(team, agent, each[agent], infos.get(agent)) for agent in obs}
+    return env_actions, {agent: np.asarray(values, np.float32) for agent, values in raw.items()}
 
 
 def greedy_by_get_action(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
     """Return greedy actions [E, A] of a team for its lanes by its `get_action`."""
     takes_infos, seen = foreign.takes(team, "get_action", "infos"), seen_by_agents(team.team, obs)
-    found = team.get_action(seen, infos_by_agent(team.team, obs, {}, mask)) if takes_infos else team.get_action(seen)
-    by_agent = found[0] if isinstance(found, tuple) else found
+    result = team.get_action(seen, infos_by_agent(team.team, obs, {}, mask)) if takes_infos else team.get_action(seen)
+    by_agent = result[0] if isinstance(result, tuple) else result
     return team.team.join_decided(by_agent)
 
 
@@ -75,14 +75,14 @@ def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndar
     defined = None if not isinstance(info, Mapping) else info.get("env_defined_actions", info.get("env_defined_action"))
     if defined is None:
         return action
-    given = by_lane(defined, action.shape[1:], np.nan)
-    if given.ndim and given.size not in (action.size, int(np.prod(action.shape[1:]))):
+    values = by_lane(defined, action.shape[1:], np.nan)
+    if values.ndim and values.size not in (action.size, int(np.prod(action.shape[1:]))):
         raise ShapeError(
-            f"{team.algo}: env_defined_actions of {agent} have shape {given.shape}; expected {action.shape}. "
+            f"{team.algo}: env_defined_actions of {agent} have shape {values.shape}; expected {action.shape}. "
             "fix: one action for each environment, None where the agent decides."
         )
-    given = np.broadcast_to(given.reshape(-1, *action.shape[1:]) if given.ndim else given, action.shape)
-    return np.where(np.isnan(given), action, given).astype(action.dtype)
+    values = np.broadcast_to(values.reshape(-1, *action.shape[1:]) if values.ndim else values, action.shape)
+    return np.where(np.isnan(values), action, values).astype(action.dtype)
 
 
 def by_lane(given: Any, shape: tuple[int, ...], default: float) -> np.ndarray:
@@ -94,8 +94,8 @@ def by_lane(given: Any, shape: tuple[int, ...], default: float) -> np.ndarray:
     return np.stack([row.reshape(shape) if row.size == np.prod(shape) else row for row in rows])
 
 
-def _is_of_objects(given: Any) -> bool:
-    return isinstance(given, np.ndarray) and given.dtype == object and given.ndim > 0
+def _is_of_objects(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
 
 
 def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -116,12 +116,14 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     lanes = next(iter(counts.values()))
     if set(counts.values()) != {lanes}:
         raise ShapeError(f"{team.algo} got observations of different lengths: {counts}. fix: one row a lane.")
-    there, said = np.zeros((lanes, team.n_agents), np.int8), present_of(obs)
+    there, declared = np.zeros((lanes, team.n_agents), np.int8), present_of(obs)
     for agent, rows in batches.items():
-        given = _rows_without_nan(rows, lanes)
-        if not given.all():
-            batches[agent] = with_nothing(team, agent, rows, given)
-        there[:, team.agent_ids.index(agent)] = given if said is None else given & np.asarray(said[agent], bool)
+        present = _rows_without_nan(rows, lanes)
+        if not present.all():
+            batches[agent] = with_nothing(team, agent, rows, present)
+        there[:, team.agent_ids.index(agent)] = (
+            present if declared is None else present & np.asarray(declared[agent], bool)
+        )
     for agent in team.agent_ids:
         if agent not in batches:
             batches[agent] = nothing(team.possible_observation_spaces[agent], lanes)
@@ -132,8 +134,8 @@ def _batched(team: Team, agent: str, seen: Any) -> Any:
     """Observations of an agent with a leading axis of lanes."""
     space = nested(team.possible_observation_spaces[agent])
 
-    def leaf(own: Any, values: Any) -> Any:
-        array, shape = values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values), own.shape or ()
+    def leaf(part: Any, values: Any) -> Any:
+        array, shape = values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values), part.shape or ()
         if array.ndim == len(shape):
             return array[None]
         # a number a row may come as a column [E, 1], as replay keeps it
@@ -144,11 +146,11 @@ def _batched(team: Team, agent: str, seen: Any) -> Any:
 
 def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
     """[E] bool: rows in which every number is one."""
-    found = np.ones(lanes, bool)
+    is_finite = np.ones(lanes, bool)
     for leaf in tree.leaves(rows):
         if leaf.dtype.kind == "f":
-            found &= ~np.isnan(leaf.reshape(lanes, -1)).any(1)
-    return found
+            is_finite &= ~np.isnan(leaf.reshape(lanes, -1)).any(1)
+    return is_finite
 
 
 def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
@@ -175,19 +177,19 @@ def masks_of(
     mask: np.ndarray | None = None
     beside = {agent: {MASKED[1]: mask_beside(team, agent, seen)} for agent, seen in (obs or {}).items()}
     for agent, info in {**_with_masks(beside), **_with_masks(infos)}.items():
-        given = info[MASKED[1]]
+        agent_mask = info[MASKED[1]]
         if agent not in team.actions.masks:
             raise ShapeError(f"{team.algo}, action masks: {unknown_name('agent', str(agent), team.agent_ids)}")
-        own, space = team.actions.masks[agent], team.possible_action_spaces[agent]
-        if not own.stop - own.start:
+        columns, space = team.actions.masks[agent], team.possible_action_spaces[agent]
+        if not columns.stop - columns.start:
             raise ShapeError(
                 f"{team.algo}: an action mask of {agent}, whose actions {space} are no choices. fix: leave it out."
             )
         reader = ActionMasks(space, f"{team.algo}, agent {agent}", ShapeError)
         # An agent that waits for its turn is observed, too, and nothing may be legal for it.
-        legal = reader.of_caller(given, lanes, is_over=np.ones(lanes, bool))
+        legal = reader.of_caller(agent_mask, lanes, is_over=np.ones(lanes, bool))
         mask = np.ones((lanes, team.actions.masks[team.agent_ids[-1]].stop), bool) if mask is None else mask
-        mask[:, own] = legal
+        mask[:, columns] = legal
     return mask
 
 
@@ -201,14 +203,14 @@ def stored_action(team: Team, agent: str, actions: Mapping[str, Any], count: int
     one = team.actions.of_agent(agent)
     if agent not in actions:
         return torch.zeros(count, one.columns, dtype=dtype, device=team.device)
-    given = torch.as_tensor(actions[agent], device=team.device).to(dtype).reshape(count, -1)
-    if one.is_choice and given.shape[1] == one.width and one.width != one.columns:
-        parts = torch.split(given, list(one.sizes), -1)
+    action = torch.as_tensor(actions[agent], device=team.device).to(dtype).reshape(count, -1)
+    if one.is_choice and action.shape[1] == one.width and one.width != one.columns:
+        parts = torch.split(action, list(one.sizes), -1)
         return torch.stack([part.argmax(-1) for part in parts], -1).to(dtype)
-    if given.shape[1] != one.columns:
+    if action.shape[1] != one.columns:
         raise ShapeError(
-            f"{team.algo}: actions of {agent} have {given.shape[1]} numbers; expected {one.columns}, or {one.width} "
+            f"{team.algo}: actions of {agent} have {action.shape[1]} numbers; expected {one.columns}, or {one.width} "
             "over its choices."
         )
     starts = torch.tensor(one.starts or (0,), dtype=dtype, device=team.device)
-    return given - starts if one.is_choice else given
+    return action - starts if one.is_choice else action

@@ -27,44 +27,44 @@ BY_STEP = (*FIELDS[:6], *EXTRA, "action_masks", "final_values")
 
 def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
     """The published experiences of one rollout as a full buffer; see `learn`."""
-    given = _named(team, experiences)
+    fields = _named(team, experiences)
     steps, lanes = np.reshape(
-        _stacked(given["rewards"], team), (len(_first(given["rewards"])), -1, team.n_agents)
+        _stacked(fields["rewards"], team), (len(_first(fields["rewards"])), -1, team.n_agents)
     ).shape[:2]
     numbers = {
-        name: _stacked(given[name], team).reshape(steps, lanes, team.n_agents)
+        name: _stacked(fields[name], team).reshape(steps, lanes, team.n_agents)
         for name in ("log_probs", "rewards", "dones", "values")
     }
-    last_done = _stacked({a: [x] for a, x in given["next_done"].items()}, team).reshape(1, lanes, team.n_agents)
+    last_done = _stacked({a: [x] for a, x in fields["next_done"].items()}, team).reshape(1, lanes, team.n_agents)
     # Who did not act may have got a reward, and may have ended: that belongs to what it did last.
     acted = ~(np.isnan(numbers["rewards"]) | np.isnan(numbers["dones"]) | np.isnan(numbers["log_probs"]))
     ended = np.nan_to_num(np.concatenate((numbers["dones"][1:], last_done))).astype(bool)
     cut = np.zeros_like(ended)
-    if given.get("truncateds") is not None:
-        if given.get("final_observations") is None:
+    if fields.get("truncateds") is not None:
+        if fields.get("final_observations") is None:
             raise ShapeError(
                 f"{team.algo}.learn: truncateds need final_observations: what was seen last before resets."
             )
-        cut = np.nan_to_num(_stacked(given["truncateds"], team)).astype(bool).reshape(ended.shape)
-    masks = given.get("action_masks") or _masks_beside(team, given["observations"])
-    hidden, (mean, deviation) = given.get("hidden_states"), team.value_scale()
+        cut = np.nan_to_num(_stacked(fields["truncateds"], team)).astype(bool).reshape(ended.shape)
+    masks = fields.get("action_masks") or _masks_beside(team, fields["observations"])
+    hidden, (mean, deviation) = fields.get("hidden_states"), team.value_scale()
     if hidden is not None and len(hidden) != steps:
         raise ShapeError(f"{team.algo}.learn got {len(hidden)} hidden_states for {steps} steps. fix: one before each.")
     final_values = None
-    if given.get("final_values") is not None:
-        final_values = (_stacked(given["final_values"], team).reshape(cut.shape) - mean) / deviation
+    if fields.get("final_values") is not None:
+        final_values = (_stacked(fields["final_values"], team).reshape(cut.shape) - mean) / deviation
     buffer: RolloutStore = team.make_buffer(
         steps, lanes, 0 if masks is None else list(team.actions.masks.values())[-1].stop
     )
     for t in range(steps):
         legal = None
         if masks is not None:
-            infos = {agent: {"action_mask": own[t]} for agent, own in masks.items()}
+            infos = {agent: {"action_mask": agent_masks[t]} for agent, agent_masks in masks.items()}
             legal = team_playing.masks_of(team, infos, lanes)
-        finals = None if not cut.any() else _seen(team, given["final_observations"], t, lanes, np.ones(acted[t].shape))
-        action = [_action_columns(team, agent, given["actions"], t, lanes) for agent in team.agent_ids]
+        finals = None if not cut.any() else _seen(team, fields["final_observations"], t, lanes, np.ones(acted[t].shape))
+        action = [_action_columns(team, agent, fields["actions"], t, lanes) for agent in team.agent_ids]
         buffer.add(
-            _seen(team, given["observations"], t, lanes, acted[t]),
+            _seen(team, fields["observations"], t, lanes, acted[t]),
             np.concatenate(action, -1),
             np.nan_to_num(numbers["rewards"][t]),
             ended[t] & ~cut[t],
@@ -77,48 +77,50 @@ def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
             valid=acted[t],
             legal=legal,
         )
-    there = np.stack([np.full(lanes, agent in given["next_obs"]) for agent in team.agent_ids], -1)
+    there = np.stack([np.full(lanes, agent in fields["next_obs"]) for agent in team.agent_ids], -1)
     there &= ~np.isnan(last_done[0])
-    buffer.last_obs = _seen(team, {a: [x] for a, x in given["next_obs"].items()}, 0, lanes, there)
-    if given.get("last_values") is not None:
-        last_values = _stacked({a: [x] for a, x in given["last_values"].items()}, team).reshape(lanes, team.n_agents)
+    buffer.last_obs = _seen(team, {a: [x] for a, x in fields["next_obs"].items()}, 0, lanes, there)
+    if fields.get("last_values") is not None:
+        last_values = _stacked({a: [x] for a, x in fields["last_values"].items()}, team).reshape(lanes, team.n_agents)
         buffer.last_value = np.nan_to_num((last_values - mean) / deviation)
     return buffer
 
 
 def _masks_beside(team: TeamPPO, observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
     """Masks [T] of agents whose observations carry one beside them; None where nobody's do."""
-    each = {agent: [team_playing.mask_beside(team, agent, seen) for seen in own] for agent, own in observations.items()}
+    each = {
+        agent: [team_playing.mask_beside(team, agent, seen) for seen in steps] for agent, steps in observations.items()
+    }
     return {agent: masks for agent, masks in each.items() if any(mask is not None for mask in masks)} or None
 
 
 def _named(team: TeamPPO, experiences: Any) -> dict[str, Any]:
     if isinstance(experiences, Mapping):
-        found = dict(experiences)
+        fields = dict(experiences)
     elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
-        found = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
+        fields = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
         if isinstance(experiences, RolloutExperiences):
-            found |= experiences.more
+            fields |= experiences.more
     else:
         raise ShapeError(
             f"{team.algo}.learn got a {type(experiences).__name__}; expected a tuple of {len(FIELDS)}: "
             f"{', '.join(FIELDS)}, each by agent."
         )
-    found = {name: by_name(value) for name, value in found.items()}
-    missing = [name for name in FIELDS if found.get(name) is None]
+    fields = {name: by_name(value) for name, value in fields.items()}
+    missing = [name for name in FIELDS if fields.get(name) is None]
     if missing:
         raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}.")
-    lengths = {f"{name} of {a}": len(x) for name in BY_STEP if found.get(name) for a, x in found[name].items()}
+    lengths = {f"{name} of {a}": len(x) for name in BY_STEP if fields.get(name) for a, x in fields[name].items()}
     if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
         raise ShapeError(
             f"{team.algo}.learn got lists of different lengths, or empty ones: {lengths}. fix: one of each in every "
             "vector step."
         )
     shown = (*team.agent_ids, STATE)  # the state is no agent's
-    unknown = [a for name in BY_STEP if found.get(name) for a in found[name] if a not in shown]
+    unknown = [a for name in BY_STEP if fields.get(name) for a in fields[name] if a not in shown]
     if unknown:
         raise ShapeError(f"{team.algo}.learn: {unknown_name('agent', str(unknown[0]), team.agent_ids)}")
-    return found
+    return fields
 
 
 def _first(by_agent: Mapping[str, Any]) -> Any:
@@ -131,14 +133,16 @@ def _array(x: Any) -> np.ndarray:
 
 def _stacked(by_agent: Mapping[str, Any], team: TeamPPO) -> np.ndarray:
     """Numbers [T, E, M]; NaN for an agent that is left out."""
-    each = {a: np.stack([np.asarray(_array(x), np.float64).reshape(-1) for x in own]) for a, own in by_agent.items()}
+    each = {
+        a: np.stack([np.asarray(_array(x), np.float64).reshape(-1) for x in steps]) for a, steps in by_agent.items()
+    }
     absent = np.full(_first(each).shape, np.nan)
     return np.stack([each.get(agent, absent) for agent in team.agent_ids], -1)
 
 
 def _seen(team: TeamPPO, by_agent: Mapping[str, Any], t: int, lanes: int, there: np.ndarray) -> dict[str, Any]:
     """A team's observation [E, ...] of one step, with what stands for an absent agent where one was not there."""
-    seen, count = team.observed({agent: own[t] for agent, own in by_agent.items()})
+    seen, count = team.observed({agent: steps[t] for agent, steps in by_agent.items()})
     if count != lanes:
         raise ShapeError(f"{team.algo}.learn got {count} observations in a step of {lanes} lanes.")
     rows = {}
@@ -151,6 +155,6 @@ def _seen(team: TeamPPO, by_agent: Mapping[str, Any], t: int, lanes: int, there:
 
 
 def _action_columns(team: TeamPPO, agent: str, actions: Mapping[str, Any], t: int, lanes: int) -> np.ndarray:
-    own = {agent: actions[agent][t]} if agent in actions else {}
-    found = team_playing.stored_action(team, agent, own, lanes, torch.float32)
-    return found.nan_to_num().cpu().numpy()
+    step_action = {agent: actions[agent][t]} if agent in actions else {}
+    action = team_playing.stored_action(team, agent, step_action, lanes, torch.float32)
+    return action.nan_to_num().cpu().numpy()

@@ -67,10 +67,10 @@ def own_state(team: Team) -> dict[str, Any]:
 def blank(cls: Any, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Any:
     """A team of the spaces and arguments that a state holds; RunError where it does not hold the spaces."""
     spaces = {
-        name: {agent: None if space is None else space_from_json(space) for agent, space in found.items()}
-        for name, found in state["spaces"].items()
+        name: {agent: None if space is None else space_from_json(space) for agent, space in by_agent.items()}
+        for name, by_agent in state["spaces"].items()
     }
-    unknown = [agent for found in spaces.values() for agent, space in found.items() if space is None]
+    unknown = [agent for by_agent in spaces.values() for agent, space in by_agent.items() if space is None]
     if unknown:
         raise RunError(f"the file does not hold the spaces of {unknown[0]}. fix: make the team, load_checkpoint.")
     rest = copies.blank_arguments(
@@ -84,9 +84,9 @@ def from_policy(
 ) -> Any:
     """The team behind saved policies: what `policy_spec` and `policy_state` gave; critics start anew."""
     networks, groups = {}, spec["groups"]
-    for group, own in spec["networks"].items():
-        check_sizes({"policy": {"spec": own, "weights": state}}, "the policy")
-        networks[group] = cls.policy_from_spec(own, device)
+    for group, network_spec in spec["networks"].items():
+        check_sizes({"policy": {"spec": network_spec, "weights": state}}, "the policy")
+        networks[group] = cls.policy_from_spec(network_spec, device)
         networks[group].load_state_dict(weights_of(group, spec["networks"], state))
     member = {agent: networks[group] for group, agents in groups.items() for agent in agents}
     accepted = constructor_arguments(cls)

@@ -27,10 +27,10 @@ def keep_ids(method: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(by_agent, Mapping) or all(isinstance(agent, str) for agent in by_agent):
             return method(team, by_agent, *args, **kwargs)
         ids = {str(agent): agent for agent in by_agent}
-        found = method(
+        result = method(
             team, by_name(by_agent), *map(by_name, args), **{key: by_name(value) for key, value in kwargs.items()}
         )
-        return tuple(_with_ids(part, ids) for part in found) if isinstance(found, tuple) else _with_ids(found, ids)
+        return tuple(_with_ids(part, ids) for part in result) if isinstance(result, tuple) else _with_ids(result, ids)
 
     return call
 
@@ -120,38 +120,38 @@ def spaces_by_agent(
     algo: str, observation_spaces: Any, action_spaces: Any, agent_ids: Sequence[str] | None
 ) -> tuple[dict[str, gym.Space[Any]], dict[str, gym.Space[Any]], list[str]]:
     """(observation spaces, action spaces) by agent, and the agents in their order."""
-    given = {"observation": observation_spaces, "action": action_spaces}
-    for what, found in given.items():
-        if isinstance(found, gym.spaces.Dict) and not is_masked(found):
-            given[what] = dict(found.spaces)
-        elif not isinstance(found, Mapping | list | tuple):
+    by_kind = {"observation": observation_spaces, "action": action_spaces}
+    for what, spaces in by_kind.items():
+        if isinstance(spaces, gym.spaces.Dict) and not is_masked(spaces):
+            by_kind[what] = dict(spaces.spaces)
+        elif not isinstance(spaces, Mapping | list | tuple):
             raise TypeError(
-                f"{what.capitalize()} spaces must be a list or dictionary; got {type(found).__name__}. fix: "
+                f"{what.capitalize()} spaces must be a list or dictionary; got {type(spaces).__name__}. fix: "
                 f"{{agent: env.{what}_space(agent) for agent in env.possible_agents}}."
             )
-    for what, found in given.items():
-        if isinstance(found, Mapping):  # agents may be integers or tuples; networks and files know them by text
-            given[what] = {str(agent): space for agent, space in found.items()}
+    for what, spaces in by_kind.items():
+        if isinstance(spaces, Mapping):  # agents may be integers or tuples; networks and files know them by text
+            by_kind[what] = {str(agent): space for agent, space in spaces.items()}
     ids = None if agent_ids is None else [str(agent) for agent in agent_ids]
     if ids is None:
-        keyed = next((found for found in given.values() if isinstance(found, Mapping)), None)
+        keyed = next((spaces for spaces in by_kind.values() if isinstance(spaces, Mapping)), None)
         if keyed is None:
             raise AlgorithmError(f"{algo}: lists of spaces need the agents' names. fix: agent_ids=env.possible_agents.")
         ids = [str(agent) for agent in keyed]
     by_agent = []
-    for what, found in given.items():
-        if isinstance(found, Mapping):
-            missing = [agent for agent in ids if agent not in found]
-            if missing or len(found) != len(ids):
+    for what, spaces in by_kind.items():
+        if isinstance(spaces, Mapping):
+            missing = [agent for agent in ids if agent not in spaces]
+            if missing or len(spaces) != len(ids):
                 raise AlgorithmError(
-                    f"{algo}: {what} spaces are of {sorted(found)}; the agents are {ids}. "
+                    f"{algo}: {what} spaces are of {sorted(spaces)}; the agents are {ids}. "
                     f"fix: {{agent: env.{what}_space(agent) for agent in agent_ids}}."
                 )
-            by_agent.append({agent: found[agent] for agent in ids})
+            by_agent.append({agent: spaces[agent] for agent in ids})
         else:
-            if len(found) != len(ids):
-                raise AlgorithmError(f"{algo}: {len(found)} {what} spaces for {len(ids)} agents. fix: one for each.")
-            by_agent.append(dict(zip(ids, found, strict=True)))
+            if len(spaces) != len(ids):
+                raise AlgorithmError(f"{algo}: {len(spaces)} {what} spaces for {len(ids)} agents. fix: one for each.")
+            by_agent.append(dict(zip(ids, spaces, strict=True)))
     # a mask beside an observation says what is legal; networks read the observation
     shown = {agent: beside_mask(space) for agent, space in by_agent[0].items()}
     return shown, by_agent[1], ids

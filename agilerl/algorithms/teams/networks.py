@@ -43,7 +43,7 @@ def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, Evolva
             for a team that never keeps hidden states.
         TypeError: something else, or a network that evolution cannot carry.
     """
-    groups, found = team.grouped_agents, dict[str, EvolvableNetwork]()
+    groups, networks = team.grouped_agents, dict[str, EvolvableNetwork]()
     if isinstance(given, list | tuple):
         if len(given) != len(groups):
             raise ConfigError(
@@ -59,7 +59,7 @@ def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, Evolva
         group = group_of(str(name)) if name in team.agent_ids else str(name)
         if group not in groups:
             raise ConfigError(f"{team.algo}, {argument}: {unknown_name('group', str(name), groups)}")
-        if found.get(group, network) is not network:
+        if networks.get(group, network) is not network:
             raise ConfigError(
                 f"{team.algo}: {argument} has two networks for the group {group!r}, whose agents share one. "
                 f"fix: {{{group!r}: network}}."
@@ -70,8 +70,8 @@ def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, Evolva
                 f"{type(network).__name__}. fix: a network of agilerl.networks."
             )
         check_memory(team, network.recurrent and not takes_argument(type(team), "recurrent"), argument)
-        found[group] = network
-    return found
+        networks[group] = network
+    return networks
 
 
 def by_group(kind: str) -> Any:
@@ -81,13 +81,13 @@ def by_group(kind: str) -> Any:
     replaces another one begins with fresh moments of its optimiser.
     """
 
-    def assign(team: Team, given: Any) -> None:
-        found = given if kind.endswith("optimizers") else networks_by_group(team, kind, given)
-        found = {team.get_group_id(name): part for name, part in found.items()}
-        missing = [group for group in team.grouped_agents if group not in found]
+    def assign(team: Team, value: Any) -> None:
+        parts = value if kind.endswith("optimizers") else networks_by_group(team, kind, value)
+        parts = {team.get_group_id(name): part for name, part in parts.items()}
+        missing = [group for group in team.grouped_agents if group not in parts]
         if missing:
             raise ConfigError(f"{team.algo}: {kind} has nothing for the group {missing[0]!r}. fix: one for each group.")
-        for group, part in found.items():
+        for group, part in parts.items():
             setattr(team, f"{kind}.{group}", part)
 
     return property(lambda team: Named(team, kind), assign)
@@ -165,20 +165,22 @@ def row_input(team: Team) -> Callable[[Any], Any]:
     order, read_joint, device = _side_by_side(joint, plain), joint.row_input, team.device
 
     def prepare(obs: Any) -> dict[str, Any]:
-        seen, own, together = obs[AGENTS], {}, order is not None
-        for agent, known in plain.items():
+        seen, inputs, together = obs[AGENTS], {}, order is not None
+        for agent, policy in plain.items():
             rows = seen[agent]
-            if known is not None and isinstance(rows, np.ndarray | Tensor) and rows.shape[-1:] == (known.width,):
+            if policy is not None and isinstance(rows, np.ndarray | Tensor) and rows.shape[-1:] == (policy.width,):
                 is_real = rows.is_floating_point() if isinstance(rows, Tensor) else rows.dtype.kind == "f"
-                if is_real and rows.ndim > 1 and "obs_mean" not in known.network._buffers:
-                    own[agent] = torch.as_tensor(rows, device=known.device).to(known.dtype)
+                if is_real and rows.ndim > 1 and "obs_mean" not in policy.network._buffers:
+                    inputs[agent] = torch.as_tensor(rows, device=policy.device).to(policy.dtype)
                     continue
-            own[agent], together = networks[agent].row_input(rows), False
-        joined = torch.cat([own[agent] for agent in order], -1) if together and order else read_joint(seen)
-        found = {AGENTS: own, JOINT: joined, PRESENT: torch.as_tensor(obs[PRESENT], device=device)}
+            inputs[agent], together = networks[agent].row_input(rows), False
+        joined = torch.cat([inputs[agent] for agent in order], -1) if together and order else read_joint(seen)
+        prepared = {AGENTS: inputs, JOINT: joined, PRESENT: torch.as_tensor(obs[PRESENT], device=device)}
         if WAITING not in obs or not obs[WAITING].any():  # most teams never wait, and need not pay for it
-            return found
-        return found | {key: torch.as_tensor(obs[key], device=device) for key in (WAITING, LAST_ACTION) if key in obs}
+            return prepared
+        return prepared | {
+            key: torch.as_tensor(obs[key], device=device) for key in (WAITING, LAST_ACTION) if key in obs
+        }
 
     return prepare
 
@@ -190,11 +192,11 @@ def policy_program(team: Team, network: Callable[[str], Any], axis: int = 2) -> 
     runs = {group: network(f"actors.{group}") for group in team.grouped_agents}
 
     def program(obs: Any) -> Tensor:
-        found: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         for group, agents in team.grouped_agents.items():
             parts = [obs[AGENTS][agent] for agent in agents]
             joined = parts[0] if len(parts) == 1 else tree.concatenate(parts, axis - 1)
-            found |= zip(agents, runs[group](joined).chunk(len(agents), axis - 1), strict=True)
-        return torch.cat([found[agent] for agent in team.agent_ids], -1)
+            outputs |= zip(agents, runs[group](joined).chunk(len(agents), axis - 1), strict=True)
+        return torch.cat([outputs[agent] for agent in team.agent_ids], -1)
 
     return program

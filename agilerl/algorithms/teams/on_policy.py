@@ -153,7 +153,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def groups_of_agents(self) -> list[list[int]]:
         """Numbers of the agents of each group."""
-        return [[self.agent_ids.index(agent) for agent in own] for own in self.grouped_agents.values()]
+        return [[self.agent_ids.index(agent) for agent in members] for members in self.grouped_agents.values()]
 
     @property
     def row_input(self) -> Callable[[Any], Any]:
@@ -187,8 +187,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """Random legal actions to store [*shape, A]: uniform choices, and Box components uniform in their bounds."""
         each = []
         for agent, kind in zip(self.agent_ids, self.policies.kinds, strict=True):
-            own = self.actions.mask_of(agent, mask)
-            each.append(uniform_action(kind, self.possible_action_spaces[agent], rng, shape, own))
+            legal = self.actions.mask_of(agent, mask)
+            each.append(uniform_action(kind, self.possible_action_spaces[agent], rng, shape, legal))
         return np.concatenate(each, -1)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
@@ -198,8 +198,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     def environment_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         """Actions by agent, as `get_action` gave them while training, as the environment takes them; Dict and Tuple
         actions nested as the space is."""
-        found: dict[str, Any] = acting.environment_actions(self, actions)
-        return found
+        converted: dict[str, Any] = acting.environment_actions(self, actions)
+        return converted
 
     def observed(self, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """(observations of a team, number of lanes) from observations by agent; see `teams.evaluation.observed`."""
@@ -271,11 +271,11 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """The rows [..., K·B] of a group's K agents, and what its policy and its value read: `obs` is (the one, the
         inputs of the other). The weight of a row is 1 where its agent decided, else 0."""
         agents, axis, policies = self.grouped_agents[group], batch.weight.dim() - 1, self.policies
-        own = [self.agent_ids.index(agent) for agent in agents]
+        members = [self.agent_ids.index(agent) for agent in agents]
         is_row = (batch.weight > 0).unsqueeze(-1).expand(batch.log_prob.shape)
-        counts = rows_of(is_row if batch.acted is None else is_row & batch.acted, own, axis).to(batch.weight.dtype)
+        counts = rows_of(is_row if batch.acted is None else is_row & batch.acted, members, axis).to(batch.weight.dtype)
         log_prob, value, advantage, returns = (
-            rows_of(x, own, axis) for x in (batch.log_prob, batch.value, batch.advantage, batch.returns)
+            rows_of(x, members, axis) for x in (batch.log_prob, batch.value, batch.advantage, batch.returns)
         )
         legal, noise = batch.legal, batch.noise
         if legal is not None:
@@ -305,17 +305,17 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
         batches = group_batches(self, batch, engine.ranks)
         for group, agents in self.grouped_agents.items():
-            own = batches[group]
-            seen, critic_inputs = own.obs
-            raw = _output(engine.network(f"actors.{group}")(seen, *hidden_of("actors", own.hidden)))
-            value = _output(engine.network(f"critics.{group}")(*critic_inputs, *hidden_of("critics", own.hidden)))
+            rows = batches[group]
+            seen, critic_inputs = rows.obs
+            raw = _output(engine.network(f"actors.{group}")(seen, *hidden_of("actors", rows.hidden)))
+            value = _output(engine.network(f"critics.{group}")(*critic_inputs, *hidden_of("critics", rows.hidden)))
             with torch.no_grad():
                 clip = hp["clip_coef"] if self.clip_value_loss else None
-                value_loss, of_value = clipped_value_loss(value[..., -1], own.value, own.returns, clip, own.weight)
+                value_loss, of_value = clipped_value_loss(value[..., -1], rows.value, rows.returns, clip, rows.weight)
                 of_value = (hp["vf_coef"] * of_value).unsqueeze(-1)
             kind = self.policies.kind(agents[0])
-            actor_loss, entropy, kl, of_raw = policy_gradient(kind, raw.detach(), own.action, own, hp)
-            engine.descend_all(f"optimizers.{group}", [raw, value], [of_raw, of_value], hp["max_grad_norm"], own.live)
+            actor_loss, entropy, kl, of_raw = policy_gradient(kind, raw.detach(), rows.action, rows, hp)
+            engine.descend_all(f"optimizers.{group}", [raw, value], [of_raw, of_value], hp["max_grad_norm"], rows.live)
             losses.append(actor_loss + flat["vf_coef"] * value_loss - flat["ent_coef"] * entropy)
             policy_losses.append(actor_loss)
             divergences.append(kl)
@@ -326,12 +326,12 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """V [..., B, M] of prepared observations for every agent, as networks give it, as constants; a memory is
         empty."""
         axis = obs[PRESENT].dim() - 2
-        found: dict[str, Tensor] = {}
+        by_agent: dict[str, Tensor] = {}
         with torch.no_grad():
             for group, agents in self.grouped_agents.items():
                 values = engine.frozen(f"critics.{group}")(*self.value_inputs(obs, group, axis)).squeeze(-1)
-                found |= dict(zip(agents, values.chunk(len(agents), axis), strict=True))
-        return torch.stack([found[agent] for agent in self.agent_ids], -1)
+                by_agent |= dict(zip(agents, values.chunk(len(agents), axis), strict=True))
+        return torch.stack([by_agent[agent] for agent in self.agent_ids], -1)
 
     def update_hyperparameters(self) -> dict[str, float]:
         entropy = scheduled(self.ent_coef, self.ent_schedule, self.progress)
@@ -343,7 +343,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
         """Standard normal numbers [rows, C] for squashed policies, whose entropy is estimated by new actions."""
-        width = max(own.stop for own in self.policies.entropy_noise.values())
+        width = max(columns.stop for columns in self.policies.entropy_noise.values())
         return rng.standard_normal((rows, width)) if width else None
 
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
@@ -403,19 +403,19 @@ def group_batches(team: TeamPPO, batch: RolloutBatch | TeamSequences, ranks: Ran
     else:
         rows = {group: team.group_rows(batch, group) for group in team.grouped_agents}
         all_decided = batch.acted is None and ranks.size == 1
-    totals = ranks.mean(torch.stack([own.weight.sum(-1, keepdim=True) for own in rows.values()]))
+    totals = ranks.mean(torch.stack([group_batch.weight.sum(-1, keepdim=True) for group_batch in rows.values()]))
     batches = {}
-    for (group, own), total in zip(rows.items(), totals, strict=True):
+    for (group, group_batch), total in zip(rows.items(), totals, strict=True):
         live = batch.live
         if not all_decided:
             has_rows = (total > 0).flatten().tolist()
             live = tuple(a and b for a, b in zip(live or (True,) * len(has_rows), has_rows, strict=True))
         # A single decision of all ranks is 1 / ranks of one on average.
-        batches[group] = replace(own, weight=own.weight / total.clamp(min=1 / ranks.size), live=live)
+        batches[group] = replace(group_batch, weight=group_batch.weight / total.clamp(min=1 / ranks.size), live=live)
     return batches
 
 
-def _output(found: Any) -> Tensor:
+def _output(result: Any) -> Tensor:
     """What a network gives, without the hidden state beside it."""
-    output: Tensor = found[0] if isinstance(found, tuple) else found
+    output: Tensor = result[0] if isinstance(result, tuple) else result
     return output

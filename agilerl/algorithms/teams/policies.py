@@ -60,11 +60,11 @@ class TeamPolicies:
 
     def sample(self, outputs: Tensor, numbers: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
         """(actions to store [..., A], their log probabilities [..., M]) of outputs [..., F]."""
-        given = torch.from_numpy(numbers).to(outputs)
+        random_numbers = torch.from_numpy(numbers).to(outputs)
         stored, log_probs = [], []
         for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
             raw, legal = outputs[..., self.outputs[agent]], self.legal(agent, mask, outputs)
-            drawn = given[..., self.numbers[agent]]
+            drawn = random_numbers[..., self.numbers[agent]]
             action = kind.sample(raw, drawn if kind.numbers_shape else drawn[..., 0], legal)
             log_probs.append(kind.log_prob(raw, action, legal))
             stored.append(self._row(kind, action, outputs))
@@ -76,22 +76,22 @@ class TeamPolicies:
         for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
             action = kind.mode(outputs[..., self.outputs[agent]], self.legal(agent, mask, outputs))
             stored.append(self._row(kind, action, outputs))
-        found: np.ndarray = torch.cat(stored, -1).cpu().numpy()
-        return found
+        actions: np.ndarray = torch.cat(stored, -1).cpu().numpy()
+        return actions
 
     def evaluate_actions(self, outputs: Tensor, stored: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
         """(log probabilities of stored actions, entropies), [..., M] each; of squashed ones −log π for the latter."""
-        given, log_probs, entropies = torch.from_numpy(stored).to(outputs), [], []
+        actions, log_probs, entropies = torch.from_numpy(stored).to(outputs), [], []
         for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
             raw, legal = outputs[..., self.outputs[agent]], self.legal(agent, mask, outputs)
-            log_probs.append(kind.log_prob(raw, self.action(agent, given), legal))
+            log_probs.append(kind.log_prob(raw, self.action(agent, actions), legal))
             entropies.append(-log_probs[-1] if kind.kind == "squashed" else kind.entropy(raw, legal))
         return torch.stack(log_probs, -1).cpu().numpy(), torch.stack(entropies, -1).cpu().numpy()
 
     def legal(self, agent: str, mask: Mask, like: Tensor) -> Tensor | None:
         """The agent's legal choices among those of a team's mask [..., W]."""
-        own = self.actions.mask_of(agent, mask)
-        return None if own is None else torch.as_tensor(np.array(own), device=like.device).bool()
+        agent_mask = self.actions.mask_of(agent, mask)
+        return None if agent_mask is None else torch.as_tensor(np.array(agent_mask), device=like.device).bool()
 
     @staticmethod
     def _row(kind: ActionDistribution, action: Tensor, like: Tensor) -> Tensor:
@@ -101,8 +101,8 @@ class TeamPolicies:
         """Stored actions [..., A] as `Team.split` reads them: choices from their lowest value, components in bounds."""
         out = np.array(stored, np.float32)
         for agent, one, kind in zip(self.actions.agents, self.actions.each, self.kinds, strict=True):
-            own = self.actions.columns[agent]
-            out[..., own] = in_bounds(one, kind, stored[..., own])
+            columns = self.actions.columns[agent]
+            out[..., columns] = in_bounds(one, kind, stored[..., columns])
         return out
 
 

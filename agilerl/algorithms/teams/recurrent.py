@@ -77,13 +77,13 @@ def of_group(team: TeamPPO, group: str, hidden: Mapping[str, Tensor], axis: int 
 
 def forget(team: TeamPPO, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
     """The hidden states after a step in which the episodes of agents `over` [..., E, M] ended: theirs begin anew."""
-    found: HiddenStates = {}
+    states: HiddenStates = {}
     for k, agent in enumerate(team.agent_ids):
         rows = over[..., k].unsqueeze(-2).unsqueeze(-1)
         for kind, part, _ in _parts(team, team.get_group_id(agent)):
             key = _key(agent, kind, part)
-            found[key] = hidden[key].masked_fill(rows.to(hidden[key].device), 0)
-    return found
+            states[key] = hidden[key].masked_fill(rows.to(hidden[key].device), 0)
+    return states
 
 
 def recur(
@@ -93,23 +93,23 @@ def recur(
     hidden states). Who is not there remembers what it did."""
     obs = tree.map_leaves(lambda x: torch.as_tensor(x, device=team.device), obs)
     present, axis = obs[PRESENT].bool(), obs[PRESENT].dim() - 2
-    found: dict[str, dict[str, Tensor]] = {kind: {} for kind in NETWORKS}
+    by_kind: dict[str, dict[str, Tensor]] = {kind: {} for kind in NETWORKS}
     after: HiddenStates = {}
     with torch.no_grad():
         for group, agents in team.grouped_agents.items():
             joined = team.hidden_of_group(group, hidden)
             inputs = {"actors": (own_rows(obs, agents, axis),), "critics": team.value_inputs(obs, group, axis)}
             for kind in NETWORKS:
-                own = {k.partition("_")[2]: x for k, x in joined.items() if k.startswith(f"{kind}_")}
+                kind_hidden = {k.partition("_")[2]: x for k, x in joined.items() if k.startswith(f"{kind}_")}
                 run: Any = engine.frozen(f"{kind}.{group}")
-                output, state = run(*inputs[kind], own) if own else (run(*inputs[kind]), {})
-                found[kind] |= dict(zip(agents, output.chunk(len(agents), axis), strict=True))
+                output, state = run(*inputs[kind], kind_hidden) if kind_hidden else (run(*inputs[kind]), {})
+                by_kind[kind] |= dict(zip(agents, output.chunk(len(agents), axis), strict=True))
                 for part, rows in state.items():
                     for agent, new in zip(agents, rows.chunk(len(agents), -2), strict=True):
                         key, there = _key(agent, kind, part), present[..., team.agent_ids.index(agent)]
                         after[key] = torch.where(there.unsqueeze(-2).unsqueeze(-1), new, hidden[key])
-    outputs = torch.cat([found["actors"][agent] for agent in team.agent_ids], -1)
-    return outputs, torch.cat([found["critics"][agent] for agent in team.agent_ids], -1), after
+    outputs = torch.cat([by_kind["actors"][agent] for agent in team.agent_ids], -1)
+    return outputs, torch.cat([by_kind["critics"][agent] for agent in team.agent_ids], -1), after
 
 
 # --- episodes that a team plays by itself -----------------------------------------------------------------------------

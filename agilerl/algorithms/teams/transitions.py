@@ -40,9 +40,9 @@ class TeamExperiences(tuple[Any, ...]):
     more: dict[str, Any]
 
     def __new__(cls, entries: Iterable[Any], more: Mapping[str, Any] | None = None) -> Self:
-        made = super().__new__(cls, entries)
-        made.more = dict(more or {})
-        return made
+        instance = super().__new__(cls, entries)
+        instance.more = dict(more or {})
+        return instance
 
 
 def learn(team: Team, experiences: Any) -> dict[str, tuple[float | None, float]]:
@@ -70,13 +70,13 @@ def make_batch(team: Team, experiences: Any) -> TransitionBatch:
     An agent was not there where it has no row, where its row has a NaN, or where the observations say so
     (`TeamObservations`, as vectors and memories of teams give them).
     """
-    given, more = _fields(team, experiences)
+    fields, more = _fields(team, experiences)
     dtype = next(iter(team.policy_module().parameters())).dtype
-    (obs, count), (next_obs, _) = observed(team, given["states"]), observed(team, given["next_states"])
-    reward, done = (_columns(team, given[name], count, dtype) for name in ("rewards", "dones"))
+    (obs, count), (next_obs, _) = observed(team, fields["states"]), observed(team, fields["next_states"])
+    reward, done = (_columns(team, fields[name], count, dtype) for name in ("rewards", "dones"))
     absent = reward.isnan() | done.isnan()
     obs[PRESENT] = obs[PRESENT] * ~absent.cpu()
-    action = torch.cat([stored_action(team, agent, given["actions"], count, dtype) for agent in team.agent_ids], -1)
+    action = torch.cat([stored_action(team, agent, fields["actions"], count, dtype) for agent in team.agent_ids], -1)
     drawn = team.draw_noise(team._exploration, (1, count))
     as_tensors = [tree.map_leaves(lambda x: torch.as_tensor(x, device=team.device), part) for part in (obs, next_obs)]
     weight = torch.full((count,), 1 / count, dtype=dtype, device=team.device)
@@ -86,7 +86,7 @@ def make_batch(team: Team, experiences: Any) -> TransitionBatch:
     if "discount" in more:
         extra["discount"] = torch.as_tensor(more["discount"], device=team.device).to(dtype)
     for name, field in (("obs_mask", "states"), ("next_mask", "next_states")):
-        legal = more[name] if name in more else masks_of(team, {}, count, given[field])
+        legal = more[name] if name in more else masks_of(team, {}, count, fields[field])
         if legal is not None:
             extra[name] = torch.as_tensor(legal, device=team.device).bool()
     return TransitionBatch(
@@ -119,10 +119,10 @@ def _changed(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
     """A field of experiences; of a rollout observations are lists over time by agent."""
     if value is None or name not in OBSERVED:
         return value
-    if not any(isinstance(own, list) for own in value.values()):
+    if not any(isinstance(entries, list) for entries in value.values()):
         return change(value)
     steps = len(next(iter(value.values())))
-    each = [change({agent: own[t] for agent, own in value.items()}) for t in range(steps)]
+    each = [change({agent: entries[t] for agent, entries in value.items()}) for t in range(steps)]
     return {agent: [step[agent] for step in each] for agent in value}
 
 
@@ -131,24 +131,26 @@ def _fields(team: Team, experiences: Any) -> tuple[dict[str, Any], dict[str, Any
     if hasattr(experiences, "to_dict"):  # a TensorDict
         experiences = experiences.to_dict()
     if isinstance(experiences, Mapping):
-        given = {ROLES.get(str(name), str(name)): value for name, value in experiences.items()}
-        for name, said in (("states", "obs_present"), ("next_states", "next_obs_present")):
-            if said in given and name in given:
-                there = {agent: torch.as_tensor(own).cpu().reshape(-1) for agent, own in given[said].items()}
-                given[name] = TeamObservations(given[name], there)  # type: ignore[arg-type]  # tensors will do
+        fields = {ROLES.get(str(name), str(name)): value for name, value in experiences.items()}
+        for name, presence_name in (("states", "obs_present"), ("next_states", "next_obs_present")):
+            if presence_name in fields and name in fields:
+                there = {
+                    agent: torch.as_tensor(mask).cpu().reshape(-1) for agent, mask in fields[presence_name].items()
+                }
+                fields[name] = TeamObservations(fields[name], there)  # type: ignore[arg-type]  # tensors will do
     else:
         more = experiences.more if isinstance(experiences, TeamExperiences) else {}
-        given = {**dict(zip(FIELDS, experiences, strict=False)), **more}
-    missing = [name for name in FIELDS if name not in given]
+        fields = {**dict(zip(FIELDS, experiences, strict=False)), **more}
+    missing = [name for name in FIELDS if name not in fields]
     if missing:
-        raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}; it has {sorted(given)}.")
-    return given, given
+        raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}; it has {sorted(fields)}.")
+    return fields, fields
 
 
 def _columns(team: Team, values: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
     """[B, M] of numbers by agent; NaN for an agent that is left out."""
-    found = torch.full((count, team.n_agents), torch.nan, dtype=dtype, device=team.device)
+    columns = torch.full((count, team.n_agents), torch.nan, dtype=dtype, device=team.device)
     for k, agent in enumerate(team.agent_ids):
         if agent in values:
-            found[:, k] = torch.as_tensor(values[agent], device=team.device).to(dtype).reshape(count)
-    return found
+            columns[:, k] = torch.as_tensor(values[agent], device=team.device).to(dtype).reshape(count)
+    return columns
