@@ -173,29 +173,29 @@ class LLMAlgorithm(EvolvableAlgorithm):
         """Yield the optimiser steps of one pass over texts."""
         raise NotImplementedError(f"{type(self).__name__} must implement arrange(engine, texts, rewards, rngs)")
 
-    def _policy(self, given: Any, name: Any, tokenizer: Any, config: Any) -> AdapterNetwork:
-        if (given is None) == (name is None):
+    def _policy(self, model: Any, name: Any, tokenizer: Any, config: Any) -> AdapterNetwork:
+        if (model is None) == (name is None):
             raise AlgorithmError(
                 f"{self.algo} stands on one base model: actor_network= (a model) or model_name= (a folder or hub id); "
-                f"got {'neither' if given is None else 'both'}. fix: model_name='path/to/model'."
+                f"got {'neither' if model is None else 'both'}. fix: model_name='path/to/model'."
             )
-        if isinstance(given, AdapterNetwork):
-            return given
+        if isinstance(model, AdapterNetwork):
+            return model
         if name is not None:
             base = load_base(name, device=self.device)
-        elif isinstance(given, BaseModel):
-            base = given
-        elif isinstance(given, nn.Module) and hasattr(given, "get_output_embeddings"):
-            if hasattr(given, "peft_config"):
+        elif isinstance(model, BaseModel):
+            base = model
+        elif isinstance(model, nn.Module) and hasattr(model, "get_output_embeddings"):
+            if hasattr(model, "peft_config"):
                 raise AlgorithmError(
                     f"{self.algo}: actor_network has adapters already. fix: the base model itself, and lora_config=."
                 )
             if tokenizer is None:
                 raise AlgorithmError(f"{self.algo}: a model needs its tokenizer. fix: tokenizer=load_tokenizer(path).")
-            base = BaseModel(given, tokenizer)
+            base = BaseModel(model, tokenizer)
         else:
             raise TypeError(
-                f"{self.algo}: actor_network must be a causal language model; got {type(given).__name__}. "
+                f"{self.algo}: actor_network must be a causal language model; got {type(model).__name__}. "
                 "fix: model_name='path/to/model', or AutoModelForCausalLM.from_pretrained(...) with tokenizer=."
             )
         return AdapterNetwork(base, config, device=base.device, random_seed=self.seed)
@@ -294,13 +294,15 @@ class LLMAlgorithm(EvolvableAlgorithm):
         place = self.evaluated_in
         if place is not None and place.env is not None:
             return place()
-        known = self.environment or {}
-        if not known.get("id"):
+        environment = self.environment or {}
+        if not environment.get("id"):
             raise EnvError(
                 f"{self.algo}.evaluate() does not know an environment: it was trained in one that was handed over, "
                 "which no file holds, or in none. fix: agent.evaluate(env=gym)."
             )
-        return make_language_env(known["id"], self.base.tokenizer, self.experience.name, **dict(known["kwargs"] or {}))
+        return make_language_env(
+            environment["id"], self.base.tokenizer, self.experience.name, **dict(environment["kwargs"] or {})
+        )
 
     def scheduled(self, lr: float) -> float:
         """Return the learning rate at the current point of the budget."""
@@ -343,13 +345,13 @@ class LLMAlgorithm(EvolvableAlgorithm):
         """
         folder = Path(str(path).removesuffix(".pt"))
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            self.save_pretrained(made)
-            save_tree(made / STATE, self.run_state())
-            put_files(made, folder, STATE)
+            self.save_pretrained(temporary)
+            save_tree(temporary / STATE, self.run_state())
+            put_files(temporary, folder, STATE)
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Load a folder of `save_checkpoint` in place.
@@ -362,9 +364,9 @@ class LLMAlgorithm(EvolvableAlgorithm):
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
         """Load the agent from a folder of `save_checkpoint`, on the base that it names."""
-        found: Self = copies.load(cls, _state_in(path), device, accelerator)
-        found.load_checkpoint(path)  # includes the generators
-        return found
+        agent: Self = copies.load(cls, _state_in(path), device, accelerator)
+        agent.load_checkpoint(path)  # includes the generators
+        return agent
 
     def load_pretrained(self, folder: str | Path) -> None:
         """Load the adapter from a folder in PEFT format."""
@@ -383,12 +385,12 @@ class LLMAlgorithm(EvolvableAlgorithm):
     @classmethod
     def population(cls, size: int, *, seed: int | None = None, **kwargs: Any) -> list[Self]:
         """Create `size` agents on one base, with indices 0 .. size − 1 and separate adapters."""
-        own = seeds(resolve_seed(seed), Purpose.INITIAL_WEIGHTS, size)
+        member_seeds = seeds(resolve_seed(seed), Purpose.INITIAL_WEIGHTS, size)
         base = kwargs.get("actor_network")
         if isinstance(base, nn.Module) and not isinstance(base, AdapterNetwork):
             kwargs = {**kwargs, "actor_network": BaseModel(base, kwargs.get("tokenizer"))}
-        found = [cls(index=i, seed=int(own[i]), **kwargs) for i in range(size)]
-        return found
+        agents = [cls(index=i, seed=int(member_seeds[i]), **kwargs) for i in range(size)]
+        return agents
 
 
 def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
@@ -397,12 +399,12 @@ def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
 
     @functools.wraps(constructor)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind_partial(self, *args, **kwargs).arguments
-        constructor(self, *args, **{**{k: v for k, v in defaults.items() if k not in given}, **kwargs})
+        arguments = signature.bind_partial(self, *args, **kwargs).arguments
+        constructor(self, *args, **{**{k: v for k, v in defaults.items() if k not in arguments}, **kwargs})
 
     parameters = signature.parameters.values()
-    own = [p.replace(default=defaults[p.name]) if p.name in defaults else p for p in parameters]
-    construct.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]  # read by inspect
+    changed = [p.replace(default=defaults[p.name]) if p.name in defaults else p for p in parameters]
+    construct.__signature__ = signature.replace(parameters=changed)  # type: ignore[attr-defined]  # read by inspect
     return construct
 
 
@@ -427,7 +429,7 @@ def _fitting(prompts: list[int], written: int, most: int) -> str:
 
 def _state_in(path: str | Path) -> Path:
     folder = Path(str(path).removesuffix(".pt"))
-    found = folder / STATE
-    if not found.is_file():
+    file = folder / STATE
+    if not file.is_file():
         raise RunError(f"{folder} holds no agent: {STATE} is missing. fix: a folder that save_checkpoint has written.")
-    return found
+    return file

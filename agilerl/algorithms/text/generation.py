@@ -52,8 +52,8 @@ class CompletionAlgorithm(LLMAlgorithm):
                 self.base.writer = VLLM(self.base, self.vllm_config)
             writer: RolloutBackend = self.base.writer
             return writer
-        made: RolloutBackend = BACKENDS[self.rollout_backend]()
-        return made
+        backend: RolloutBackend = BACKENDS[self.rollout_backend]()
+        return backend
 
     def get_action(  # type: ignore[override]  # prompts instead of observations
         self, prompts: Sequence[Mapping[str, Any]], training: bool = True
@@ -112,8 +112,8 @@ class CompletionAlgorithm(LLMAlgorithm):
         if not mask_truncated:
             return torch.ones(texts.tokens.shape[:2], device=texts.tokens.device)
         end = is_end(texts.tokens[..., texts.prompt :], self.base.end_ids) & texts.completion_mask
-        found: Tensor = end.any(-1).float()
-        return found
+        complete: Tensor = end.any(-1).float()
+        return complete
 
     def rows_of_step(self, engine: Any, rows: int) -> int:
         """Return the completions per optimiser step on this rank, of its `rows`; `batch_size` over all ranks."""
@@ -144,10 +144,10 @@ class CompletionAlgorithm(LLMAlgorithm):
                 signal = weight.sum(-1) > 0
                 if not always:
                     signal &= (batch.advantage * weight).abs().sum(-1) > 0
-                kept = without_silent_rows(replace(batch, weight=weight, number=number), signal, ranks)
+                retained = without_silent_rows(replace(batch, weight=weight, number=number), signal, ranks)
                 number += 1
-                if kept is not None:
-                    yield given(engine, kept)
+                if retained is not None:
+                    yield given(engine, retained)
 
     @torch.no_grad()
     def scored(self, engine: Any, network: Any, texts: Texts) -> Tensor:
@@ -165,9 +165,9 @@ class CompletionAlgorithm(LLMAlgorithm):
         rewards = torch.as_tensor(np.asarray(rewards), dtype=dtype, device=self.base.device)
         width = max(x.shape[-1] for x in ids)
         rows, masked = [], []
-        for own, mask in zip(ids, masks, strict=True):
-            rows.append(torch.nn.functional.pad(own, (0, width - own.shape[-1]), value=self.pad_token_id))
-            masked.append(torch.nn.functional.pad(mask, (0, width - own.shape[-1])))
+        for row, mask in zip(ids, masks, strict=True):
+            rows.append(torch.nn.functional.pad(row, (0, width - row.shape[-1]), value=self.pad_token_id))
+            masked.append(torch.nn.functional.pad(mask, (0, width - row.shape[-1])))
         tokens, marks = torch.cat(rows), torch.cat(masked).bool().to(rows[0].device)
         if rewards.numel() != len(tokens):
             raise ShapeError(
@@ -196,8 +196,8 @@ def of_all_ranks(weight: Tensor, completion_mask: Tensor, ranks: Ranks, normalis
     if ranks.size == 1:
         return weight
     learned = completion_mask & (weight > 0)
-    own = (learned if normalisation == "token" else learned.any(-1, keepdim=True)).sum((-2, -1)).double()
-    share = own / ranks.mean(own).clamp_min(1e-12)
+    count = (learned if normalisation == "token" else learned.any(-1, keepdim=True)).sum((-2, -1)).double()
+    share = count / ranks.mean(count).clamp_min(1e-12)
     return weight * share.to(weight).view(-1, 1, 1)
 
 

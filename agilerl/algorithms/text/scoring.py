@@ -22,7 +22,7 @@ AT_ONCE = 64
 
 def own_tokens(prompts: Sequence[Sequence[Any]], base: Any) -> tuple[Tensor, Tensor]:
     """Return (tokens, attention) [N·B, P] of the prompts, member by member."""
-    return pad_left([p.tokens for own in prompts for p in own], base.pad_id, base.device)
+    return pad_left([p.tokens for member_prompts in prompts for p in member_prompts], base.pad_id, base.device)
 
 
 def written_texts(texts: Texts, base: Any, members: int, group: int) -> list[list[list[str]]]:
@@ -44,7 +44,7 @@ def completions_of(engine: Any, agents: Sequence[Any], prompts: Sequence[Sequenc
     with engine.acting("actor") as forward:
         how = [agent.sampling(greedy=True) for agent in agents]
         texts = lead.backend().write(base, forward, own_tokens(prompts, base), 1, how, None, [a.actor for a in agents])
-    return [[one[0] for one in own] for own in written_texts(texts, base, len(agents), 1)]
+    return [[one[0] for one in completions] for completions in written_texts(texts, base, len(agents), 1)]
 
 
 def rewards_of(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[np.ndarray]:
@@ -53,22 +53,22 @@ def rewards_of(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any
     Args:
         engines: result of `engines_for(agents)`, with the agents of each. envs: environment of each agent.
     """
-    found: list[list[float]] = [[] for _ in agents]
+    rewards: list[list[float]] = [[] for _ in agents]
     place = {id(agent): number for number, agent in enumerate(agents)}
     for engine in engines:
         rows = [place[id(agent)] for agent in engine.agents]
         splits = [envs[row].split(split) for row in rows]
         for first in range(0, len(splits[0]), AT_ONCE):
-            prompts = [own[first : first + AT_ONCE] for own in splits]
+            prompts = [entries[first : first + AT_ONCE] for entries in splits]
             written = completions_of(engine, engine.agents, prompts)
-            for row, own, texts in zip(rows, prompts, written, strict=True):
-                found[row] += envs[row].score(own, [[text] for text in texts]).rewards[:, 0].tolist()
-    return [np.asarray(own) for own in found]
+            for row, entries, texts in zip(rows, prompts, written, strict=True):
+                rewards[row] += envs[row].score(entries, [[text] for text in texts]).rewards[:, 0].tolist()
+    return [np.asarray(entries) for entries in rewards]
 
 
 def mean_reward(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
     """Return the mean of `rewards_of` for each agent."""
-    return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
+    return [float(rewards.mean()) for rewards in rewards_of(engines, agents, envs, split)]
 
 
 def flatten_turns(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], base: Any) -> Texts:
@@ -78,9 +78,9 @@ def flatten_turns(prompts: Sequence[Sequence[int]], completions: Sequence[Sequen
     length = max(len(c) for c in completions)
     after = torch.full((len(completions), length), pad, dtype=torch.long)
     mask = torch.zeros(after.shape, dtype=torch.bool)
-    for row, own in enumerate(completions):
-        after[row, : len(own)] = torch.tensor(list(own))
-        mask[row, : len(own)] = True
+    for row, completion in enumerate(completions):
+        after[row, : len(completion)] = torch.tensor(list(completion))
+        mask[row, : len(completion)] = True
     after, mask = after.to(base.device), mask.to(base.device)
     return Texts(torch.cat((tokens, after), -1), torch.cat((attention, mask), -1), mask)
 
@@ -126,14 +126,14 @@ def examples_of(experiences: Any) -> list[Example]:
 
 def pair_texts(pairs: Sequence[Sequence[Any]], base: Any) -> Texts:
     """Convert pairs of each member [N][B] to texts [N, 2B, ...], alternating chosen and rejected."""
-    prompts = [pair.prompt for own in pairs for pair in own for _ in range(2)]
-    completions = [text for own in pairs for pair in own for text in (pair.chosen, pair.rejected)]
+    prompts = [pair.prompt for member_pairs in pairs for pair in member_pairs for _ in range(2)]
+    completions = [text for member_pairs in pairs for pair in member_pairs for text in (pair.chosen, pair.rejected)]
     return by_member(flatten_turns(prompts, completions, base), len(pairs))
 
 
 def example_texts(examples: Sequence[Sequence[Any]], base: Any) -> Texts:
     """Convert examples of each member [N][B] to texts [N, B, ...]."""
-    flat = [example for own in examples for example in own]
+    flat = [example for member_examples in examples for example in member_examples]
     return by_member(flatten_turns([e.prompt for e in flat], [e.completion for e in flat], base), len(examples))
 
 
@@ -145,7 +145,7 @@ def by_member(texts: Texts, members: int) -> Texts:
 @torch.no_grad()
 def mean_margin(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
     """Return β · (log-ratio of the chosen − that of the rejected completion), mean over a split's pairs, by agent."""
-    return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
+    return [float(margins.mean()) for margins in margins_by_pair(engines, agents, envs, split)]
 
 
 @torch.no_grad()
@@ -153,21 +153,21 @@ def margins_by_pair(engines: Sequence[Any], agents: Sequence[Any], envs: Sequenc
     """Return the margin of `mean_margin` for every pair; positive if the policy prefers the chosen completion."""
 
     def score(engine: Any, texts: Texts) -> Tensor:
-        given = engine.given(texts)
-        mask = given.completion_mask
-        own = engine.network("actor")(given).masked_fill(~mask, 0).sum(-1)
-        known = engine.target("actor")(given).masked_fill(~mask, 0).sum(-1)
-        ratio = own - known
-        found: Tensor = engine.outer(engine.hp["beta"] * (ratio[..., 0::2] - ratio[..., 1::2]))
-        return found
+        inputs = engine.given(texts)
+        mask = inputs.completion_mask
+        policy = engine.network("actor")(inputs).masked_fill(~mask, 0).sum(-1)
+        reference = engine.target("actor")(inputs).masked_fill(~mask, 0).sum(-1)
+        ratio = policy - reference
+        margins: Tensor = engine.outer(engine.hp["beta"] * (ratio[..., 0::2] - ratio[..., 1::2]))
+        return margins
 
     return _scored(engines, agents, envs, split, pair_texts, score)
 
 
 def mean_likelihood(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str) -> list[float]:
     """Return the mean log-probability per completion token of a split, by agent."""
-    found = likelihoods(engines, agents, envs, split)
-    return [float(own[:, 0].sum() / own[:, 1].sum()) for own in found]
+    scores = likelihoods(engines, agents, envs, split)
+    return [float(agent_scores[:, 0].sum() / agent_scores[:, 1].sum()) for agent_scores in scores]
 
 
 @torch.no_grad()
@@ -175,10 +175,10 @@ def likelihoods(engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[An
     """Return [items, 2] by agent: log-probability and token count of each completion of a split."""
 
     def score(engine: Any, texts: Texts) -> Tensor:
-        given = engine.given(texts)
-        scores = engine.network("actor")(given).masked_fill(~given.completion_mask, 0).sum(-1)
-        found: Tensor = engine.outer(torch.stack((scores, given.completion_mask.sum(-1).to(scores)), -1))
-        return found
+        inputs = engine.given(texts)
+        scores = engine.network("actor")(inputs).masked_fill(~inputs.completion_mask, 0).sum(-1)
+        sums: Tensor = engine.outer(torch.stack((scores, inputs.completion_mask.sum(-1).to(scores)), -1))
+        return sums
 
     return _scored(engines, agents, envs, split, example_texts, score)
 
@@ -190,8 +190,8 @@ def scores_by_item(agent: Any, env: Any, split: str) -> np.ndarray:
     """
     engines, kind = [SequentialAdapters(agent)], agent.experience.name
     if kind == "examples":
-        (found,) = likelihoods(engines, [agent], [env], split)
-        shares: np.ndarray = found[:, 0] / found[:, 1].mean()
+        (sums,) = likelihoods(engines, [agent], [env], split)
+        shares: np.ndarray = sums[:, 0] / sums[:, 1].mean()
         return shares
     judge = rewards_of if kind == "completions" else margins_by_pair
     return judge(engines, [agent], [env], split)[0]
@@ -201,13 +201,13 @@ def _scored(
     engines: Sequence[Any], agents: Sequence[Any], envs: Sequence[Any], split: str, lay_out: Any, score: Any
 ) -> list[np.ndarray]:
     """Return the `score` of every item of a split, by agent."""
-    found: list[list[np.ndarray]] = [[] for _ in agents]
+    scores: list[list[np.ndarray]] = [[] for _ in agents]
     place = {id(agent): number for number, agent in enumerate(agents)}
     for engine in engines:
         rows = [place[id(agent)] for agent in engine.agents]
         splits = [envs[row].split(split) for row in rows]
         for first in range(0, len(splits[0]), AT_ONCE):
-            texts = lay_out([own[first : first + AT_ONCE] for own in splits], agents[0].base)
+            texts = lay_out([entries[first : first + AT_ONCE] for entries in splits], agents[0].base)
             for row, values in zip(rows, score(engine, texts).cpu().double().numpy(), strict=True):
-                found[row].append(values)
-    return [np.concatenate(own) for own in found]
+                scores[row].append(values)
+    return [np.concatenate(entries) for entries in scores]

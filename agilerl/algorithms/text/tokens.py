@@ -62,8 +62,8 @@ def build_network(agent: RLAlgorithm, given: Any, with_values: bool) -> Evolvabl
 def lengths_of(tokens: np.ndarray) -> np.ndarray:
     """Return the number of tokens before the right padding [...] of tokens [..., L]."""
     there = tokens != PAD
-    found: np.ndarray = np.where(there.any(-1), tokens.shape[-1] - there[..., ::-1].argmax(-1), 0)
-    return found
+    lengths: np.ndarray = np.where(there.any(-1), tokens.shape[-1] - there[..., ::-1].argmax(-1), 0)
+    return lengths
 
 
 class TokenAlgorithm(RLAlgorithm):
@@ -95,26 +95,30 @@ class TokenAlgorithm(RLAlgorithm):
         """
         length, size = len(self.observation_space.nvec), len(self.action_space.nvec)
         before, after = (np.asarray(x) for x in (dataset.obs, dataset.next_obs))
-        said = np.asarray(dataset.action).reshape(len(before), -1)
-        for what, found, wanted in (("texts", before, length), ("texts", after, length), ("actions", said, size)):
-            if found.shape[1:] != (wanted,):
+        actions = np.asarray(dataset.action).reshape(len(before), -1)
+        for what, rows, wanted in (("texts", before, length), ("texts", after, length), ("actions", actions, size)):
+            if rows.shape[1:] != (wanted,):
                 raise ShapeError(
-                    f"the data set has {what} of {list(found.shape[1:])} tokens; {self.algo} was built for {wanted}. "
+                    f"the data set has {what} of {list(rows.shape[1:])} tokens; {self.algo} was built for {wanted}. "
                     "fix: agents for the spaces that the data come from."
                 )
-        seen, own = vocabularies(self.observation_space, self.action_space, self.algo)
-        for what, part, most in (("texts", before, seen), ("texts", after, seen), ("actions", said, own)):
+        text_vocabulary, action_vocabulary = vocabularies(self.observation_space, self.action_space, self.algo)
+        for what, part, most in (
+            ("texts", before, text_vocabulary),
+            ("texts", after, text_vocabulary),
+            ("actions", actions, action_vocabulary),
+        ):
             if part.size and (part.min() < 0 or part.max() >= most or (part != np.floor(part)).any()):
                 raise ShapeError(
                     f"the data set has {what} with tokens that are no integers from 0 to {most - 1}. " + FIX
                 )
-        before, after, said = before.astype(np.int64), after.astype(np.int64), said.astype(np.int64)
+        before, after, actions = before.astype(np.int64), after.astype(np.int64), actions.astype(np.int64)
         start, end = lengths_of(before), lengths_of(after)
         place = start[:, None] + np.arange(size)
         goes_on = (np.arange(length) >= start[:, None]) | (before == after)
         wrong = (start < 1) | (end < start + size) | (start + size > length) | ~goes_on.all(1)
         inside = np.minimum(place, length - 1)
-        wrong |= (np.take_along_axis(after, inside, 1) != said).any(1)
+        wrong |= (np.take_along_axis(after, inside, 1) != actions).any(1)
         if wrong.any():
             raise ShapeError(
                 f"{int(wrong.sum())} of {len(wrong)} texts do not go on with what was said, the first of them row "
@@ -132,22 +136,22 @@ class TokenAlgorithm(RLAlgorithm):
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
         """Convert sampled rows of such a memory to tensors on the agent's device, see `transitions.make_batch`."""
-        given, owner = experience_fields(experiences), f"{self.algo}.learn"
+        fields, owner = experience_fields(experiences), f"{self.algo}.learn"
         dtype = next(iter(self.policy_module().parameters())).dtype
-        shape = (len(given["obs"]), len(self.observation_space.nvec))
-        found = {name: as_tensor(given[name], self.device, f"{owner} got {name}", "numbers [B, L]") for name in
+        shape = (len(fields["obs"]), len(self.observation_space.nvec))
+        tensors = {name: as_tensor(fields[name], self.device, f"{owner} got {name}", "numbers [B, L]") for name in
                  ("obs", "action", "reward", "done")}  # fmt: skip
-        for name, value in found.items():
+        for name, value in tensors.items():
             if tuple(value.shape) != shape:
                 raise ShapeError(
                     f"{owner} got {name} of shape {tuple(value.shape)}; expected {shape}: whole texts, as "
                     "train_offline stores them. fix: agent.learn(memory.sample(agent.batch_size))."
                 )
-        reward, done = found["reward"].to(dtype), found["done"].to(dtype)
+        reward, done = tensors["reward"].to(dtype), tensors["done"].to(dtype)
         weight = torch.full(shape[:1], 1 / shape[0], dtype=dtype, device=reward.device)
-        tokens = found["obs"].long()
-        said = self.prepare_action(found["action"], shape[0])
-        return TransitionBatch(tokens, said, reward, tokens, done, weight, number=self.learn_counter + 1)
+        tokens = tensors["obs"].long()
+        action = self.prepare_action(tensors["action"], shape[0])
+        return TransitionBatch(tokens, action, reward, tokens, done, weight, number=self.learn_counter + 1)
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
@@ -162,17 +166,17 @@ class TokenAlgorithm(RLAlgorithm):
         """Generate as `policy_output`; with uniform numbers [E, K] each token is sampled."""
         network: Any = self.policy_module()
         count = len(self.action_space.nvec)
-        given = np.asarray(obs.cpu() if isinstance(obs, Tensor) else obs)
-        given = given[None] if given.ndim == 1 else given
-        if given.ndim != 2 or given.shape[1] != len(self.observation_space.nvec) or (given[:, 0] == PAD).any():
+        texts = np.asarray(obs.cpu() if isinstance(obs, Tensor) else obs)
+        texts = texts[None] if texts.ndim == 1 else texts
+        if texts.ndim != 2 or texts.shape[1] != len(self.observation_space.nvec) or (texts[:, 0] == PAD).any():
             raise ShapeError(
-                f"{self.algo} got texts of shape {list(given.shape)}; expected "
+                f"{self.algo} got texts of shape {list(texts.shape)}; expected "
                 f"[E, {len(self.observation_space.nvec)}] token numbers that do not begin with padding. "
                 "fix: pass what the environment shows."
             )
         # A text without room for an action belongs to a finished episode; its action is ignored.
-        lengths = torch.from_numpy(np.minimum(lengths_of(given), given.shape[1] - count)).to(self.device)
-        tokens = torch.from_numpy(given.astype(np.int64)).to(self.device)
+        lengths = torch.from_numpy(np.minimum(lengths_of(texts), texts.shape[1] - count)).to(self.device)
+        tokens = torch.from_numpy(texts.astype(np.int64)).to(self.device)
         position = 0
 
         def choose(outputs: Any) -> Tensor:
