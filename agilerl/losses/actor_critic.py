@@ -147,10 +147,10 @@ def clipped_value_loss(
     if clip is None:
         return 0.5 * (weight * squared).sum(-1), weight * error
     moved = value - old_value
-    kept = torch.minimum(torch.maximum(moved, -clip), clip)
-    other = old_value + kept - target
+    clipped = torch.minimum(torch.maximum(moved, -clip), clip)
+    other = old_value + clipped - target
     # Where the clipped error is the larger one, the loss moves with v only as long as v is within the clip.
-    fixed = (other.square() > squared) & (kept != moved)
+    fixed = (other.square() > squared) & (clipped != moved)
     loss = 0.5 * (weight * torch.maximum(squared, other.square())).sum(-1)
     return loss, (weight * error).masked_fill_(fixed, 0)
 

@@ -63,12 +63,12 @@ def discounted_returns(rewards: Tensor, completion_mask: Tensor, gamma: Tensor |
     A reward stands at one token, the last of what it is for: with γ = 1 every token of a completion has its reward,
     however long the completion is.
     """
-    found, running = [], torch.zeros_like(rewards[..., 0])
+    returns, running = [], torch.zeros_like(rewards[..., 0])
     for t in reversed(range(rewards.shape[-1])):
-        own = completion_mask[..., t]
-        running = torch.where(own, rewards[..., t] + gamma * running, running)
-        found.append(running)
-    return torch.stack(found[::-1], -1) * completion_mask
+        mask = completion_mask[..., t]
+        running = torch.where(mask, rewards[..., t] + gamma * running, running)
+        returns.append(running)
+    return torch.stack(returns[::-1], -1) * completion_mask
 
 
 def token_advantages(
@@ -79,14 +79,14 @@ def token_advantages(
     δ_t = r_t + γ V_t' − V_t, A_t = δ_t + γ λ A_t' with t' the next own token, and 0 behind the last one: completions
     end (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16). Values are those before each token.
     """
-    found, later, ahead = [], torch.zeros_like(rewards[..., 0]), torch.zeros_like(rewards[..., 0])
+    advantages, later, ahead = [], torch.zeros_like(rewards[..., 0]), torch.zeros_like(rewards[..., 0])
     for t in reversed(range(rewards.shape[-1])):
-        own = completion_mask[..., t]
+        mask = completion_mask[..., t]
         delta = rewards[..., t] + gamma * ahead - values[..., t]
-        later = torch.where(own, delta + gamma * gae_lambda * later, later)
-        ahead = torch.where(own, values[..., t], ahead)
-        found.append(later)
-    advantage = torch.stack(found[::-1], -1) * completion_mask
+        later = torch.where(mask, delta + gamma * gae_lambda * later, later)
+        ahead = torch.where(mask, values[..., t], ahead)
+        advantages.append(later)
+    advantage = torch.stack(advantages[::-1], -1) * completion_mask
     return advantage, (advantage + values) * completion_mask
 
 
@@ -106,12 +106,12 @@ def completion_weights(completion_mask: Tensor, weight: Tensor, normalisation: s
         completion_mask: [..., R, T] bool. weight: [..., R], 1/R, 0 for rows that are padding. most: the longest
             completion.
     """
-    own = completion_mask.to(weight.dtype)
+    mask = completion_mask.to(weight.dtype)
     if normalisation == "constant":
-        return own * weight.unsqueeze(-1) / most
+        return mask * weight.unsqueeze(-1) / most
     if normalisation == "sequence":
-        return own * weight.unsqueeze(-1) / own.sum(-1, keepdim=True).clamp_min(1)
-    each = own * (weight > 0).unsqueeze(-1)
+        return mask * weight.unsqueeze(-1) / mask.sum(-1, keepdim=True).clamp_min(1)
+    each = mask * (weight > 0).unsqueeze(-1)
     return each / each.sum((-2, -1), keepdim=True).clamp_min(1)
 
 
@@ -198,12 +198,12 @@ def turn_advantages(
     """
     before = torch.cat((torch.zeros_like(completion_mask[..., :1]), completion_mask[..., :-1]), -1)
     starts = completion_mask & ~before
-    total, found = torch.zeros_like(rewards[..., 0]), []
+    total, sums = torch.zeros_like(rewards[..., 0]), []
     for t in reversed(range(rewards.shape[-1])):  # the sum of a turn's rewards, at its first token
         total = torch.where(completion_mask[..., t], total + rewards[..., t], torch.zeros_like(total))
-        found.append(total)
+        sums.append(total)
         total = torch.where(starts[..., t], torch.zeros_like(total), total)
-    of_turn = torch.stack(found[::-1], -1) * starts
+    of_turn = torch.stack(sums[::-1], -1) * starts
     advantage, returns = token_advantages(of_turn, values, starts, gamma, gae_lambda)
     spread, current = [], torch.zeros_like(rewards[..., 0])
     for t in range(rewards.shape[-1]):

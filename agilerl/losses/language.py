@@ -32,8 +32,8 @@ def token_values(values: Tensor, tokens: Tensor) -> Tensor:
     of the last one, and of no meaning.
     """
     index = tokens[..., 1:].clamp_max(values.shape[-1] - 1).unsqueeze(-1)
-    found = values[..., :-1, :].gather(-1, index).squeeze(-1)
-    return torch.cat((torch.zeros_like(found[..., :1]), found), -1)
+    taken = values[..., :-1, :].gather(-1, index).squeeze(-1)
+    return torch.cat((torch.zeros_like(taken[..., :1]), taken), -1)
 
 
 def state_before(values: Tensor) -> Tensor:
@@ -52,8 +52,8 @@ def state_after(values: Tensor, completion_mask: Tensor, length: Tensor) -> Tens
     """
     size = completion_mask.shape[-1]
     place = torch.arange(size, device=completion_mask.device).expand(completion_mask.shape)
-    own = torch.where(completion_mask, place, size)
-    later = own.flip(-1).cummin(-1).values.flip(-1)  # the next own token at p or behind it
+    positions = torch.where(completion_mask, place, size)
+    later = positions.flip(-1).cummin(-1).values.flip(-1)  # the next own token at p or behind it
     following = torch.cat((later[..., 1:], torch.full_like(later[..., :1], size)), -1)
     index = torch.where(following < size, following, length.unsqueeze(-1)) - 1
     return values.gather(-1, index)

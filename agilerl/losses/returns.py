@@ -67,24 +67,24 @@ def gae_of_agents(
         acted: [..., T, E] bool, whether the agent decided. present: whether it was there.
         last_present: [..., E] bool, whether it is there after the last step.
     """
-    advantage, known_rows = torch.zeros_like(reward), acted.clone()
-    after, trace, known = last_value, torch.zeros_like(last_value), last_present
+    advantage, resolved_rows = torch.zeros_like(reward), acted.clone()
+    after, trace, resolved = last_value, torch.zeros_like(last_value), last_present
     with torch.no_grad():
         for t in range(reward.shape[-2] - 1, -1, -1):
             ended = cut[..., t, :]
             following = torch.where(ended, final_value[..., t, :], after)
-            known = known | ended
+            resolved = resolved | ended
             backed = torch.addcmul(reward[..., t, :], discount[..., t, :], following)
             carried = (discount[..., t, :] * trace).masked_fill(ended, 0)
             factor = lam[..., 0, :] if isinstance(lam, Tensor) and lam.dim() > 1 else lam
             now = backed - value[..., t, :] + factor * carried
             advantage[..., t, :] = now
             decided, there = acted[..., t, :], present[..., t, :]
-            known_rows[..., t, :] &= known
-            trace = torch.where(there, torch.where(decided & known, now, torch.zeros_like(now)), carried)
+            resolved_rows[..., t, :] &= resolved
+            trace = torch.where(there, torch.where(decided & resolved, now, torch.zeros_like(now)), carried)
             after = torch.where(there, value[..., t, :], backed)
-            known = known | there
-    return advantage, known_rows
+            resolved = resolved | there
+    return advantage, resolved_rows
 
 
 def standardised(values: Tensor, weight: Tensor) -> Tensor:
