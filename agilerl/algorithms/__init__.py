@@ -184,8 +184,8 @@ def name_of(algo: Any) -> Any:
     """
     if not isinstance(algo, type):
         return algo
-    known = algo.__module__ in _SHIPPED.values() and algo.__name__ in _SHIPPED
-    return algo.__name__ if known else register(algo).__name__
+    is_shipped = algo.__module__ in _SHIPPED.values() and algo.__name__ in _SHIPPED
+    return algo.__name__ if is_shipped else register(algo).__name__
 
 
 def available() -> list[str]:
@@ -200,15 +200,15 @@ def canonical_name(name: str) -> str:
         NotAvailableYetError: the algorithm was published, but this version does not include it.
         AlgorithmError: unknown name; the message suggests the nearest one.
     """
-    known = available()
-    for each in known:
+    names = available()
+    for each in names:
         if _plain(each) == _plain(name):
             return each
-    listed = ", ".join(known)
+    listed = ", ".join(names)
     for later in NOT_YET:
         if _plain(later) == _plain(name):
             raise NotAvailableYetError(f"{later} is not available in this version. fix: use one of: {listed}.")
-    close = nearest(name, [*known, *NOT_YET], limit=1)
+    close = nearest(name, [*names, *NOT_YET], limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     later = f"not in this version yet: {', '.join(NOT_YET)}"
     raise AlgorithmError(
@@ -218,10 +218,10 @@ def canonical_name(name: str) -> str:
 
 def is_team(name: str) -> bool:
     """Whether this is a multi-agent algorithm; shipped algorithms are not imported."""
-    found = canonical_name(name)
-    if found not in _registered:
-        return found in _TEAMS
-    return issubclass(_registered[found], import_module(_BASES["MultiAgentRLAlgorithm"]).MultiAgentRLAlgorithm)
+    canonical = canonical_name(name)
+    if canonical not in _registered:
+        return canonical in _TEAMS
+    return issubclass(_registered[canonical], import_module(_BASES["MultiAgentRLAlgorithm"]).MultiAgentRLAlgorithm)
 
 
 def find_algorithm(name: str) -> Any:
@@ -231,10 +231,10 @@ def find_algorithm(name: str) -> Any:
         NotAvailableYetError: a published name that this version does not include yet.
         AlgorithmError: unknown name (the message suggests the nearest one), or a registered name without a class.
     """
-    found = canonical_name(str(name))
-    if found in _registered:
-        return _registered[found]
-    return _imported(_SHIPPED, found)
+    canonical = canonical_name(str(name))
+    if canonical in _registered:
+        return _registered[canonical]
+    return _imported(_SHIPPED, canonical)
 
 
 def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmError:
@@ -271,8 +271,8 @@ def with_memory(for_team: bool) -> list[str]:
 
 def takes_argument(cls: type, argument: str) -> bool:
     """Whether the constructor of an algorithm, or of one of its base classes, has this argument."""
-    own = (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind))
-    return any(argument in inspect.signature(init).parameters for init in own)
+    constructors = (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind))
+    return any(argument in inspect.signature(init).parameters for init in constructors)
 
 
 def _learns_from_data(name: str) -> bool:

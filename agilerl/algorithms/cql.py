@@ -118,8 +118,8 @@ class CQL(StochasticActorCritic):
 
     def update_hyperparameters(self) -> dict[str, float]:
         names = ("lr_actor", "lr_critic", "lr_alpha", "gamma", "tau", "target_entropy", "alpha")
-        found = self._numbers(*names)
-        return found if self.threshold is None else {**found, "threshold": self.threshold}
+        numbers = self._numbers(*names)
+        return numbers if self.threshold is None else {**numbers, "threshold": self.threshold}
 
     def update_options(self) -> tuple[Any, ...]:
         return self.learn_temperature, self.backup_entropy, self.num_samples, self.threshold is None

@@ -106,12 +106,12 @@ class DPO(LLMAlgorithm):
         """
         rows, size = texts.tokens.shape[1], 2 * -(-self.batch_size // engine.ranks.size)
         for number, first in enumerate(range(0, rows, size)):
-            own = texts.rows(slice(first, first + size))
-            pairs = own.tokens.shape[1] // 2
-            weight = torch.full(own.tokens.shape[:2], 1 / pairs, dtype=engine_dtype(engine), device=own.tokens.device)
-            batch = TextBatch(own, weight)
+            part = texts.rows(slice(first, first + size))
+            pairs = part.tokens.shape[1] // 2
+            weight = torch.full(part.tokens.shape[:2], 1 / pairs, dtype=engine_dtype(engine), device=part.tokens.device)
+            batch = TextBatch(part, weight)
             reference = self._in_parts(engine, batch)
-            yield TextBatch(engine.given(own), engine.inner(weight), reference=engine.inner(reference), number=number)
+            yield TextBatch(engine.given(part), engine.inner(weight), reference=engine.inner(reference), number=number)
 
     @property
     def row_size(self) -> int | None:
@@ -120,11 +120,11 @@ class DPO(LLMAlgorithm):
 
     def _in_parts(self, engine: Any, batch: TextBatch) -> Tensor:
         length = batch.texts.completion_mask.shape[-1]
-        found = []
+        chunks = []
         for part in batch.parts(self.row_size):
             scores = engine.outer(engine.target("actor")(engine.given(part.texts)))
-            found.append(torch.nn.functional.pad(scores, (0, length - scores.shape[-1])))
-        return torch.cat(found, 1)
+            chunks.append(torch.nn.functional.pad(scores, (0, length - scores.shape[-1])))
+        return torch.cat(chunks, 1)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
         """Perform one optimiser step on the mean over pairs of equation 7, plus `nll_alpha` · −log π(chosen)."""
@@ -169,12 +169,12 @@ class DPO(LLMAlgorithm):
 
 def margins_of(log_prob: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
     """Return (margin, log π(chosen)) [..., B] of alternating rows [..., 2B, T], which are 0 outside of completions."""
-    sums, known = log_prob.sum(-1), reference.sum(-1)
+    sums, reference_sums = log_prob.sum(-1), reference.sum(-1)
     chosen, rejected = sums[..., 0::2], sums[..., 1::2]
-    return losses.preference_margin(chosen, rejected, known[..., 0::2], known[..., 1::2]), chosen
+    return losses.preference_margin(chosen, rejected, reference_sums[..., 0::2], reference_sums[..., 1::2]), chosen
 
 
 def engine_dtype(engine: Any) -> torch.dtype:
     """Return the dtype in which an engine computes updates."""
-    found: torch.dtype = next(iter(engine.hp.values())).dtype
-    return found
+    dtype: torch.dtype = next(iter(engine.hp.values())).dtype
+    return dtype

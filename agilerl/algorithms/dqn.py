@@ -169,8 +169,8 @@ class DQN(RLAlgorithm):
             raise TypeError(f"DQN.get_action got unexpected arguments {sorted(kwargs)}; it takes epsilon, action_mask")
         obs, action_mask = seen_with_mask(self, obs, action_mask)
         with torch.no_grad():
-            known = isinstance(self.actor, EvolvableNetwork)
-            values = self.actor(obs) if known else raw_output(self.actor)(self.network_inputs(self.actor, obs))
+            is_network = isinstance(self.actor, EvolvableNetwork)
+            values = self.actor(obs) if is_network else raw_output(self.actor)(self.network_inputs(self.actor, obs))
         values = values.unsqueeze(0) if values.dim() == 1 else values  # user-defined module, one observation
         if values.dim() != 2:
             raise ShapeError(

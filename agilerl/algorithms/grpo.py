@@ -117,11 +117,11 @@ class GRPO(CompletionAlgorithm):
         if variant not in VARIANTS:
             raise AlgorithmError(f"{self.algo}: variant must be one of {list(VARIANTS)}; got {variant!r}.")
         usual = {"beta": 0.001, "clip_coef": 0.2, "clip_coef_high": None, "dynamic_sampling": 0, **VARIANTS[variant]}
-        given = {
+        arguments = {
             "beta": beta, "clip_coef": clip_coef, "clip_coef_high": clip_coef_high, "objective": objective,
             "normalisation": normalisation, "adv_norm": adv_norm, "dynamic_sampling": dynamic_sampling,
         }  # fmt: skip
-        for name, value in given.items():
+        for name, value in arguments.items():
             setattr(self, name, usual.get(name) if value is None else value)
         self.variant, self.batch_size, self.lr, self.weight_decay = variant, batch_size, lr, weight_decay
         self.max_grad_norm, self.update_epochs, self.group_size = max_grad_norm, update_epochs, group_size

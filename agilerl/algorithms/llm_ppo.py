@@ -112,8 +112,10 @@ class LLMPPO(CompletionAlgorithm):
         self.max_output_tokens, self.min_output_tokens = max_output_tokens, min_output_tokens
         self.top_k, self.top_p, self.mut = top_k, top_p, mut
         self.sampling()  # validates the lengths
-        own = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[0])
-        self.critic = AdapterNetwork(self.base, self.actor.config, True, device=self.base.device, random_seed=own)
+        critic_seed = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=2)[0])
+        self.critic = AdapterNetwork(
+            self.base, self.actor.config, True, device=self.base.device, random_seed=critic_seed
+        )
         self.register_adapter("actor", "reference", "optimizer", "lr_actor", weight_decay, policy=True)
         self.register_adapter("critic", None, "optimizer_critic", "lr_critic", weight_decay)
 

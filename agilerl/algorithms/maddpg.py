@@ -108,11 +108,15 @@ class MADDPG(team_critics.CentralisedCritics):
         )
 
     def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Mapping[str, EvolvableNetwork]) -> None:
-        own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
+        weight_seeds = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
         for number, group in enumerate(self.grouped_agents):
-            self.registered("actors", group, actors.get(group) or team_critics.make_actor(self, group, own[2 * number]))
             self.registered(
-                "critics", group, critics.get(group) or team_critics.make_critic(self, group, own[2 * number + 1])
+                "actors", group, actors.get(group) or team_critics.make_actor(self, group, weight_seeds[2 * number])
+            )
+            self.registered(
+                "critics",
+                group,
+                critics.get(group) or team_critics.make_critic(self, group, weight_seeds[2 * number + 1]),
             )
         for group in self.grouped_agents:
             self.register_network("actors", "actor_targets", "actor_optimizers", group, "lr_actor", policy=True)

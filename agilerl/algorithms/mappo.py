@@ -114,9 +114,9 @@ class MAPPO(TeamPPO):
         if count == 1:
             return (joint,)
         lead, like = obs[PRESENT].shape[:-1], next(iter(self.critics[group].parameters()))
-        told = torch.eye(count, dtype=like.dtype, device=like.device)
-        who = torch.cat([row.expand(*lead, count) for row in told], axis)
-        return tree.map_leaves(lambda x: torch.cat([x] * count, axis), joint), who
+        identity = torch.eye(count, dtype=like.dtype, device=like.device)
+        one_hot = torch.cat([row.expand(*lead, count) for row in identity], axis)
+        return tree.map_leaves(lambda x: torch.cat([x] * count, axis), joint), one_hot
 
     def _joint(self, obs: Any) -> Any:
         """What values read of a team's observations."""
@@ -126,13 +126,13 @@ class MAPPO(TeamPPO):
         """(mean, deviation) [M]: what critics give, times the one and plus the other, are values."""
         usual = {"mean": 0.0, "var": 1.0}
         each = [self.value_statistics.get(self.get_group_id(agent), usual) for agent in self.agent_ids]
-        mean, variance = (np.array([own[name] for own in each]) for name in ("mean", "var"))
+        mean, variance = (np.array([statistics[name] for statistics in each]) for name in ("mean", "var"))
         return mean, np.maximum(np.sqrt(variance), MIN_RETURN_STD) if self.value_statistics else np.sqrt(variance)
 
     def see_returns(self, returns: np.ndarray, counts: np.ndarray) -> None:
         """Take the returns [rows, M] of those who count into the values' scale."""
-        for group, own in zip(self.grouped_agents, self.groups_of_agents, strict=True):
-            rows = returns[:, own][counts[:, own]]
+        for group, members in zip(self.grouped_agents, self.groups_of_agents, strict=True):
+            rows = returns[:, members][counts[:, members]]
             if not self.normalize_values or not np.isfinite(rows).all():  # of a team that has diverged
                 continue
             seen = RunningMeanStd()
@@ -166,7 +166,7 @@ class MAPPO(TeamPPO):
                 f"{self.algo}(state_space=) reads the environment's state, and none was given. "
                 'fix: {**observations, "state": env.state()}.'
             )
-        rows: Any = {a: own for a, own in obs.items() if a != STATE}
+        rows: Any = {a: agent_obs for a, agent_obs in obs.items() if a != STATE}
         rows = TeamObservations(rows, obs.present) if isinstance(obs, TeamObservations) else rows
         seen, lanes = super().observed(rows)  # type: ignore[arg-type]
         shape = nested(self.state_space)
@@ -179,8 +179,8 @@ class MAPPO(TeamPPO):
         return team_actor_critics.row_input(self, lambda obs: {JOINT: joint(self._joint(obs))})
 
     def state(self) -> dict[str, Any]:
-        own = {} if self.state_space is None else {"state_space": space_to_json(self.state_space)}
-        return {**super().state(), **own}
+        extra = {} if self.state_space is None else {"state_space": space_to_json(self.state_space)}
+        return {**super().state(), **extra}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)

@@ -106,13 +106,13 @@ class MATD3(team_critics.CentralisedCritics):
         )
 
     def _build(self, actors: Mapping[str, EvolvableNetwork], critics: Sequence[Mapping[str, EvolvableNetwork]]) -> None:
-        own = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 3 * len(self.grouped_agents), generation=2).tolist()
+        weight_seeds = seeds(self.seed, Purpose.INITIAL_WEIGHTS, 3 * len(self.grouped_agents), generation=2).tolist()
         for number, group in enumerate(self.grouped_agents):
-            first = own[3 * number]
+            first = weight_seeds[3 * number]
             self.registered("actors", group, actors.get(group) or team_critics.make_actor(self, group, first))
-            for k, (kind, given) in enumerate(zip(CRITICS, critics, strict=True), 1):
-                made = given.get(group) or team_critics.make_critic(self, group, own[3 * number + k])
-                self.registered(kind, group, made)
+            for k, (kind, networks) in enumerate(zip(CRITICS, critics, strict=True), 1):
+                critic = networks.get(group) or team_critics.make_critic(self, group, weight_seeds[3 * number + k])
+                self.registered(kind, group, critic)
         for group in self.grouped_agents:
             self.register_network("actors", "actor_targets", "actor_optimizers", group, "lr_actor", policy=True)
         for k, kind in enumerate(CRITICS, 1):

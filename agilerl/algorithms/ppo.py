@@ -335,7 +335,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         """One minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
         hp, weight = engine.hp, batch.weight
         outputs = [engine.network(name)(batch.obs, *hidden_of(name, batch.hidden)) for name in self.networks]
-        outputs = [found[0] if isinstance(found, tuple) else found for found in outputs]  # beside a hidden state
+        outputs = [output[0] if isinstance(output, tuple) else output for output in outputs]  # beside a hidden state
         with torch.no_grad():
             clip = hp["clip_coef"] if self.clip_value_loss else None
             value = outputs[-1][..., -1]
@@ -435,11 +435,11 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return rollouts.Recorder(self, buffer)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        kept, self._rollout_buffer = self._rollout_buffer, None  # what it holds is this agent's own experience
+        buffer, self._rollout_buffer = self._rollout_buffer, None  # what it holds is this agent's own experience
         try:
             return super().clone(index, wrap)
         finally:
-            self._rollout_buffer = kept
+            self._rollout_buffer = buffer
 
     # --- hidden states ---------------------------------------------------------------------------------------------
 
@@ -502,8 +502,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         """Uniformly random legal actions to store [*shape, *action_shape]."""
         if isinstance(self.action_space, gym.spaces.Discrete):
             return random_actions(self, rng, shape, mask)
-        found = random_stored(self.action_space, self.distribution, rng, shape, mask)
-        return found.reshape(*shape, *self.action_shape)
+        action = random_stored(self.action_space, self.distribution, rng, shape, mask)
+        return action.reshape(*shape, *self.action_shape)
 
     def environment_action(self, action: np.ndarray) -> Any:
         """Stored actions [..., *action_shape] as the environment takes them.
@@ -588,8 +588,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_run_state(state, source)
         if self._hidden is not None and self.share_encoders:  # keys of an earlier version
-            own = self._hidden.items()
-            self._hidden = {key.replace("actor_", "shared_", 1): part for key, part in own}
+            entries = self._hidden.items()
+            self._hidden = {key.replace("actor_", "shared_", 1): part for key, part in entries}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)

@@ -98,9 +98,9 @@ class RainbowDQN(RLAlgorithm):
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
         choices_of(self)
         self.net_config = net_config
-        own: dict[str, Any] = {"num_atoms": num_atoms, "v_min": v_min, "v_max": v_max, "noise_std": noise_std}
-        own |= {"dueling": dueling, "distributional": distributional, "noisy": noisy}
-        network = build(self, RainbowQNetwork, actor_network, "actor_network", 0, **own)
+        options: dict[str, Any] = {"num_atoms": num_atoms, "v_min": v_min, "v_max": v_max, "noise_std": noise_std}
+        options |= {"dueling": dueling, "distributional": distributional, "noisy": noisy}
+        network = build(self, RainbowQNetwork, actor_network, "actor_network", 0, **options)
         if isinstance(network, RainbowQNetwork):  # a given network determines these options
             num_atoms, v_min, v_max = network.num_atoms, network.v_min, network.v_max
             distributional, dueling, noisy = network.distributional, network.dueling, network.noisy
@@ -196,12 +196,12 @@ class RainbowDQN(RLAlgorithm):
         Returns:
             (loss before the update, `idxs` of the batch or None, new priorities [B] or None without `per`).
         """
-        given = experience_fields(experiences)
-        if per and "weights" not in given:
+        fields = experience_fields(experiences)
+        if per and "weights" not in fields:
             raise ShapeError("RainbowDQN.learn(per=True) got no weights. fix: sample a PrioritizedReplayBuffer.")
         if not per:
-            given.pop("weights", None)
-        batch = self._batch(given, 1)
+            fields.pop("weights", None)
+        batch = self._batch(fields, 1)
         size = batch.reward.shape[0]
         if n_experiences is not None:
             later = self._batch(n_experiences, self.n_step)
@@ -210,8 +210,8 @@ class RainbowDQN(RLAlgorithm):
             batch = side_by_side(batch, later) if self.combined_reward else later
         result = self.learn_batch(batch)
         priorities = result.priorities if per else None
-        found = None if priorities is None else priorities.reshape(-1, size).sum(0).cpu().numpy()
-        return float(result.loss), given.get("idxs"), found
+        new_priorities = None if priorities is None else priorities.reshape(-1, size).sum(0).cpu().numpy()
+        return float(result.loss), fields.get("idxs"), new_priorities
 
     def _batch(self, experiences: Any, steps: int) -> TransitionBatch:
         """Build a batch with the `discount` [B] of `steps` steps, unless a discount is stored with it."""

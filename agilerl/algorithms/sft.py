@@ -94,11 +94,11 @@ class SFT(LLMAlgorithm):
         """Yield optimiser steps of `batch_size` examples, in order; all tokens are weighted equally."""
         size = -(-self.batch_size // engine.ranks.size)
         for number, first in enumerate(range(0, texts.tokens.shape[1], size)):
-            own = texts.rows(slice(first, first + size))
+            part = texts.rows(slice(first, first + size))
             like = next(iter(engine.hp.values()))
-            weight = completion_weights(own.completion_mask, like.new_ones(own.tokens.shape[:2]), "token", 1)
-            weight = of_all_ranks(weight, own.completion_mask, engine.ranks, "token")
-            yield TextBatch(engine.given(own), engine.inner(weight), number=number)
+            weight = completion_weights(part.completion_mask, like.new_ones(part.tokens.shape[:2]), "token", 1)
+            weight = of_all_ranks(weight, part.completion_mask, engine.ranks, "token")
+            yield TextBatch(engine.given(part), engine.inner(weight), number=number)
 
     def update(self, engine: AdapterEngine, batch: TextBatch) -> UpdateResult:
         """Perform one optimiser step on −Σ w log π(token)."""
@@ -116,9 +116,9 @@ class SFT(LLMAlgorithm):
 
         engine = SequentialAdapters(self)
         texts = example_texts([examples_of(experiences)], self.base)
-        found = [float(self.update(engine, b).loss) for b in self.passes(engine, texts, None, [])]
+        losses = [float(self.update(engine, b).loss) for b in self.passes(engine, texts, None, [])]
         self.learn_counter += 1
-        return float(np.mean(found))
+        return float(np.mean(losses))
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Return the mean log-probability per completion token of the test split; appended to `fitness`."""
