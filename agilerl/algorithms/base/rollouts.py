@@ -1,7 +1,7 @@
-"""What agents need that learn from their own rollouts: acting and storing, hidden states, statistics, experiences.
+"""Rollouts of on-policy agents: recording, hidden states, and conversion of experiences from custom loops.
 
-A rollout is filled by the `Recorder`, or comes as the published experiences of a hand-written loop; both teach the
-same.
+A rollout is filled by the `Recorder`, or passed as the published experiences of a custom loop. Both give the same
+update.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ HiddenStates = dict[str, Tensor]
 
 FIELDS = ("observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done")
 EXTRA = ("truncateds", "final_observations")
-MORE = ("action_masks", "hidden_states", "final_values", "last_values")  # in a mapping, or beside a tuple
+MORE = ("action_masks", "hidden_states", "final_values", "last_values")  # in a mapping, or next to a tuple
 
 
 class RolloutExperiences(tuple[Any, ...]):
-    """The published tuple, and beside its entries what masks and memories need.
+    """The published tuple, with optional fields for action masks and recurrent agents.
 
     Attributes:
-        more: those of `MORE` that are known; see `buffer_from_experiences`.
+        more: the available fields of `MORE`; see `buffer_from_experiences`.
     """
 
     more: dict[str, Any]
@@ -53,25 +53,24 @@ class RolloutExperiences(tuple[Any, ...]):
 
 
 def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
-    """Six lists over time of [E, ...] arrays, then `next_obs` and `next_done`, as a full rollout buffer.
+    """Convert six lists over time of [E, ...] arrays, `next_obs` and `next_done` to a full rollout buffer.
 
-    `dones[t]` is the flag BEFORE step t, so that step t ended an episode where `dones[t + 1]` (after the last step
-    `next_done`) is set. Without more such an end counts as termination. What tells truncation apart may follow, as a
-    ninth and a tenth entry or, in a mapping, as `truncateds` (step t was cut off by a time limit, [E] each) and
-    `final_observations` (the observations after step t and before any reset, [E, ...] each): then the value of the
-    final observation is bootstrapped from.
+    `dones[t]` is the flag BEFORE step t: step t ended an episode if `dones[t + 1]` (`next_done` for the last step) is
+    set. Such an end counts as termination by default. Truncation is marked by a ninth and a tenth entry or, in a
+    mapping, by `truncateds` (step t hit a time limit, [E] each) and `final_observations` (the observations after step t
+    and before any reset, [E, ...] each). The value of the final observation is then bootstrapped.
 
-    In a mapping (or beside the entries of `RolloutExperiences`) there may be, too:
+    A mapping (or `RolloutExperiences.more`) may also contain:
 
-    * `action_masks`: [E, A] bool each, the actions that were legal in each step; else all count as legal.
-    * `hidden_states`: of a recurrent agent, key -> [layers, E, units] each, from before each step; else sequences
-      start at zero. `final_values` ([E] each, read where `truncateds`) and `last_values` [E] then are the values of the
-      final observations and of `next_obs`, which an observation alone does not tell.
+    * `action_masks`: [E, A] bool each, the legal actions of each step; all are legal by default.
+    * `hidden_states`: for a recurrent agent, key -> [layers, E, units] before each step; by default sequences start at
+      zero. `final_values` ([E] each, read where `truncateds`) and `last_values` [E] are then the values of the final
+      observations and of `next_obs`, which cannot be computed from an observation alone.
 
-    A list may hold ONE array in place of its steps, stacked over time [T, E, ...] ([T, ...] of a single environment).
+    A list may contain ONE array stacked over time [T, E, ...] ([T, ...] for a single environment) instead of steps.
 
     Raises:
-        ShapeError: entries that are missing, or lists of different lengths.
+        ShapeError: missing entries, or lists of different lengths.
     """
     fields = named_experiences(experiences)
     observations, steps = fields["observations"], len(fields["observations"])
@@ -118,7 +117,7 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
 
 
 def named_experiences(experiences: Any) -> dict[str, Any]:
-    """The entries of the tuple by name; a mapping as it is. ShapeError for anything else."""
+    """Return the entries of the tuple by name; a mapping is unchanged. ShapeError for anything else."""
     if isinstance(experiences, Mapping):
         fields = dict(experiences)
     elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
@@ -138,10 +137,10 @@ def named_experiences(experiences: Any) -> dict[str, Any]:
 
 
 def _unstacked(fields: dict[str, Any]) -> dict[str, Any]:
-    """Lists of one array over time as lists of steps; everything else as it is.
+    """Convert lists of one array over time to lists of steps; everything else is unchanged.
 
-    One vector step of many lanes is a list of one array too. What tells them apart is the number of lanes, which is
-    that of `next_done`.
+    One vector step of many lanes is also a list of one array. The two are distinguished by the number of lanes, taken
+    from `next_done`.
     """
     listed = [name for name in (*FIELDS[:6], *EXTRA, *MORE[:-1]) if fields.get(name) is not None]
     if any(not isinstance(fields[name], list | tuple) or len(fields[name]) != 1 for name in listed):
@@ -158,14 +157,14 @@ def _unstacked(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _only(value: Any) -> Any:
-    """What a list of one holds; anything else as it is."""
+    """Return the entry of a list of one; anything else is unchanged."""
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
 def _flags(dones: Sequence[Any], next_done: Any, steps: int) -> list[Any]:
-    """Flags before steps 0 .. T, the last of them after the rollout.
+    """Return the flags before steps 0 .. T, the last of them after the rollout.
 
-    A list that holds itself (`dones.append(dones)`) knows of no end in mid-rollout.
+    A list that contains itself (`dones.append(dones)`) has no ends within the rollout.
     """
     if any(entry is dones for entry in dones):
         warn_once(
@@ -189,10 +188,10 @@ def _array(x: Any) -> np.ndarray:
 
 
 def _actions(agent: PPO, actions: Any, lanes: int) -> np.ndarray:
-    """Stored actions [E, *action_shape], as integers where they are numbers of choices.
+    """Return stored actions [E, *action_shape]; int64 for Discrete and MultiDiscrete spaces.
 
     Raises:
-        ShapeError: another number of them, or numbers of no choice.
+        ShapeError: wrong count, or invalid choices.
     """
     space, array = agent.action_space, _array(actions)
     wanted = (lanes, *agent.action_shape)
@@ -209,7 +208,7 @@ def _actions(agent: PPO, actions: Any, lanes: int) -> np.ndarray:
 
 
 def check_rows(agent: PPO, rows: np.ndarray) -> None:
-    """ShapeError where rows [E, K] of Dict or Tuple actions hold a number of no choice."""
+    """Raise ShapeError if rows [E, K] of Dict or Tuple actions contain an invalid choice."""
     start = 0
     for part in agent.distribution.parts:
         values, start = rows[:, start : start + part.columns], start + part.columns
@@ -224,7 +223,7 @@ def check_rows(agent: PPO, rows: np.ndarray) -> None:
 
 
 def _batched(space: Any, obs: Any, lanes: int) -> Any:
-    """Observations [E, ...]; a lone one of a single environment gets its axis."""
+    """Return observations [E, ...]; one of a single environment gets a leading axis."""
     arrays = map_leaves(_array, parted(obs, space)[0])
     first = next(leaves(arrays))
     shape = next(leaves(trees.stack(space, [space.sample()]))).shape[1:]
@@ -232,7 +231,7 @@ def _batched(space: Any, obs: Any, lanes: int) -> Any:
 
 
 def with_observations(experiences: Any, change: Callable[[Any], Any]) -> dict[str, Any]:
-    """The published experiences, by name, with `change` applied to all observations."""
+    """Return the published experiences by name, with `change` applied to all observations."""
     fields = named_experiences(experiences)
     for name in ("observations", "final_observations"):
         if fields.get(name) is not None:
@@ -241,7 +240,7 @@ def with_observations(experiences: Any, change: Callable[[Any], Any]) -> dict[st
 
 
 def empty_buffer(agent: PPO, steps: int) -> RolloutBuffer:
-    """An empty buffer for `steps` vector steps of the agent's own lanes."""
+    """Create an empty buffer for `steps` vector steps of the agent's lanes."""
     return RolloutBuffer(
         steps, agent.observation_space, agent.action_space, agent.num_envs, agent.device, agent.gae_lambda, agent.gamma,
         agent.recurrent, agent.hidden_state_architecture, max_seq_len=agent.max_seq_len,
@@ -250,7 +249,7 @@ def empty_buffer(agent: PPO, steps: int) -> RolloutBuffer:
 
 
 def checked_buffer(buffer: RolloutBuffer | None, algo: str) -> RolloutBuffer:
-    """An agent's own buffer, to learn from; ShapeError where it is empty, or what followed its last step is unknown."""
+    """Return an agent's buffer for learning; ShapeError if it is empty or the value after its last step is unknown."""
     if buffer is None or not buffer.position:
         raise ShapeError(
             f"{algo}.learn() found an empty rollout buffer. "
@@ -268,7 +267,7 @@ def checked_buffer(buffer: RolloutBuffer | None, algo: str) -> RolloutBuffer:
 
 
 class Recorder:
-    """Acts with one agent and stores what happens, vector step by vector step."""
+    """Acts with one agent and stores the transitions of each vector step."""
 
     active: np.ndarray | None = None  # all lanes are stepped
 
@@ -283,17 +282,17 @@ class Recorder:
         return self.buffer.full
 
     def restart(self) -> None:
-        """All lanes begin an episode."""
+        """Start an episode in all lanes."""
         self.agent._hidden = None
 
     def act(self, obs: Any, mask: Mask = None) -> Any:
-        """Exploring actions for the environment, from observations [E, ...]."""
+        """Return exploring actions for the environment from observations [E, ...]."""
         agent = self.agent
         hidden = agent._hidden
         if agent.recurrent and hidden is None:
             hidden = agent.get_initial_hidden_state(self.buffer.num_envs)
         mask = mask if self._takes_mask else None
-        # A subclass with a get_action of its own need not know of what there is not.
+        # An overridden get_action need not accept arguments that do not apply.
         arguments: dict[str, Any] = {} if mask is None else {"action_mask": mask}
         arguments |= {"hidden_state": hidden} if agent.recurrent else {}
         action, log_prob, _, value, *state = agent.get_action(obs, **arguments)
@@ -305,7 +304,7 @@ class Recorder:
         return agent.environment_action(action)
 
     def store(self, reward: np.ndarray, batch: StepBatch) -> None:
-        """What the last `act` led to."""
+        """Store the result of the last `act`."""
         if self._now["legal"] is not None and not self.buffer.num_legal and not self.buffer.position:
             self.buffer.num_legal = int(self._now["legal"].shape[-1])
         self.buffer.add(
@@ -323,23 +322,23 @@ class Recorder:
                 part[:, begins.to(part.device)] = 0
 
     def _value(self, obs: Any) -> np.ndarray | None:
-        """V [E] of what came after the last step; None where the observation alone tells it."""
+        """Return V [E] after the last step; None if it can be computed from the observation alone."""
         if not self.agent.recurrent:
             return None
         return self.agent._run(obs, self.agent._hidden)[1].cpu().numpy()
 
     def finish(self, obs: Any) -> None:
-        """The rollout is complete; `obs` follows its last step."""
+        """Complete the rollout; `obs` follows its last step."""
         self.buffer.last_obs, self.buffer.last_value = obs, self._value(obs)
 
     def chosen(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """(actions, log probabilities, values) of every step, [E, ...] each; copies."""
+        """Return copies of (actions, log probabilities, values) of every step, [E, ...] each."""
         action, log_prob, value = (list(self.buffer.stored(k).copy()) for k in ("action", "log_prob", "value"))
         return action, log_prob, value
 
 
 def remember(agent: Any, buffer: RolloutStore, lanes: slice, most: int = 256) -> None:
-    """Keep up to `most` observations of an agent's lanes, spread over the rollout."""
+    """Remember up to `most` observations of an agent's lanes, spread over the rollout."""
 
     def chosen(x: Any) -> Tensor:
         rows = torch.from_numpy(x[:, lanes]).flatten(0, 1)
@@ -352,7 +351,7 @@ def remember(agent: Any, buffer: RolloutStore, lanes: slice, most: int = 256) ->
 
 
 def hidden_of(name: str, hidden: Mapping[str, Tensor]) -> tuple[HiddenStates, ...]:
-    """What a network takes beside observations: its own hidden state, or the shared one, where there is one."""
+    """Return a network's further inputs: its own hidden state or the shared one; empty if feed-forward."""
     whose = {key: key.partition("_")[::2] for key in hidden}
     state = {rest: hidden[key] for key, (owner, rest) in whose.items() if owner in (name, "shared")}
     return (state,) if state else ()
