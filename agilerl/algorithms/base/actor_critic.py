@@ -1,6 +1,6 @@
-"""Off-policy actor-critics: a deterministic policy that explores by noise, and one that is sampled.
+"""Off-policy actor-critics: deterministic policies with exploration noise, and stochastic policies.
 
-Both store raw actions of a Box, see `actions.NormalizedBoxActions`.
+Both store raw Box actions, see `actions.NormalizedBoxActions`.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ class ActorCritic(RLAlgorithm):
 
     @property
     def criterion(self) -> nn.Module:
-        """The critics' loss, which `update` writes out with row weights."""
+        """The critics' loss, which `update` computes with row weights."""
         return nn.MSELoss()
 
     def soft_update(self, net: nn.Module, target: nn.Module) -> None:
-        """One soft update of `target` towards `net` with `tau`."""
+        """Perform one soft update of `target` towards `net` with `tau`."""
         soft_update(net, target, self.tau)
 
     def report(self, result: UpdateResult) -> Any:
-        """(actor loss, or None where the policy was not updated; critic loss), both before the update."""
+        """Return (actor loss, or None if the policy was not updated; critic loss), both before the update."""
         return None if result.actor_loss is None else float(result.actor_loss), float(result.loss)
 
     def get_action(
         self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
-        """Exploring actions to store while `training`, otherwise greedy ones as the environment takes them.
+        """Return exploring actions to store if `training`, else greedy actions for the environment.
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
-            training: the agent's own mode where it is not given.
+            training: whether to explore; None: according to the agent's mode.
             action_mask: [E, A] or [A], 1 = legal, for Discrete actions.
-            epsilon: ignored; policies of this kind explore by noise or by sampling.
+            epsilon: ignored; exploration is by noise or sampling.
 
         Returns:
-            While training raw actions [E, A] (see `environment_action`), else [E, *shape] within the bounds of the
-            space; int64 [E] for Discrete actions.
+            Raw actions [E, A] in training (see `environment_action`), else [E, *shape] within the bounds of the space;
+            int64 [E] for Discrete actions.
         """
         return actions.get_action(self, obs, training, action_mask, epsilon)
 
@@ -71,7 +71,7 @@ class ActorCritic(RLAlgorithm):
 
 
 class DeterministicActorCritic(ActorCritic):
-    """An actor-critic whose policy is a function of the observation and explores by noise on raw actions."""
+    """An actor-critic with a deterministic policy and exploration noise on raw actions."""
 
     policy_class = DeterministicActor
     action_spaces = ("Box",)
@@ -88,41 +88,41 @@ class DeterministicActorCritic(ActorCritic):
         return raw_bounds(self)
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """The policy's own raw actions [..., A]."""
+        """Return the policy's raw actions [..., A]."""
         return outputs.cpu().numpy()
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """Raw actions plus noise, within the raw bounds; outputs and draws[0] [..., A]; `epsilon` is ignored."""
+        """Return raw actions plus noise draws[0] [..., A], clipped to the raw bounds; `epsilon` is ignored."""
         action: np.ndarray = outputs.cpu().numpy()
         noisy: np.ndarray = np.clip(action + draws[0], *self.raw_bounds).astype(action.dtype)
         return noisy
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Noise [*shape, A] in units of raw actions; `shape` is (vector steps, E) or (E,)."""
+        """Draw noise [*shape, A] in units of raw actions; `shape` is (vector steps, E) or (E,)."""
         steps = int(np.prod(shape[:-1], dtype=int))
         return (noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size),)
 
 
 class StochasticActorCritic(ActorCritic):
-    """An actor-critic whose policy is a distribution: a squashed normal one, or a categorical one over n actions."""
+    """An actor-critic with a stochastic policy: squashed normal for Box actions, categorical for Discrete actions."""
 
     policy_class: Any = StochasticActor
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are a choice among n."""
+        """Whether the action space is Discrete."""
         return isinstance(self.action_space, gym.spaces.Discrete)
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Standard normal numbers of the sampled actions, [*shape, A] each; none for discrete actions."""
+        """Draw standard normal numbers for sampled actions, [*shape, A] each; none for discrete actions."""
         if self.discrete:
             return {}
         return {name: rng.standard_normal((*shape, self.action_size)) for name in ("action", "next_action")}
 
     def _policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """(loss of the policy [...], entropy or its one-sample estimate [..., B] as a constant)."""
+        """Return (policy loss [...], detached entropy or its one-sample estimate [..., B])."""
         raw = engine.network("actor")(batch.obs)
         if self.discrete:
             log_prob = masked_logits(raw, batch.obs_mask).log_softmax(-1)
@@ -136,17 +136,17 @@ class StochasticActorCritic(ActorCritic):
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """tanh of the mean [..., A], or the most probable legal action [...]."""
+        """Return tanh of the mean [..., A], or the most probable legal action [...]."""
         if self.discrete:
             return masked_argmax(outputs, mask)
         return split_normal(outputs)[0].tanh().cpu().numpy()
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Standard normal numbers [*shape, A], or uniform ones [*shape] for discrete actions."""
+        """Draw standard normal numbers [*shape, A], or uniform ones [*shape] for discrete actions."""
         return (rng.random(shape) if self.discrete else rng.standard_normal((*shape, self.action_size)),)
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """A sample of the policy: raw actions [..., A], or a legal action [...]; `epsilon` is ignored."""
+        """Sample the policy: raw actions [..., A], or a legal action [...]; `epsilon` is ignored."""
         numbers = torch.from_numpy(draws[0]).to(outputs)
         if self.discrete:
             legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)

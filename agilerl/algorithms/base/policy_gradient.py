@@ -1,4 +1,4 @@
-"""The clipped policy gradient of one minibatch, of an agent alone and of a team's groups alike."""
+"""The clipped policy gradient of one minibatch, for a single agent or a group of agents."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from agilerl.networks.distributions import ActionDistribution, Least, masked_log
 
 
 class PolicyUnit:
-    """Something that policies say of the units of their Box actions, as an attribute of their agent, which has
-    `_sampling_actors()`: it is saved with them, and assigning another value is a ConfigError.
+    """Agent attribute that is read from the agent's policies (`_sampling_actors()`): a unit of their Box actions.
+
+    It is saved with the policies. Assigning another value raises ConfigError.
 
     Args:
-        name: of the attribute. usual: where policies are modules of the user's own, and the agent says nothing else.
+        name: attribute name. usual: default for user-defined policy modules.
     """
 
     def __init__(self, name: str, usual: Any) -> None:
@@ -45,10 +46,10 @@ class PolicyUnit:
 def policy_gradient(
     kind: ActionDistribution, raw: Tensor, action: Tensor, batch: RolloutBatch, hp: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(surrogate loss, mean entropy, divergence, each [...]; gradient of surrogate − c_e H at `raw`).
+    """Return (surrogate loss, mean entropy, divergence, each [...]; gradient of surrogate − c_e H at `raw`).
 
     Args:
-        raw: [..., B, raw_size] constants. action: [..., B, A], or int64 [..., B] of one choice.
+        raw: [..., B, raw_size] constants. action: [..., B, A], or int64 [..., B] for one choice.
         hp: `clip_coef` and `ent_coef`.
     """
     weight = batch.weight
@@ -77,10 +78,10 @@ def policy_gradient(
 
 
 def sampled_entropy(raw: Tensor, batch: RolloutBatch, least: Least) -> Tensor:
-    """−log π(a) [..., B] of actions that the present policy draws, a = tanh(μ + σ ε): differentiable through a as well.
+    """Return −log π(a) [..., B] of actions a = tanh(μ + σ ε) of the current policy, differentiable through a.
 
-    A squashed normal has no entropy in closed form. −log π of the stored actions would not do: the expectation of its
-    gradient is 0 whatever the entropy is (the score function has mean 0).
+    A squashed normal has no closed-form entropy. −log π of the stored actions is not a substitute: its gradient has
+    expectation 0 whatever the entropy is (the score function has mean 0).
     """
     if batch.noise is None:
         raise ShapeError("a minibatch for a squashed policy needs noise. fix: RolloutBatch(..., noise=[..., B, A]).")

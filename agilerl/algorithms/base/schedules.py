@@ -1,4 +1,4 @@
-"""Hyperparameters that change while an agent trains: over its budget, or after the divergence of its rollouts."""
+"""Hyperparameter schedules: over the budget, or following the divergence of rollouts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 Name = TypeVar("Name", bound=str)
 
 DEFAULT_TARGET_KL = 0.01
-# Of `AdaptiveRate`: the largest factor of a step while the rate is sought, of a rise after that, and between the rate
-# that was found and the highest one after it.
+# `AdaptiveRate`: maximum factor of a step during the search, of a later rise, and of all later rises together.
 RATE_STEP, RATE_RISE, RATE_ROOM = 10.0, 1.5, 3.0
 RATE_LIMITS = (1e-6, 1e-2)
 
 
 def check_schedules(*names: Name, known: Sequence[str] = SCHEDULES) -> tuple[Name, ...]:
-    """The names as they are; ConfigError for an unknown schedule."""
+    """Return the names unchanged; ConfigError for an unknown schedule."""
     for name in names:
         if name not in known:
             raise ConfigError(unknown_name("schedule", str(name), known))
@@ -29,26 +28,26 @@ def check_schedules(*names: Name, known: Sequence[str] = SCHEDULES) -> tuple[Nam
 
 
 def scheduled(value: float, schedule: str, progress: float) -> float:
-    """The value at a share `progress` of the budget: "linear" goes from it to 0."""
+    """Return the value at fraction `progress` of the budget; "linear" decays to 0."""
     return value * max(0.0, 1 - progress) if schedule == "linear" else value
 
 
 @dataclass
 class AdaptiveRate:
-    """A learning rate that follows the divergence of rollouts.
+    """A learning rate that is adapted to the KL divergence of rollouts.
 
-    The rate moves after a rollout in which the policy has moved by less than half of `aim`, or by more than twice, to
-    where it would have moved by as much: by sqrt(aim / divergence), at most tenfold.
+    If a rollout's divergence is below half of `aim` or above twice `aim`, the rate is multiplied by
+    sqrt(aim / divergence), at most by 10 or 1/10.
 
-    Once it has been found so it rises by half at a time, up to three times what was found: a policy that has converged
-    moves little at any rate, and a higher one would only follow the noise in its advantages.
+    After the first rate that reaches half of `aim`, it rises by at most half at a time, up to three times that rate: a
+    converged policy moves little at any rate, and a higher one would only follow the noise in its advantages.
 
     A divergence grows with the square of a step (Kakade 2001, "A natural policy gradient", section 2). The thresholds
     are those by which Schulman et al. 2017 (arXiv:1707.06347, section 4) adapt a penalty's weight.
 
     Attributes:
-        aim: divergence of a rollout that the rate aims at.
-        found: the first rate that has moved the policy by as much; None while it is sought.
+        aim: target divergence of a rollout.
+        found: the first rate that reached at least half of `aim`; None during the search.
     """
 
     aim: float = DEFAULT_TARGET_KL
@@ -56,11 +55,11 @@ class AdaptiveRate:
 
     @property
     def limit(self) -> float:
-        """Divergence beyond which the rate falls: a rollout's epochs end there too."""
+        """Divergence above which the rate falls and a rollout's epochs end."""
         return 2 * self.aim
 
     def step(self, lr: float, divergence: float) -> float:
-        """The rate after a rollout of this mean divergence with rate `lr`; NaN leaves it."""
+        """Return the rate after a rollout with this mean divergence at rate `lr`; unchanged for NaN."""
         aim, first_rate = self.aim, self.found
         if math.isnan(divergence):
             return lr
