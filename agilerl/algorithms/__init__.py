@@ -110,19 +110,19 @@ _BASES = {
     "RLAlgorithm": "agilerl.algorithms.base.single_agent",
 }
 LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
-"""Of what ships, what stands on a language model: no spaces, no environments of steps."""
+"""Shipped algorithms that train a language model: no spaces, no step-wise environments."""
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # shipped multi-agent algorithms
 _OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for discrete actions, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 NOT_YET = ("NeuralTS", "NeuralUCB")
-"""Published names that this version does not train yet."""
+"""Published names that this version does not include yet."""
 
 DEFAULT_ALGORITHM, DEFAULT_FOR_BOX, DEFAULT_FOR_TEAMS, DEFAULT_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
-"""Where nothing names an algorithm: for choices among actions, for Box actions, for several agents, for questions."""
+"""Default algorithms for discrete actions, Box actions, several agents and language tasks."""
 DEFAULT_UNTUNED = "PPO"
-"""Where nobody has tuned anything: it finds its scales and its rate by itself."""
+"""Default without tuning: it adapts its scales and its learning rate."""
 DEFAULT_BY_GYM = {"ReasoningGym": DEFAULT_FOR_LANGUAGE, "PreferenceGym": "DPO", "SFTGym": "SFT"}
-"""The same by the class of a gym of `agilerl.llm_envs`."""
+"""Default algorithm by the class of a gym of `agilerl.llm_envs`."""
 
 Algorithm = TypeVar("Algorithm", bound=type)
 

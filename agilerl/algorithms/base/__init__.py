@@ -1,1 +1,1 @@
-"""What all algorithms are made of."""
+"""Base classes and shared parts of all algorithms."""

@@ -33,7 +33,7 @@ class PlainActions:
     """Actions stored in the environment's format."""
 
     raw = False
-    """Whether an agent that trains gives stored actions, so that `environment` is still to come."""
+    """Whether `get_action` returns stored actions in training, which `environment` must still convert."""
 
     def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
         """Convert stored actions [..., A] to the environment's format."""
@@ -255,7 +255,6 @@ def legal_actions(agent: Any, mask: Any, lanes: int) -> np.ndarray | None:
 # Noise does not depend on the actions, so it is drawn ahead for many vector steps. Each lane has its own path, which
 # continues across calls and across episodes unless `reset_action_noise` is called. This departs from arXiv:1509.02971,
 # algorithm 1, which starts a new path in each episode: episode ends are not known when the noise is drawn.
-# known yet where episodes end.
 
 
 def ornstein_uhlenbeck(

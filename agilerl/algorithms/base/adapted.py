@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {name: vars(EvolvableAlgorithm)[name] for name in CAP
     "unsaved_attributes": list,
     "set_training_mode": _nothing,
 }
-"""Values of what an adapted agent does not have itself."""
+"""Values of attributes that an adapted agent lacks."""
 
 
 class AdaptedAgent:

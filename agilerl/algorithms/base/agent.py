@@ -53,7 +53,6 @@ class EvolvableAlgorithm:
 
     Args:
         index: unique id within the population.
-        index: unique id within the population.
         hp_config: mutable hyperparameters; copied. Each name must be a numeric attribute, and each range must lie
             within the declared one.
         device: device of the networks and batches.
@@ -270,7 +269,7 @@ class EvolvableAlgorithm:
             if not k.startswith("_") and not isinstance(v, skip) and not callable(v)
         }
 
-    # --- what evolution and training read --------------------------------------------------------------------------
+    # --- interface for evolution and training ----------------------------------------------------------------------
 
     def update_hyperparameters(self) -> dict[str, float]:
         """Return the numbers that an update reads as tensors; overridden by algorithms with an `update`."""

@@ -60,7 +60,7 @@ ALWAYS = {
     "clip_actions": "actions are within the bounds of the space, always",
     "normalize_actions": "critics are given actions in the range of the policy's output, [-1, 1], always",
 }
-"""Published keys of `net_config` for what is always so here, of algorithms with Box actions."""
+"""Published keys of `net_config` whose behaviour is always enabled here, for algorithms with Box actions."""
 
 
 def check_memory(agent: RLAlgorithm | MultiAgentRLAlgorithm, asked: bool, what: str) -> None:

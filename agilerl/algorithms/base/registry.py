@@ -87,9 +87,9 @@ class MutationRegistry:
     encoder_sources: dict[str, str] = field(default_factory=dict)
     """Network without an encoder -> the network whose features it reads; both may be targets."""
     followers: dict[str, str] = field(default_factory=dict)
-    """Attribute -> method (name, value) that takes over a new value of it, once the agent has optimisers."""
+    """Attribute -> method (name, value) that is called with each new value, once the agent has optimisers."""
     watched: set[str] = field(default_factory=set)
-    """Attributes of which an assignment does more than assign, whatever is assigned: see `assigned`."""
+    """Attributes whose assignment has side effects for values of any type; see `assigned`."""
 
     @property
     def policies(self) -> tuple[str, ...]:

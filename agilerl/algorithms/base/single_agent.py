@@ -77,13 +77,13 @@ class RLAlgorithm(EvolvableAlgorithm):
     # --- additional capabilities, see `EvolvableAlgorithm` ----------------------------------------------------------
 
     action_spaces: tuple[str, ...] = ()
-    """Kinds of action space that it takes, by class name."""
+    """Supported kinds of action space, by class name."""
     experience: ClassVar[Experience] = TRANSITIONS
-    """What it learns from."""
+    """Kind of experience it learns from."""
     action_form: ClassVar[PlainActions] = PlainActions()
-    """How stored actions become those of the environment."""
+    """Conversion of stored actions to environment actions."""
     beta: float = 0.4
-    """Exponent of the importance weights at the start, under prioritised replay."""
+    """Initial importance-sampling exponent, with prioritised replay."""
 
     @property
     def is_recurrent(self) -> bool:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Published import paths of what algorithms are made of; it lives in `agilerl.algorithms` itself."""
+"""Published import paths of the base classes and registration, defined in `agilerl.algorithms`."""
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.optimizer import OptimizerWrapper

@@ -1,4 +1,4 @@
-"""Published import path of the bases of all algorithms."""
+"""Published import path of the base classes of all algorithms."""
 
 from agilerl.algorithms.core import EvolvableAlgorithm, LLMAlgorithm, MultiAgentRLAlgorithm, RLAlgorithm
 from agilerl.moved import forward

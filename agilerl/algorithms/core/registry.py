@@ -1,4 +1,4 @@
-"""Published import path of what an algorithm registers."""
+"""Published import path of the registration classes."""
 
 from agilerl.algorithms.core import HyperparameterConfig, MutationRegistry, NetworkGroup, OptimizerConfig, RLParameter
 
