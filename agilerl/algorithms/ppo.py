@@ -43,60 +43,59 @@ from agilerl.ranges import Count, Fraction, NonNegative, Positive
 
 
 class PPO(OnPolicyAlgorithm, RLAlgorithm):
-    """Clipped policy gradient from rollouts, for Discrete, MultiDiscrete, MultiBinary and Box actions, and for Dict and
-    Tuple actions of these: one distribution per part.
+    """Clipped policy gradient from rollouts.
 
-    Box actions are drawn from a normal distribution in units of half of their range (`action_scaling`) and clipped to
-    the bounds for the environment alone, integer ones rounded; with `squash_output=True` they pass through tanh, and
-    `actor.scale_action` maps them to the bounds. `environment_action` does what there is to do.
+    For Discrete, MultiDiscrete, MultiBinary and Box actions, and Dict and Tuple actions of these, with one distribution
+    per part. Box actions are sampled from a normal distribution in units of half of their range (`action_scaling`).
+    `environment_action` clips them to the bounds, and rounds integer actions. With `squash_output=True` they pass
+    through tanh and are mapped to the bounds instead.
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critic.
-        batch_size: rows of one minibatch (sequences, if recurrent).
-        learn_step: environment steps of a rollout, rounded up to whole vector steps.
+        batch_size: rows per minibatch (sequences, if recurrent).
+        learn_step: environment steps per rollout, rounded up to whole vector steps.
         gae_lambda: λ of the advantage estimate, in [0, 1].
-        action_std_init: standard deviation of Box actions that the untrained policy gives (not its logarithm), in
-            the units of `action_scaling`; 0.0, the published default and a logarithm there, is taken as 1.0.
+        action_std_init: initial standard deviation of Box actions (not its logarithm), in units of `action_scaling`.
+            0.0, the published default, is a logarithm and maps to 1.0.
         clip_coef: ε of the surrogate and of the value clip. ent_coef, vf_coef: weights of entropy and value loss.
-        max_grad_norm: largest gradient norm, of policy and critic each; None does not clip.
-        target_kl: stop the epochs of a rollout once the mean divergence exceeds it; None never does.
+        max_grad_norm: gradient-norm clip, for policy and critic each; None disables it.
+        target_kl: stop the epochs of a rollout once the mean divergence exceeds it; None disables early stopping.
         update_epochs: passes over a rollout.
         actor_network, critic_network: networks to use instead of building them.
-        share_encoders: one encoder for policy and value.
-        num_envs: lanes of the vector environment; training sets it to those of its environment.
-        use_rollout_buffer: accepted for compatibility; `learn()` reads the buffer that `collect_rollouts` filled either
-            way.
+        share_encoders: use one encoder for policy and value.
+        num_envs: lanes of the vector environment; set by training functions.
+        use_rollout_buffer: accepted for compatibility; ignored: `learn()` always reads the buffer that
+            `collect_rollouts` filled.
         rollout_buffer_config: not available yet.
         recurrent: recurrent encoders; see `max_seq_len`.
-        bptt_sequence_type: "chunked", "maximum" or "fifty_percent_overlap": how episodes are cut into sequences.
-        max_seq_len: longest sequence that gradients flow through; None takes that of the encoder configuration.
+        bptt_sequence_type: how episodes are cut into sequences: "chunked", "maximum" or "fifty_percent_overlap".
+        max_seq_len: maximum sequence length for backpropagation; None: that of the encoder configuration.
         lr_schedule, clip_schedule: "constant", or "linear" to 0 over the budget of a training function. `lr_schedule`
-            may be "adaptive" too (`adapt_rate`): `target_kl` is then the divergence that it aims at, 0.01 where it is
-            None, and epochs end beyond twice that.
-        clip_value_loss: False leaves the value loss unclipped.
-        normalize_observations: shift and scale observations by their running mean and deviation, which move after each
-            rollout, the first time before it is learned from, and are saved with the networks.
-        action_std_min: standard deviation that no Box action falls below while training, as a share of half of its
-            range (7.4 at most, which none exceeds), so that it goes on exploring; 0 has no such limit. What the
-            untrained policy gives is another matter (`action_std_init`).
-        action_ent_steps: Box actions: environment steps of its own after which the weight of entropy falls as their
-            inverse (`entropy_weight`); None keeps it. Actions of other kinds keep it anyway.
-        action_scaling: units of the policy's Box actions. "bounds": [-1, 1] is a component's whole range, low +
-            (a + 1) / 2 · (high - low), so that an untrained policy acts around its middle, and integer actions are
-            rounded to the nearest. "none": those of the environment, around 0, as agents have it that an earlier
-            version has saved; integer actions are truncated. Components without two finite bounds have the latter
-            units anyway. An actor_network brings its own.
-        squash_output: put Box actions through tanh, whose range is mapped to the bounds, in place of clipping them;
-            `net_config` may say it too.
-        noise_persistence: ρ in [0, 1] of the noise that Box actions are drawn with: its correlation from one step of a
-            lane to the next (`draw_exploration`). 0 draws each step afresh.
+            also accepts "adaptive" (`adapt_rate`): it aims at a divergence of `target_kl` (0.01 if None), and epochs
+            end above twice that.
+        clip_value_loss: clip the value loss.
+        normalize_observations: normalise observations by their running mean and standard deviation, which are updated
+            after each rollout (the first time before learning from it) and saved with the networks.
+        action_std_min: minimum standard deviation of Box actions in training, as a fraction of half of their range (at
+            most 7.4, the maximum of any policy); 0 disables it. It is independent of `action_std_init`.
+        action_ent_steps: for Box actions: number of the agent's environment steps after which the entropy weight decays
+            inversely with them (`entropy_weight`); None keeps it constant. It is constant for other actions.
+        action_scaling: units of the policy's Box actions. "bounds": [-1, 1] is mapped to a component's range, low +
+            (a + 1) / 2 · (high - low), so that an untrained policy acts around the middle; integer actions are rounded
+            to the nearest. "none": units of the environment, around 0, as in agents saved by earlier versions; integer
+            actions are truncated. Components without two finite bounds always use the latter. An actor_network has its
+            own setting.
+        squash_output: pass Box actions through tanh and map them to the bounds instead of clipping them; also a key of
+            `net_config`.
+        noise_persistence: ρ in [0, 1]: correlation of the noise of Box actions between consecutive steps of a lane
+            (`draw_exploration`). 0: independent noise.
 
-    The other arguments are `DQN`'s.
+    See `DQN` for the other arguments.
 
     Attributes:
-        progress: share of the budget that is used up, for the schedules; training functions set it.
-        learned_steps: environment steps of the rollouts that were learned from.
+        progress: used fraction of the budget, for the schedules; set by training functions.
+        learned_steps: environment steps of the rollouts learned from.
         observation_statistics: mean, var and count of the observations learned from, with `normalize_observations`.
     """
 
@@ -177,20 +176,20 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         self._begin_normalising(bool(normalize_observations))
         self._register()
 
-    # --- construction: its steps -----------------------------------------------------------------------------------
+    # --- construction ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """As of every agent; no rollout, no hidden states, no noise of a last call, no learning rate found."""
+        """Reset progress, minibatches, rollout buffer, hidden states, persistent noise and adapted rate."""
         super()._begin()
-        self._hidden: HiddenStates | None = None  # of `collect_rollouts_recurrent`
+        self._hidden: HiddenStates | None = None  # for `collect_rollouts_recurrent`
         self._noise: np.ndarray | None = None  # of the last call of `get_action`
-        self._least: tuple[float, Least] = 0.0, LOG_STD_MIN  # what `action_std_min` was, and is of log std
+        self._least: tuple[float, Least] = 0.0, LOG_STD_MIN  # cache: (`action_std_min`, bound of log std)
         self._found_rate: float | None = None  # `AdaptiveRate.found`
         self._rollout_buffer: RolloutBuffer | None = None
         self.learned_steps = 0
 
     def _build(self, actor_network: Any, critic_network: Any, units: Mapping[str, Any]) -> None:
-        """Make, or take over, the policy and the value; what a given policy is decides `recurrent` and sharing."""
+        """Build policy and value, or use the given ones; a given policy determines `recurrent` and `share_encoders`."""
         self.actor = make_policy(self, actor_network, units)
         if not isinstance(self.actor, StochasticActor):
             self.__dict__["action_scaling"] = units["action_scaling"]
@@ -207,7 +206,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         begin_normalising(self._reading(), is_asked)
 
     def _register(self) -> None:
-        """One optimiser for all networks, and the networks as groups for mutations."""
+        """Create one optimiser for all networks, and register the networks for mutation."""
         networks = [resolve(self, name) for name in self.networks]
         self.optimizer = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
         self.register_network_group(NetworkGroup(self.actor, policy=True))
@@ -222,29 +221,29 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     @property
     def networks(self) -> tuple[str, ...]:
-        """Names of the networks: the policy's, and the critic's where it has an encoder of its own."""
+        """Names of the networks: the policy, and the critic unless they share an encoder."""
         return ("actor",) if self.share_encoders else ("actor", "critic")
 
     def __getattr__(self, name: str) -> Any:
         if name == "critic" and self.__dict__.get("share_encoders"):
-            return ValueView(self.__dict__["actor"])  # no network of its own: nothing to register, clone or save
+            return ValueView(self.__dict__["actor"])  # not a separate network: nothing to register, clone or save
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def _reading(self) -> list[EvolvableNetwork]:
-        """The networks that read observations."""
+        """Return the networks that read observations."""
         return [n for n in map(self.__dict__.get, self.networks) if isinstance(n, EvolvableNetwork)]
 
     def running_statistics(self) -> RunningMeanStd:
-        """Those of the observations learned from so far."""
+        """Return statistics of the observations learned from so far."""
         return self.observation_statistics.running()
 
     def take_statistics(self, statistics: RunningMeanStd) -> None:
-        """Normalise observations by these from now on."""
+        """Normalise observations by `statistics` from now on."""
         self.observation_statistics = ObservationStatistics.of(statistics)
         self.observation_statistics.normalise(self._reading())
 
     def encoder_inputs(self, obs: Any) -> np.ndarray:
-        """Observations [..., ...] as rows [B, I] of what the statistics are of."""
+        """Return observations [..., ...] as rows [B, I] of encoder inputs, which the statistics describe."""
         return ObservationStatistics.rows(self.policy_network(), obs)
 
     def _sampling_actors(self) -> list[StochasticActor]:
@@ -253,7 +252,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     @property
     def distribution(self) -> ActionDistribution:
-        """What the policy's raw output means."""
+        """Action distribution that the policy's raw output parametrises."""
         actor = self.policy_module()
         if isinstance(actor, StochasticActor):
             kind = actor.distribution
@@ -268,11 +267,11 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return replace(kind, least=self._least[1])
 
     def _row(self, action: Tensor) -> Tensor:
-        """Stored actions [..., *action_shape] as the distribution takes them: [..., A]."""
+        """Convert stored actions [..., *action_shape] to the format of the distribution, [..., A]."""
         return as_drawn(self.action_space, action)
 
     def _raw(self, outputs: Tensor) -> Tensor:
-        """The policy's raw output, of the first network's output [..., out]."""
+        """Return the policy's part of the first network's output [..., out]."""
         return outputs[..., :-1] if self.share_encoders else outputs
 
     # --- the update ---------------------------------------------------------------------------------------------------
@@ -283,12 +282,13 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     @property
     def entropy_weight(self) -> float:
-        """`ent_coef`, where a Box is among the actions times min(1, `action_ent_steps` / `learned_steps`).
+        """`ent_coef`, multiplied for Box actions by min(1, `action_ent_steps` / `learned_steps`).
 
-        The entropy of a Gaussian has no upper bound and its gradient by every log-deviation is 1, so that a constant
-        weight widens the policy for ever, where that of a categorical one fades as its probabilities even out. The
-        weight falls as 1/t, as steps of stochastic approximation do (Robbins and Monro 1951, A stochastic approximation
-        method): what exploration is needed for comes first. `action_std_min` bounds deviations from below.
+        The entropy of a Gaussian has no upper bound, and its gradient with respect to each log standard deviation is 1:
+        a constant weight widens the policy indefinitely. For a categorical policy the gradient vanishes as the
+        probabilities become equal. The weight decays as 1/t, like step sizes of stochastic approximation (Robbins and
+        Monro 1951, A stochastic approximation method), so exploration comes first. `action_std_min` is a lower bound of
+        the standard deviation.
         """
         if self.action_ent_steps is None or not self.distribution.has_normal:
             return self.ent_coef
@@ -305,11 +305,11 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     @property
     def divergence_limit(self) -> float:
-        """Divergence at which a rollout's epochs end, where the learning rate follows it."""
+        """Divergence at which a rollout's epochs end, with an adaptive learning rate."""
         return self._rate.limit
 
     def adapt_rate(self, divergence: float) -> None:
-        """Move `lr` after a rollout of this mean divergence; see `AdaptiveRate`."""
+        """Adapt `lr` after a rollout with this mean divergence; see `AdaptiveRate`."""
         rate = self._rate
         after = rate.step(self.lr, divergence)
         if after != self.lr:
@@ -321,21 +321,21 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return self.share_encoders, self.distribution, self.clip_value_loss, *sequences
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
-        """Standard normal numbers [rows, A] for a squashed policy, whose entropy is estimated by new actions."""
+        """Draw standard normal numbers [rows, A] that estimate a squashed policy's entropy; None for others."""
         kind = self.distribution
         return rng.standard_normal((rows, *kind.numbers_shape)) if kind.kind == "squashed" else None
 
     def state_values(self, engine: UpdateEngine, obs: Any) -> Tensor:
-        """V(s) [..., B] of prepared observations, as constants."""
+        """Return V(s) [..., B] of prepared observations, detached."""
         with torch.no_grad():
             values: Tensor = engine.frozen(self.networks[-1])(obs)[..., -1]
         return values
 
     def update(self, engine: UpdateEngine, batch: RolloutBatch) -> UpdateResult:
-        """One minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
+        """Perform one step on a minibatch: L = L_clip + c_v L_v − c_e H (arXiv:1707.06347, eq. 9, as a loss)."""
         hp, weight = engine.hp, batch.weight
         outputs = [engine.network(name)(batch.obs, *hidden_of(name, batch.hidden)) for name in self.networks]
-        outputs = [output[0] if isinstance(output, tuple) else output for output in outputs]  # beside a hidden state
+        outputs = [output[0] if isinstance(output, tuple) else output for output in outputs]  # drop hidden states
         with torch.no_grad():
             clip = hp["clip_coef"] if self.clip_value_loss else None
             value = outputs[-1][..., -1]
@@ -356,17 +356,17 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         """Learn from one rollout, in `update_epochs` passes of minibatches.
 
         Args:
-            experiences: None reads the rollout buffer that `collect_rollouts` filled. Else the tuple (observations,
-                actions, log_probs, rewards, dones, values, next_obs, next_done): six lists over time of [E, ...]
-                arrays, then two arrays. `dones[t]` is the flag BEFORE step t, as `next_done` is that after the last.
-                A flag counts as termination; see `rollouts` for what tells truncation apart, and for how
-                masks of legal actions and hidden states are given.
+            experiences: None reads the rollout buffer that `collect_rollouts` filled. Otherwise the tuple
+                (observations, actions, log_probs, rewards, dones, values, next_obs, next_done): six lists over time of
+                [E, ...] arrays, then two arrays. `dones[t]` is the flag BEFORE step t, `next_done` the one after the
+                last. A flag counts as termination; see `rollouts.buffer_from_experiences` for truncation, action masks
+                and hidden states.
 
         Returns:
             Mean loss of the minibatches.
 
         Raises:
-            ShapeError: an empty buffer, or lists that do not fit together.
+            ShapeError: an empty buffer, or lists of different lengths.
         """
         if experiences is not None:
             return self.learn_buffer(rollouts.buffer_from_experiences(self, experiences))
@@ -383,13 +383,13 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     published_learn = learn
 
     def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
-        """The published tuple, by name, with `change` applied to all observations."""
+        """Return the published tuple by name, with `change` applied to all observations."""
         return rollouts.with_observations(experiences, change)
 
     def learn_buffer(self, buffer: RolloutStore) -> float:
-        """As `learn`, from a rollout buffer with the lanes of this agent alone; it is left as it is."""
+        """Learn as in `learn` from a rollout buffer with only this agent's lanes; the buffer is unchanged."""
         is_first = not self.observation_statistics
-        if is_first:  # it gives the statistics by which it is learned from
+        if is_first:  # the first rollout provides the statistics for learning from it
             self._normalise_by(buffer)
         learner = learner_of(self)
         rollout = make_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
@@ -401,7 +401,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return report.mean_loss
 
     def _normalise_by(self, buffer: RolloutStore) -> None:
-        """Take a rollout's observations into the statistics, where they are kept."""
+        """Update the statistics with a rollout's observations, if `normalize_observations`."""
         if self.normalize_observations:
             statistics = self.running_statistics()
             statistics.update(self.encoder_inputs(buffer.stored("obs")))
@@ -409,8 +409,10 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     @property
     def rollout_buffer(self) -> RolloutBuffer:
-        """The agent's own buffer for `update_interval()` vector steps of `num_envs` lanes, made anew where these
-        have changed since. Its γ and λ are the agent's."""
+        """The agent's buffer for `update_interval()` vector steps of `num_envs` lanes, with the agent's γ and λ.
+
+        An empty buffer is recreated if these numbers have changed.
+        """
         buffer, steps = self._rollout_buffer, self.update_interval()
         if buffer is None or (not buffer.position and (buffer.capacity, buffer.num_envs) != (steps, self.num_envs)):
             buffer = self._rollout_buffer = rollouts.empty_buffer(self, steps)
@@ -422,12 +424,12 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         self._rollout_buffer = buffer
 
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
-        """An empty store for rollouts of this policy, or of several of its kind in lockstep."""
+        """Create an empty store for rollouts of this policy, or of several such policies in lockstep."""
         shapes = self.hidden_state_architecture
         return RolloutStore(steps, lanes, self.observation_space, self.action_space, shapes, num_legal)
 
     def recorder(self, steps: int | None = None) -> rollouts.Recorder:
-        """What acts and fills this agent's rollout buffer, for one rollout of `steps` vector steps."""
+        """Return a recorder that acts and fills this agent's rollout buffer with `steps` vector steps."""
         wanted = self.update_interval() if steps is None else int(steps)
         buffer = self.rollout_buffer
         if buffer.capacity != wanted or buffer.position:
@@ -435,7 +437,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return rollouts.Recorder(self, buffer)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
-        buffer, self._rollout_buffer = self._rollout_buffer, None  # what it holds is this agent's own experience
+        buffer, self._rollout_buffer = self._rollout_buffer, None  # its contents are not copied
         try:
             return super().clone(index, wrap)
         finally:
@@ -449,39 +451,39 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return recurrent.hidden_state_architecture(self)
 
     def _follow_mutation(self) -> None:
-        """Runs after every mutation: hidden states of running episodes follow networks that have changed."""
+        """Mutation hook: convert hidden states of running episodes to the networks' new architectures."""
         if self._hidden is not None:
             self._hidden = recurrent.carried(self, self._hidden)
 
     def sequence_limit(self, steps: int) -> int:
-        """Most steps of a training sequence, in a rollout of `steps`."""
+        """Return the maximum length of a training sequence in a rollout of `steps`."""
         return recurrent.sequence_limit(self, steps)
 
     def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
-        """One step of both networks: (raw output [..., E, out], values [..., E], next hidden states), as constants."""
+        """Run one step of both networks: (raw output [..., E, out], values [..., E], next hidden states), detached."""
         return recurrent.recur(self, engine, obs, hidden)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action as it is stored: that of the space, of a Dict or Tuple the numbers of all parts, [K]."""
+        """Shape of a stored action: that of the space; for a Dict or Tuple [K], the numbers of all parts."""
         if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):
             return (self.distribution.columns,)
         return tuple(self.action_space.shape or ())
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """The most probable actions [..., *action_shape]; of Box the mean (its tanh where squashed)."""
+        """Return the most probable actions [..., *action_shape]; for Box the mean (its tanh if squashed)."""
         chosen = self.distribution.mode(self._raw(outputs), legal_tensor(mask, outputs))
         return stored(self.action_space, chosen)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Standard normal numbers for Box, uniform ones for the discrete spaces, [*shape, ...].
+        """Draw standard normal numbers for Box, uniform ones for discrete spaces, [*shape, ...].
 
-        With `noise_persistence` ρ those of Box are ε_t = ρ ε_{t-1} + sqrt(1 - ρ²) ξ_t along the vector steps, where all
-        ξ are independent: each is standard normal, and neighbours correlate by ρ, so that a lane goes on in one
-        direction for 1 / (1 - ρ) steps. The update is as without: it asks for the probability of each action by itself
-        (Hollenstein et al. 2024, "Colored Noise in PPO", arXiv:2312.11091, whose noise has a power spectrum).
+        With `noise_persistence` ρ the noise of Box actions is ε_t = ρ ε_{t-1} + sqrt(1 - ρ²) ξ_t over vector steps, with
+        independent ξ. Each ε_t is standard normal, and neighbours have correlation ρ, so a lane keeps its
+        direction for 1 / (1 - ρ) steps. The update is unchanged: it uses the probability of each action separately
+        (Hollenstein et al. 2024, "Colored Noise in PPO", arXiv:2312.11091, whose noise is defined by a power spectrum).
         """
         kind = self.distribution
         parts = kind.draw(rng.standard_normal, rng.random, tuple(shape))
@@ -492,78 +494,76 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return (drawn,)
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
-        """(actions [..., *action_shape] to store, their log probabilities [...])."""
+        """Sample (actions [..., *action_shape] to store, their log probabilities [...])."""
         kind, legal, outputs = self.distribution, legal_tensor(mask, outputs), self._raw(outputs)
         action = kind.sample(outputs, torch.from_numpy(draws[0]).to(outputs), legal)
         log_prob: np.ndarray = kind.log_prob(outputs, action, legal).cpu().numpy()
         return stored(self.action_space, action), log_prob
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-        """Uniformly random legal actions to store [*shape, *action_shape]."""
+        """Sample uniform legal actions to store, [*shape, *action_shape]."""
         if isinstance(self.action_space, gym.spaces.Discrete):
             return random_actions(self, rng, shape, mask)
         action = random_stored(self.action_space, self.distribution, rng, shape, mask)
         return action.reshape(*shape, *self.action_shape)
 
     def environment_action(self, action: np.ndarray) -> Any:
-        """Stored actions [..., *action_shape] as the environment takes them.
+        """Convert stored actions [..., *action_shape] to the environment's format.
 
-        Box actions are clipped to the bounds, integer ones rounded before (`action_scaling`), and squashed ones scaled
-        to them; choices are counted from the lowest value of the space. Dict and Tuple actions are nested as the space
-        is, with leading axes in every part. What is stored, and what `learn` and `evaluate_actions` take, stays as
-        `get_action` gave it.
+        Box actions are clipped to the bounds, after rounding integer ones (`action_scaling`); squashed ones are scaled
+        to the bounds. Discrete choices are offset by the lowest value of the space. Dict and Tuple actions are nested
+        like the space, with leading axes in every part. Store actions unconverted, for `learn` and `evaluate_actions`.
         """
         space = self.action_space
-        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):  # needs no distribution to be made
+        if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):  # does not need the distribution
             return action + space.start
         return in_environment(space, self.distribution, action)
 
     def get_action(
         self, obs: Any, action_mask: Any = None, hidden_state: Any = None, *, training: bool | None = None
     ) -> tuple[Any, ...]:
-        """(action, log probability, entropy, value) for observations; sampled while `training`, else greedy.
+        """Return (action, log probability, entropy, value) for observations; sampled if `training`, else greedy.
 
-        A recurrent agent returns the next hidden state as a fifth.
+        A recurrent agent also returns the next hidden state.
 
         Args:
             obs: one observation or a batch [E, ...], numpy or torch.
             action_mask: [E, W] or [W], 1 = legal, in any form of `envs.masks`: one entry per choice of Discrete and
-                MultiDiscrete actions; of MultiBinary W is the number of bits (1 = the bit may be 1) or twice that
-                (whether 0 is legal, whether 1 is); none of Box; part after part of Dict and Tuple. Followed, too, where
-                it is a part of the observations.
-            hidden_state: of a recurrent agent, key -> [layers, E, units]; None starts an episode.
-            training: the agent's own mode where it is not given.
+                MultiDiscrete actions; for MultiBinary W is the number of bits (1 = the bit may be 1) or twice that
+                (whether 0 is legal, whether 1 is); none for Box; concatenated parts for Dict and Tuple. A mask in the
+                observations is applied as well.
+            hidden_state: for a recurrent agent, key -> [layers, E, units]; None starts an episode.
+            training: whether to sample; None: according to the agent's mode.
 
         Returns:
-            numpy arrays [E, *action_shape], [E], [E], [E]. While training, Box actions are in units of the space (in
-            [-1, 1] where squashed) and not clipped, and Dict and Tuple actions are rows of numbers [E, K]: see
-            `environment_action`, which a training loop of your own calls before `env.step`; what it stores is the
-            action as it is here. Otherwise they are as the environment takes them; their log probability is that of
-            the action before.
+            numpy arrays [E, *action_shape], [E], [E], [E]. In training, Box actions are unclipped and in units of the
+            space (in [-1, 1] if squashed), and Dict and Tuple actions are rows of numbers [E, K]. A custom loop stores
+            them as returned and passes `environment_action(action)` to `env.step`. Otherwise actions are in the
+            environment's format; their log probability is that of the action before conversion.
         """
         return acting.get_action(self, obs, action_mask, hidden_state, training)
 
     def evaluate_actions(
         self, obs: Any, actions: Any, hidden_state: Mapping[str, Tensor] | None = None, action_mask: Any = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(log probability [B], entropy [B], value [B]) of stored actions, differentiable in the networks.
+        """Return (log probability [B], entropy [B], value [B]) of stored actions, differentiable in the networks.
 
-        The entropy of squashed actions is estimated by −log π of these.
+        The entropy of squashed actions is estimated by their −log π.
 
         Args:
             obs: [B, ...] or one observation, numpy or torch.
-            actions: [B, *action_shape] as `get_action` returned them while training.
-            hidden_state: of a recurrent agent, key -> [layers, S, units] from before S sequences of B / S steps each,
-                one after the other in `obs`; None begins an episode in every row.
-            action_mask: [B, W] or [W], as of `get_action`.
+            actions: [B, *action_shape] as returned by `get_action` in training.
+            hidden_state: for a recurrent agent, key -> [layers, S, units] before S sequences of B / S steps each,
+                concatenated in `obs`; None starts an episode in every row.
+            action_mask: [B, W] or [W], see `get_action`.
 
         Raises:
-            ShapeError: other than one action for each observation.
+            ShapeError: not one action per observation.
         """
         return acting.evaluate_actions(self, obs, actions, hidden_state, action_mask)
 
     def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
-        """Raw output [E, out], values [E] and next hidden states by the agent's own modules, as constants."""
+        """Return raw output [E, out], values [E] and next hidden states of the agent's modules, detached."""
         if not self.recurrent:
             with torch.no_grad():
                 outputs = self.policy_output(obs)
@@ -579,7 +579,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         if self.recurrent:
             outputs, _, self._playing = self._run(obs, self._playing)
         else:
-            with torch.no_grad():  # the policy alone: nobody asks for values here
+            with torch.no_grad():  # values are not needed
                 outputs = self.policy_output(obs)
         return self.environment_action(self.greedy(outputs, mask))
 
@@ -595,5 +595,5 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         super().load_state(state, source)
         self.observation_statistics = ObservationStatistics(self.observation_statistics)
         self._least = 0.0, LOG_STD_MIN
-        if "action_scaling" not in state["attributes"]:  # of a policy without a specification, before there was any
+        if "action_scaling" not in state["attributes"]:  # saved before there was such an attribute
             self.__dict__.pop("action_scaling", None)
