@@ -1,7 +1,7 @@
-"""What algorithms with centralised critics have in common: who reads what, agents of a group as rows, policy losses.
+"""Shared parts of algorithms with centralised critics: network inputs, agents of a group as rows, policy losses.
 
-Shapes: [..., B, x] with a leading member axis over rows, without one for modules. The K agents of a group are K·B rows
-of one batch, agent by agent.
+Shapes: [..., B, x], with a leading member axis over rows and without one for modules. The K agents of a group are K·B
+rows of one batch, agent by agent.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from agilerl.spaces import parts_of
 Team = MultiAgentRLAlgorithm
 
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
-NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that may be given by agent
-OF_PARTS = (EvolvableCNN, EvolvableResNet, EvolvableMultiInput)  # encoders that do not read parts side by side
-_SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  # keys that dense layers have too
+NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that also accept a mapping by agent
+OF_PARTS = (EvolvableCNN, EvolvableResNet, EvolvableMultiInput)  # encoders that do not concatenate all parts
+_SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  # keys shared with dense layers
 
 
 # --- networks -----------------------------------------------------------------------------------------------------
 
 
 class CentralisedCritics(MultiAgentRLAlgorithm):
-    """A team with deterministic policies that explore by noise, and critics that read what all agents see and do.
+    """A team with deterministic policies, exploration noise, and critics of all agents' observations and actions.
 
     Attributes:
-        critic_names: kinds of critics, the first of which policies follow.
+        critic_names: kinds of critics; policies are trained with the first.
     """
 
     arguments_by_agent = NOISE
@@ -81,35 +81,35 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
 
     @property
     def action_size(self) -> int:
-        """Components of all Box actions."""
+        """Number of components of all Box actions."""
         return self.actions.components
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """(noise [*shape, C] on components, Gumbel numbers [*shape, F] on logits)."""
+        """Draw (noise [*shape, C] for components, Gumbel noise [*shape, F] for logits)."""
         steps = int(np.prod(shape[:-1], dtype=int))
         noise = noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size)
         return noise, rng.gumbel(size=(*shape, self.actions.width))
 
     def action_noise(self, action: Any = None) -> np.ndarray:
-        """Noise [E, C] float32 of one vector step for Box components [E, C]; without any E is that of the last call."""
+        """Return noise [E, C] float32 of one vector step for Box components; E defaults to that of the last call."""
         return base_actions.action_noise(self, action)
 
     def reset_action_noise(self, indices: Any) -> None:
-        """Begin a new path in the lanes `indices`: their Ornstein-Uhlenbeck state becomes 0."""
+        """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
         base_actions.reset_action_noise(self, indices)
 
 
 def make_actor(team: Team, group: str, seed: int) -> DeterministicActor:
-    """The policy of a group, after the team's `net_config`."""
+    """Build a group's policy from the team's `net_config`."""
     space = team.observation_space[group]
     arguments = checked_arguments(fitting(config_of(team, group), space), DeterministicActor)
     return DeterministicActor(space, team.action_space[group], device=team.device, random_seed=seed, **arguments)
 
 
 def make_critic(team: Team, group: str, seed: int) -> ContinuousQNetwork:
-    """A critic of all agents' observations and actions; one that several agents share is told whose value is asked."""
+    """Build a critic of all agents' observations and actions; a shared one also reads the one-hot id of the agent."""
     config = dict(config_of(team, group))
-    if isinstance(config.get("head_config"), Mapping):  # an output activation is the policies' alone
+    if isinstance(config.get("head_config"), Mapping):  # applies only to policies
         config["head_config"] = {k: v for k, v in config["head_config"].items() if k != "output_activation"}
     arguments = checked_arguments(fitting(config, team.team.joint_space), ContinuousQNetwork)
     count = len(team.grouped_agents[group])
@@ -118,11 +118,11 @@ def make_critic(team: Team, group: str, seed: int) -> ContinuousQNetwork:
 
 
 def config_of(team: Team, group: str) -> Mapping[str, Any]:
-    """`net_config` of a group: all of it, or its own part where the keys are names of groups or agents.
+    """Return a group's `net_config`: its entry if the keys are names of groups or agents, else the whole.
 
     Raises:
-        ConfigError: no mapping; parts by name, and none for this group, or one for nobody; a memory that the team does
-            not keep.
+        ConfigError: not a mapping; no entry for this group, or one for an unknown name; a recurrent encoder in a team
+            without hidden states.
     """
     config = _part_of(team, mapping_of(team.net_config), group)
     check_memory(team, asks_for_memory(config), "net_config")
@@ -146,14 +146,17 @@ def _part_of(team: Team, config: Mapping[str, Any], group: str) -> Mapping[str, 
 
 
 def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
-    """`net_config` for a network that reads `space`: of a space of several parts, keys of convolutions are those of
-    every image's encoder, and keys of dense layers those of one network over all vectors side by side. An encoder that
-    reads all parts side by side itself keeps its keys: a recurrent one, one of residual blocks, one of the user's."""
+    """Adapt `net_config` to a network that reads `space`.
+
+    For a space with several parts, keys of convolutional layers apply to the encoder of every image, and keys of dense
+    layers to one network over all concatenated vectors. Encoders that concatenate all parts themselves keep their keys:
+    recurrent, SimBa and user-defined ones.
+    """
     named = encoder_named(config)
     is_by_class = config.get("encoder_cls") is not None and named not in OF_PARTS
     reads_all = named in (EvolvableLSTM, EvolvableSimBa) or is_by_class
     fitted, encoder = dict(config), config.get("encoder_config", {})
-    encoder = dict(encoder) if isinstance(encoder, NetConfig) else encoder  # typed, it is read as its mapping is
+    encoder = dict(encoder) if isinstance(encoder, NetConfig) else encoder  # read like a mapping
     multi_input_keys = set(constructor_arguments(EvolvableMultiInput)) - _SHARED
     if not reads_all and parts_of(space) and isinstance(encoder, Mapping) and not set(encoder) & multi_input_keys:
         of_images = set(encoder) & (set(constructor_arguments(EvolvableCNN)) - set(constructor_arguments(EvolvableMLP)))
@@ -166,11 +169,10 @@ def fitting(config: Mapping[str, Any], space: gym.Space[Any]) -> dict[str, Any]:
 
 
 def noise_by_component(team: Team, name: str, given: Any) -> Any:
-    """Numbers [C] of the noise on all Box components, from a mapping by agent or group; anything else as it is.
+    """Convert a mapping by agent or group to the noise [C] of all Box components; anything else is unchanged.
 
     Raises:
-        ConfigError: an unknown agent, an agent of Box actions without an entry, or one of other numbers than it has
-            components.
+        ConfigError: an unknown agent, a missing entry of an agent with Box actions, or an entry of wrong size.
     """
     if not isinstance(given, Mapping):
         return given
@@ -194,22 +196,22 @@ def noise_by_component(team: Team, name: str, given: Any) -> Any:
 
 # --- agents of a group as more rows of one batch --------------------------------------------------------------------
 #
-# All of it runs in every update: what is the same in each is looked up in `TeamActions`, and small steps are no calls.
+# These functions run in every update, so constants are cached in `TeamActions` and small steps are inlined.
 
 
 def batch_axis(batch: TransitionBatch) -> int:
-    """The axis of the batch in its tensors [..., B, M]: 1 over rows, 0 for modules."""
+    """Return the batch axis of tensors [..., B, M]: 1 over rows, 0 for modules."""
     return batch.reward.dim() - 2
 
 
 def rows_of(per_agent: Tensor, own: Sequence[int], axis: int) -> Tensor:
-    """[..., B, M] -> [..., K·B] of the agents `own`, agent by agent."""
+    """Concatenate the columns `own` of [..., B, M] to [..., K·B], agent by agent."""
     parts = [per_agent[..., k] for k in own]
     return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 def outputs_of(policy: Any, obs: Any, agents: Sequence[str], axis: int) -> Sequence[Tensor]:
-    """A policy's outputs for each of its agents [..., B, out]."""
+    """Return a policy's outputs for each of its agents, [..., B, out]."""
     seen = obs[AGENTS]
     if len(agents) == 1:
         return (policy(seen[agents[0]]),)
@@ -220,15 +222,15 @@ def outputs_of(policy: Any, obs: Any, agents: Sequence[str], axis: int) -> Seque
 
 
 def critic_values(critic: Any, obs: Any, actions: Tensor, count: int, axis: int) -> Tensor:
-    """Values [..., K·B] of the K agents of a group, all of them for the same actions of the team [..., B, F]."""
+    """Return values [..., K·B] of a group's K agents for one joint action [..., B, F]."""
     joint, read = (obs.get(JOINT, obs[AGENTS]), actions) if count == 1 else critic_inputs(obs, [actions] * count, axis)
     values: Tensor = critic(joint, read).squeeze(-1)
     return values
 
 
 def critic_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tensor]:
-    """What a critic reads to judge K agents of a group: all observations [..., B, ..], and the actions
-    [..., K·B, F + who]."""
+    """Return a critic's inputs for K agents of a group: all observations [..., B, ..] and joint actions [..., K·B, F],
+    followed by the agent's one-hot id [K] if K > 1."""
     count, joint = len(actions), obs.get(JOINT, obs[AGENTS])
     if count == 1:
         return joint, actions[0]
@@ -241,25 +243,24 @@ def critic_inputs(obs: Any, actions: list[Tensor], axis: int) -> tuple[Any, Tens
 
 
 def of_groups(alike: Alike, per_agent: Tensor, axis: int) -> Tensor:
-    """[..., B, M] -> [G, ..., K·B] of the agents of G groups."""
+    """Convert [..., B, M] to [G, ..., K·B], the agents of G groups."""
     if alike.count == 1:
         return torch.stack([per_agent[..., members[0]] for members in alike.numbers])
     return torch.stack([torch.cat([per_agent[..., k] for k in members], axis) for members in alike.numbers])
 
 
 def presence(team: Team, obs: Any, like: Tensor) -> Tensor:
-    """[..., B, F]: 1 in the features of the agents that are there, or wait and hold what they did last."""
+    """Return [..., B, F]: 1 for features of agents that are present, or waiting and holding their last action."""
     there = obs[PRESENT] if WAITING not in obs else obs[PRESENT] + obs[WAITING]
     mask: Tensor = there.to(like).index_select(-1, torch.from_numpy(team.actions.owners).to(like.device))
     return mask
 
 
 def weights_of(batch: TransitionBatch, alike: Alike, axis: int) -> tuple[Tensor, Tensor]:
-    """(critics', policies') weights of the rows [G, ..., K·B], over the agents of each group: 0 for agents that were
-    not there.
+    """Return row weights [G, ..., K·B] of (critics, policies); 0 for absent agents.
 
-    Those of critics count agents that wait as well: what they get meanwhile, and what follows, is what their last
-    action was worth, and reaches it step by step through the values of the states in which they hold it.
+    Critics also learn from waiting agents: rewards received while waiting, and the values that follow, belong to the
+    last action. They propagate to it through the values of the states in which it is held.
     """
     weight = batch.weight.unsqueeze(-1)
     weight = weight if alike.count == 1 else weight / alike.count
@@ -277,8 +278,10 @@ def next_actions(
     axis: int,
     smooth: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """What the target policies do next [..., B, F]; `smooth` changes it before. Who waits then holds what it did last,
-    and of other agents that are not there it is 0."""
+    """Return the target policies' next actions [..., B, F], after applying `smooth`.
+
+    A waiting agent holds its last action. The actions of other absent agents are 0.
+    """
     by_agent: dict[str, Tensor] = {}
     actions, obs, legal = team.actions, batch.next_obs, batch.next_mask
     for group, agents in team.grouped_agents.items():
@@ -307,11 +310,13 @@ def policy_loss(
     weight: Tensor,
     axis: int,
 ) -> Tensor:
-    """[G, ...]: each agent of a group replaces its own action by its policy's; the others' are those of the replay
-    (arXiv:1706.02275, eq. 5). Logits are kept small as in the authors' released code.
+    """Return the policy loss [G, ...] of each group (arXiv:1706.02275, eq. 5).
+
+    Each agent's action is replaced by its policy's; the others' come from replay. Squared logits are penalised, as in
+    the authors' released code.
 
     Args:
-        critics: of each of the groups. taken: [..., B, F]. weight: [G, ..., K·B].
+        critics: one critic name per group. taken: [..., B, F]. weight: [G, ..., K·B].
     """
     actions, obs, legal, inputs, sizes = team.actions, batch.obs, batch.obs_mask, [], list[Tensor | None]()
     for group, agents in zip(alike.groups, alike.agents, strict=True):
@@ -332,7 +337,7 @@ def policy_loss(
 
 
 def errors_of(alike: Alike, error: Tensor, axis: int) -> dict[int, Tensor]:
-    """Errors [G, ..., K·B] of G groups as those of their agents, by the agents' places: [..., B] each."""
+    """Convert errors [G, ..., K·B] of G groups to a mapping from agent index to errors [..., B]."""
     by_agent: dict[int, Tensor] = {}
     for members, of_group in zip(alike.numbers, error, strict=True):
         by_agent |= zip(members, of_group.chunk(len(members), axis), strict=True)
@@ -340,11 +345,10 @@ def errors_of(alike: Alike, error: Tensor, axis: int) -> dict[int, Tensor]:
 
 
 def priorities(batch: TransitionBatch, errors: Mapping[int, Tensor]) -> Tensor | None:
-    """[..., B]: what replay is sampled by, the mean of |δ| over the agents that were there or waited; 0 where none.
-    None where nobody asks for them.
+    """Return replay priorities [..., B]: the mean |δ| over present or waiting agents, 0 without any. None if unused.
 
     Args:
-        errors: TD errors by number of the agent [..., B].
+        errors: agent index -> TD errors [..., B].
     """
     if not batch.wants_priorities:
         return None

@@ -1,4 +1,4 @@
-"""Networks of a team, `<kind>.<group>`: how they are registered, what they read, and policies as one program."""
+"""Networks of a team, `<kind>.<group>`: registration, inputs, and all policies as one program."""
 
 from __future__ import annotations
 
@@ -28,20 +28,24 @@ from agilerl.networks.stacks import overrides
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
-READ_BY = ("preprocess", "row_input", "encoder_input")  # what a network of one's own may read observations by
+READ_BY = (
+    "preprocess",
+    "row_input",
+    "encoder_input",
+)  # methods by which a subclass may change how observations are read
 
 
 def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, EvolvableNetwork]:
-    """Networks that were passed instead of building them, by group.
+    """Return the networks passed by the user, by group.
 
     Args:
-        argument: its name, for messages. given: a mapping or `ModuleDict` by group (or by agent of a group), a list in
-            the order of the groups, or None.
+        argument: argument name, for messages. given: a mapping or `ModuleDict` by group (or by agent of a group), a
+            list in the order of the groups, or None.
 
     Raises:
-        ConfigError: an unknown group, two networks for one group, a list of another length, or a recurrent network
-            for a team that never keeps hidden states.
-        TypeError: something else, or a network that evolution cannot carry.
+        ConfigError: unknown group, two networks for one group, wrong list length, or a recurrent network for a team
+            without hidden states.
+        TypeError: another type, or a network that is not an `EvolvableNetwork`.
     """
     groups, networks = team.grouped_agents, dict[str, EvolvableNetwork]()
     if isinstance(given, list | tuple):
@@ -75,10 +79,10 @@ def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, Evolva
 
 
 def by_group(kind: str) -> Any:
-    """A property of teams: their networks or optimisers of one kind, by group; what is assigned to it replaces them.
+    """Return a property of teams: networks or optimisers of one kind, by group. Assignment replaces them.
 
-    A mapping by group or by agent, or a list in the order of the groups, with one for each group. A network that
-    replaces another one begins with fresh moments of its optimiser.
+    Assign a mapping by group or by agent, or a list in the order of the groups, with one entry for each group. The
+    optimiser moments of a replaced network are reset.
     """
 
     def assign(team: Team, value: Any) -> None:
@@ -94,7 +98,7 @@ def by_group(kind: str) -> Any:
 
 
 def registered(team: Team, kind: str, group: str, network: nn.Module) -> Any:
-    """Assign a network as `<kind>.<group>` and give it back."""
+    """Assign a network as `<kind>.<group>` and return it."""
     setattr(team, f"{kind}.{group}", network)
     return network
 
@@ -102,7 +106,7 @@ def registered(team: Team, kind: str, group: str, network: nn.Module) -> Any:
 def register_network(
     team: Team, kind: str, targets: str, optimizers: str, group: str, lr: str, policy: bool = False
 ) -> None:
-    """Give the network `<kind>.<group>` a frozen target `<targets>.<group>` and an Adam optimiser of its own."""
+    """Create a frozen target `<targets>.<group>` and an Adam optimiser for the network `<kind>.<group>`."""
     network = resolve(team, f"{kind}.{group}")
     shadow = registered(team, targets, group, network.clone())
     shadow.requires_grad_(False)
@@ -112,8 +116,8 @@ def register_network(
 
 
 def observations_for(team: Team, network: str, observations: Any) -> Any:
-    """What of a team's observations [B, ...] a network of this name reads: its agents', one after another, where
-    they were there; those of all agents for a critic."""
+    """Return the part of a team's observations [B, ...] that a network reads: for a policy, rows of its present agents,
+    concatenated; for a critic, those of all agents."""
     seen, group = observations[AGENTS], network.partition(".")[2]
     policies = [each for each in team.registry.groups if each.policy]
     if network not in {str(n) for each in policies for n in (each.eval_network, *(each.shared_networks or ()))}:
@@ -125,7 +129,7 @@ def observations_for(team: Team, network: str, observations: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Plain:
-    """A policy that takes rows of one plain vector as they are, [..., width] in its dtype and on its device."""
+    """A policy that reads one unprocessed vector [..., width], in its dtype and on its device."""
 
     network: EvolvableNetwork
     width: int
@@ -134,7 +138,7 @@ class _Plain:
 
     @classmethod
     def of(cls, network: EvolvableNetwork) -> _Plain | None:
-        """None for a policy that does more with what it sees, or may do."""
+        """Create from a network; None if it may preprocess observations."""
         space, changed = network.observation_space, overrides(network, EvolvableNetwork, *READ_BY)
         if changed or not network.reads_vectors or not isinstance(space, spaces.Box) or len(space.shape) != 1:
             return None
@@ -145,7 +149,7 @@ class _Plain:
 
 
 def _side_by_side(joint: EvolvableNetwork, plain: Mapping[str, _Plain | None]) -> list[str] | None:
-    """The agents in whose order a network reads what all see, where that is what the policies read, side by side."""
+    """Return the agent order in which a joint network concatenates the policies' inputs; None for other inputs."""
     encoder, like = joint.encoder, next(joint.parameters())
     if not isinstance(encoder, EvolvableMultiInput) or overrides(joint, EvolvableNetwork, *READ_BY):
         return None
@@ -155,10 +159,10 @@ def _side_by_side(joint: EvolvableNetwork, plain: Mapping[str, _Plain | None]) -
 
 
 def row_input(team: Team) -> Callable[[Any], Any]:
-    """What gives observations as networks over rows take them: each agent's, and all of them for critics.
+    """Return a function that converts observations to inputs of networks over rows: by agent, and joint for critics.
 
-    It runs three times in every step: plain vectors are taken here, in no call, and what critics read of them is made
-    of what policies do.
+    It runs three times per step, so plain vectors are converted inline, and the critics' inputs are concatenated from
+    the policies' inputs.
     """
     networks = {agent: resolve(team, f"actors.{group_of(agent)}") for agent in team.agent_ids}
     plain, joint = {agent: _Plain.of(network) for agent, network in networks.items()}, team.joint_network()
@@ -176,7 +180,7 @@ def row_input(team: Team) -> Callable[[Any], Any]:
             inputs[agent], together = networks[agent].row_input(rows), False
         joined = torch.cat([inputs[agent] for agent in order], -1) if together and order else read_joint(seen)
         prepared = {AGENTS: inputs, JOINT: joined, PRESENT: torch.as_tensor(obs[PRESENT], device=device)}
-        if WAITING not in obs or not obs[WAITING].any():  # most teams never wait, and need not pay for it
+        if WAITING not in obs or not obs[WAITING].any():  # most teams never wait
             return prepared
         return prepared | {
             key: torch.as_tensor(obs[key], device=device) for key in (WAITING, LAST_ACTION) if key in obs
@@ -186,9 +190,12 @@ def row_input(team: Team) -> Callable[[Any], Any]:
 
 
 def policy_program(team: Team, network: Callable[[str], Any], axis: int = 2) -> Callable[[Any], Tensor]:
-    """Outputs of all policies side by side [..., E, F] for prepared observations, given what runs a network.
+    """Return a function from prepared observations to concatenated outputs of all policies [..., E, F].
 
-    axis: of the lanes; a group's agents act in one pass, as more lanes."""
+    Args:
+        network: network name -> function that runs it.
+        axis: number of leading axes (members, lanes). A group's agents act in one pass, concatenated as lanes.
+    """
     runs = {group: network(f"actors.{group}") for group in team.grouped_agents}
 
     def program(obs: Any) -> Tensor:
