@@ -1,4 +1,4 @@
-"""The published face of teams: dictionaries by agent in, dictionaries by agent out."""
+"""The published interface of teams: dictionaries by agent in, dictionaries by agent out."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 def get_action(
     team: Team, obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None, training: bool | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Actions for the environment, and what policies gave, both by agent.
+    """Return environment actions and raw policy outputs, both by agent.
 
     Args:
-        obs: one observation or a batch [E, ...] of each agent; agents that are left out are not there. Observations
-            {"observation", "action_mask"}, as PettingZoo's board games give them, are taken as they are.
-        infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` of each are heeded.
-        training: whether to explore; the team's own mode where it is not given.
+        obs: one observation or a batch [E, ...] of each agent; missing agents are absent. PettingZoo's
+            {"observation", "action_mask"} is accepted.
+        infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` are applied.
+        training: whether to explore; None: according to the team's mode.
 
     Returns:
-        ({agent: [E, *shape] actions of its space}, {agent: [E, F] float32}): the second one sums to 1 over the choices
-        of a component, and is in [-1, 1] for Box actions, before the bounds of the space.
+        ({agent: [E, *shape] actions of its space}, {agent: [E, F] float32}): the second sums to 1 over the choices of a
+        component, and is in [-1, 1] for Box actions, before scaling to the bounds.
     """
     infos, (seen, lanes) = infos or {}, observed(team, obs)
     mask = masks_of(team, infos, lanes, obs)
@@ -63,7 +63,7 @@ def get_action(
 
 
 def greedy_by_get_action(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
-    """Return greedy actions [E, A] of a team for its lanes by its `get_action`."""
+    """Return greedy actions [E, A] of a team for its lanes, by its `get_action`."""
     takes_infos, seen = foreign.takes(team, "get_action", "infos"), seen_by_agents(team.team, obs)
     result = team.get_action(seen, infos_by_agent(team.team, obs, {}, mask)) if takes_infos else team.get_action(seen)
     by_agent = result[0] if isinstance(result, tuple) else result
@@ -71,7 +71,7 @@ def greedy_by_get_action(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
 
 
 def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndarray:
-    """The action with what the environment has decided in its place, where it has."""
+    """Return the action, replaced by the environment-defined action where there is one."""
     defined = None if not isinstance(info, Mapping) else info.get("env_defined_actions", info.get("env_defined_action"))
     if defined is None:
         return action
@@ -86,7 +86,7 @@ def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndar
 
 
 def by_lane(given: Any, shape: tuple[int, ...], default: float) -> np.ndarray:
-    """float64 numbers of one info: as they are, or one entry for each environment, of which None gives `default`."""
+    """Return the float64 values of one info: unchanged, or one entry per environment, with `default` for None."""
     entries = given if isinstance(given, list | tuple) else list(given) if _is_of_objects(given) else None
     if entries is None or all(np.ndim(entry) == 0 and entry is not None for entry in entries):
         return np.asarray(given, float)
@@ -99,13 +99,13 @@ def _is_of_objects(value: Any) -> bool:
 
 
 def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """(the tree that networks are prepared from, lanes) of observations by agent, one each or batches.
+    """Convert observations by agent, one each or batches, to (team observation, number of lanes).
 
-    An agent is absent where it is left out, where its row has a NaN, and where the vector that gave the observations
-    says so (`Seen`); the rest of its row is then not read. Masks beside observations are left to `masks_of`.
+    An agent is absent if it is missing, its row contains NaN, or the presence mask (`SeenByTeam`) says so. The rest of
+    its row is then ignored. `masks_of` handles action masks in observations.
 
     Raises:
-        ShapeError: no agent, an agent that is not of this team, or batches of different length.
+        ShapeError: no agent, an unknown agent, or batches of different length.
     """
     unknown = [agent for agent in obs if agent not in team.possible_observation_spaces]
     if unknown or not obs:
@@ -131,21 +131,21 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def _batched(team: Team, agent: str, seen: Any) -> Any:
-    """Observations of an agent with a leading axis of lanes."""
+    """Return an agent's observations with a leading lane axis."""
     space = nested(team.possible_observation_spaces[agent])
 
     def leaf(part: Any, values: Any) -> Any:
         array, shape = values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values), part.shape or ()
         if array.ndim == len(shape):
             return array[None]
-        # a number a row may come as a column [E, 1], as replay keeps it
+        # replay stores scalars as columns [E, 1]
         return array[:, 0] if array.ndim == len(shape) + 2 and array.shape[1] == 1 and not shape else array
 
     return tree.map_leaves(leaf, space, parted(seen, team.possible_observation_spaces[agent])[0])
 
 
 def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
-    """[E] bool: rows in which every number is one."""
+    """Return [E] bool: rows without NaN."""
     is_finite = np.ones(lanes, bool)
     for leaf in tree.leaves(rows):
         if leaf.dtype.kind == "f":
@@ -154,7 +154,7 @@ def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
 
 
 def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
-    """The rows with what stands for an absent agent where they are not `given` [E]."""
+    """Replace rows that are not `given` [E] by the placeholder of an absent agent."""
     empty = nothing(team.possible_observation_spaces[agent], len(given))
 
     def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
@@ -165,15 +165,14 @@ def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
 
 
 def mask_beside(team: Team, agent: str, seen: Any) -> Any:
-    """Mask of legal actions that an agent's observations carry, as in PettingZoo's board games; None without one."""
+    """Return the action mask in an agent's observations, as in PettingZoo's board games; None without one."""
     return parted(seen, team.possible_observation_spaces.get(agent))[1]
 
 
 def masks_of(
     team: Team, infos: Mapping[str, Any], lanes: int, obs: Mapping[str, Any] | None = None
 ) -> np.ndarray | None:
-    """The team's mask [E, W] of the masks in infos, and beside observations where infos have none; None where there is
-    none."""
+    """Return the team's action mask [E, W] from infos, or from observations where infos have none; None without any."""
     mask: np.ndarray | None = None
     beside = {agent: {MASKED[1]: mask_beside(team, agent, seen)} for agent, seen in (obs or {}).items()}
     for agent, info in {**_with_masks(beside), **_with_masks(infos)}.items():
@@ -186,7 +185,7 @@ def masks_of(
                 f"{team.algo}: an action mask of {agent}, whose actions {space} are no choices. fix: leave it out."
             )
         reader = ActionMasks(space, f"{team.algo}, agent {agent}", ShapeError)
-        # An agent that waits for its turn is observed, too, and nothing may be legal for it.
+        # An agent waiting for its turn is also observed, possibly without any legal action.
         legal = reader.of_caller(agent_mask, lanes, is_over=np.ones(lanes, bool))
         mask = np.ones((lanes, team.actions.masks[team.agent_ids[-1]].stop), bool) if mask is None else mask
         mask[:, columns] = legal
@@ -194,12 +193,12 @@ def masks_of(
 
 
 def _with_masks(infos: Mapping[str, Any]) -> dict[str, Any]:
-    """The infos that have a mask."""
+    """Return the infos that have a mask."""
     return {a: info for a, info in infos.items() if isinstance(info, Mapping) and info.get(MASKED[1]) is not None}
 
 
 def stored_action(team: Team, agent: str, actions: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
-    """[B, columns] of an agent's actions, given as choices or as rows over them (`get_action`); zeros if absent."""
+    """Return an agent's stored actions [B, columns], from choices or raw outputs of `get_action`; zeros if absent."""
     one = team.actions.of_agent(agent)
     if agent not in actions:
         return torch.zeros(count, one.columns, dtype=dtype, device=team.device)

@@ -1,4 +1,4 @@
-"""The published experiences of one rollout of a team, as its rollout buffer."""
+"""Conversion of a team's published experiences of one rollout to a rollout buffer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_STEP = (*FIELDS[:6], *EXTRA, "action_masks", "final_values")
 
 
 def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
-    """The published experiences of one rollout as a full buffer; see `learn`."""
+    """Convert the published experiences of one rollout to a full buffer; see `TeamPPO.learn`."""
     fields = _named(team, experiences)
     steps, lanes = np.reshape(
         _stacked(fields["rewards"], team), (len(_first(fields["rewards"])), -1, team.n_agents)
@@ -36,7 +36,7 @@ def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
         for name in ("log_probs", "rewards", "dones", "values")
     }
     last_done = _stacked({a: [x] for a, x in fields["next_done"].items()}, team).reshape(1, lanes, team.n_agents)
-    # Who did not act may have got a reward, and may have ended: that belongs to what it did last.
+    # Rewards and ends of an agent that did not act belong to its last action.
     acted = ~(np.isnan(numbers["rewards"]) | np.isnan(numbers["dones"]) | np.isnan(numbers["log_probs"]))
     ended = np.nan_to_num(np.concatenate((numbers["dones"][1:], last_done))).astype(bool)
     cut = np.zeros_like(ended)
@@ -87,7 +87,7 @@ def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
 
 
 def _masks_beside(team: TeamPPO, observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
-    """Masks [T] of agents whose observations carry one beside them; None where nobody's do."""
+    """Return action masks [T] by agent from the observations; None without any."""
     each = {
         agent: [team_playing.mask_beside(team, agent, seen) for seen in steps] for agent, steps in observations.items()
     }
@@ -116,7 +116,7 @@ def _named(team: TeamPPO, experiences: Any) -> dict[str, Any]:
             f"{team.algo}.learn got lists of different lengths, or empty ones: {lengths}. fix: one of each in every "
             "vector step."
         )
-    shown = (*team.agent_ids, STATE)  # the state is no agent's
+    shown = (*team.agent_ids, STATE)  # the state belongs to no agent
     unknown = [a for name in BY_STEP if fields.get(name) for a in fields[name] if a not in shown]
     if unknown:
         raise ShapeError(f"{team.algo}.learn: {unknown_name('agent', str(unknown[0]), team.agent_ids)}")
@@ -132,7 +132,7 @@ def _array(x: Any) -> np.ndarray:
 
 
 def _stacked(by_agent: Mapping[str, Any], team: TeamPPO) -> np.ndarray:
-    """Numbers [T, E, M]; NaN for an agent that is left out."""
+    """Stack values by agent to [T, E, M]; NaN for missing agents."""
     each = {
         a: np.stack([np.asarray(_array(x), np.float64).reshape(-1) for x in steps]) for a, steps in by_agent.items()
     }
@@ -141,7 +141,7 @@ def _stacked(by_agent: Mapping[str, Any], team: TeamPPO) -> np.ndarray:
 
 
 def _seen(team: TeamPPO, by_agent: Mapping[str, Any], t: int, lanes: int, there: np.ndarray) -> dict[str, Any]:
-    """A team's observation [E, ...] of one step, with what stands for an absent agent where one was not there."""
+    """Return a team's observation [E, ...] of one step, with placeholders for absent agents."""
     seen, count = team.observed({agent: steps[t] for agent, steps in by_agent.items()})
     if count != lanes:
         raise ShapeError(f"{team.algo}.learn got {count} observations in a step of {lanes} lanes.")

@@ -1,4 +1,4 @@
-"""What teams learn from: sampled transitions by agent as one batch."""
+"""Learning of teams from replay: conversion of sampled transitions by agent to one batch."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ROLES |= {"state": "states", "next_state": "next_states", "termination": "dones"
 
 
 class TeamExperiences(tuple[Any, ...]):
-    """The published tuple (states, actions, rewards, next_states, dones), and what its dictionaries do not say.
+    """The published tuple (states, actions, rewards, next_states, dones), with optional fields.
 
     Attributes:
-        more: by name, where it is known: `discount` [B, M] of n steps, 0 after an end; `weights` [B] of prioritised
+        more: available fields by name: `discount` [B, M] of n steps, 0 after an end; `weights` [B] of prioritised
             replay; `obs_mask`, `next_mask` [B, W] legal choices (`TeamActions.masks`); `idxs` [B] rows of the memory.
     """
 
@@ -46,12 +46,15 @@ class TeamExperiences(tuple[Any, ...]):
 
 
 def learn(team: Team, experiences: Any) -> dict[str, tuple[float | None, float]]:
-    """One update; {group: (policy loss or None, critic loss)}, the sums over groups in each; see `Losses`.
+    """Perform one update.
 
     Args:
-        experiences: what `MultiAgentReplayBuffer.sample` returns: (states, actions, rewards, next_states, dones), each
-            by agent with a leading batch axis; or a mapping or TensorDict with these names, or obs, action, reward,
+        experiences: result of `MultiAgentReplayBuffer.sample`: (states, actions, rewards, next_states, dones), each by
+            agent with a leading batch axis; or a mapping or TensorDict with these names, or obs, action, reward,
             next_obs, done.
+
+    Returns:
+        {group: (policy loss or None, critic loss)}, each summed over all groups; see `Losses`.
     """
     result = learn_batch(team, make_batch(team, experiences))
     policy = None if result.actor_loss is None else float(result.actor_loss.detach())
@@ -59,16 +62,16 @@ def learn(team: Team, experiences: Any) -> dict[str, tuple[float | None, float]]
 
 
 def learn_batch(team: Team, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
-    """One update from a prepared batch [B, ...]; no member axis results."""
+    """Perform one update from a prepared batch [B, ...]. No member axis."""
     team.remember_observations(batch.obs)
     return learn_alone(team, batch, plain)
 
 
 def make_batch(team: Team, experiences: Any) -> TransitionBatch:
-    """Sampled transitions by agent as tensors.
+    """Convert sampled transitions by agent to tensors.
 
-    An agent was not there where it has no row, where its row has a NaN, or where the observations say so
-    (`TeamObservations`, as vectors and memories of teams give them).
+    An agent is absent if it has no row, its row contains NaN, or the presence mask of the observations says so
+    (`TeamObservations`, returned by vector environments and memories of teams).
     """
     fields, more = _fields(team, experiences)
     dtype = next(iter(team.policy_module().parameters())).dtype
@@ -103,7 +106,7 @@ def make_batch(team: Team, experiences: Any) -> TransitionBatch:
 
 
 def with_observations(experiences: Any, change: Callable[[Any], Any]) -> Any:
-    """The experiences of `learn`, sampled or of a rollout, with `change` applied to all observations by agent."""
+    """Apply `change` to all observations by agent in the argument of `learn`, sampled or of a rollout."""
     if hasattr(experiences, "to_dict"):  # a TensorDict
         experiences = experiences.to_dict()
     if isinstance(experiences, Mapping):
@@ -116,7 +119,7 @@ def with_observations(experiences: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _changed(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
-    """A field of experiences; of a rollout observations are lists over time by agent."""
+    """Apply `change` to a field with observations; in a rollout they are lists over time by agent."""
     if value is None or name not in OBSERVED:
         return value
     if not any(isinstance(entries, list) for entries in value.values()):
@@ -127,7 +130,7 @@ def _changed(name: str, value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _fields(team: Team, experiences: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the five fields by their published names, what else is known)."""
+    """Return (the five fields by their published names, optional fields)."""
     if hasattr(experiences, "to_dict"):  # a TensorDict
         experiences = experiences.to_dict()
     if isinstance(experiences, Mapping):
@@ -148,7 +151,7 @@ def _fields(team: Team, experiences: Any) -> tuple[dict[str, Any], dict[str, Any
 
 
 def _columns(team: Team, values: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
-    """[B, M] of numbers by agent; NaN for an agent that is left out."""
+    """Stack values by agent to [B, M]; NaN for missing agents."""
     columns = torch.full((count, team.n_agents), torch.nan, dtype=dtype, device=team.device)
     for k, agent in enumerate(team.agent_ids):
         if agent in values:
