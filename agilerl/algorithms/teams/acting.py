@@ -1,4 +1,4 @@
-"""How teams with stochastic policies act: what engines ask of them, and the published face by agent."""
+"""Action selection of teams with stochastic policies, for lanes and, as published, by agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def get_action(
     training: bool | None = None,
     hidden_state: Any = None,
 ) -> tuple[Any, ...]:
-    """The actions of `TeamPPO.get_action`, and what it gives beside them."""
+    """See `TeamPPO.get_action`."""
     infos, (seen, lanes) = infos or {}, team.observed(obs)
     mask, policies = team_playing.masks_of(team, infos, lanes, obs), team.policies
     explores = team.training if training is None else training
@@ -54,7 +54,7 @@ def get_action(
         if one.is_choice or not explores:
             action = policies.environment(stored)[..., team.actions.columns[agent]]
         space = team.possible_action_spaces[agent]
-        if one.parts:  # rows of numbers to store, else nested as the space is
+        if one.parts:  # rows of numbers to store, or nested like the space
             actions[agent] = action if explores else as_action(space, action)
             continue
         shaped = (
@@ -69,8 +69,8 @@ def get_action(
 
 
 def _run(team: TeamPPO, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
-    """(outputs [E, F], raw values [E, M], next hidden states) of the team's own modules, `action_batch_size` lanes at a
-    time."""
+    """Return (outputs [E, F], raw values [E, M], next hidden states) of the team's modules, computed in chunks of
+    `action_batch_size` lanes."""
     size, engine = team.action_batch_size or lanes, learner_of(team, plain=True).groups[0].engine
     chunks = []
     with torch.no_grad():
@@ -86,7 +86,7 @@ def _run(team: TeamPPO, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Te
 
 
 def greedy_in_lanes(team: TeamPPO, obs: Any, mask: Mask = None) -> np.ndarray:
-    """Greedy actions of a team [E, A] as its lanes take them; a memory goes on from the last call."""
+    """Return greedy actions [E, A] for team lanes; hidden states continue from the last call."""
     if team.recurrent:
         lanes = len(obs[PRESENT])
         hidden = team._playing or team.get_initial_hidden_state(lanes)
@@ -99,7 +99,7 @@ def greedy_in_lanes(team: TeamPPO, obs: Any, mask: Mask = None) -> np.ndarray:
 
 @keep_ids
 def environment_actions(team: TeamPPO, actions: Mapping[str, Any]) -> dict[str, Any]:
-    """As `TeamPPO.environment_actions`."""
+    """See `TeamPPO.environment_actions`."""
     converted = {}
     for agent, action in actions.items():
         space, action = team.possible_action_spaces[agent], np.asarray(action)

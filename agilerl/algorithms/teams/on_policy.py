@@ -1,4 +1,4 @@
-"""Proximal policy optimisation of teams: the class that IPPO and MAPPO derive from."""
+"""Multi-agent proximal policy optimisation: base class of IPPO and MAPPO."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from agilerl.ranks import Ranks
 
 
 class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
-    """Proximal policy optimisation of a team: a stochastic policy and a value for each group of agents.
+    """PPO with a stochastic policy and a value for each group of agents.
 
-    Algorithms differ in what a value reads: `make_value`, `value_inputs`, `value_scale` and `see_returns` are theirs.
-    Shapes: [..., B, x] with a leading member axis over rows, without one for modules. The K agents of a group are K·B
-    rows of one batch, agent by agent. `actor_critics` makes the networks, `acting` has the published face by agent,
-    `recurrent` the hidden states.
+    Subclasses define the input of the value: `make_value`, `value_inputs`, `value_scale` and `see_returns`. Shapes:
+    [..., B, x], with a leading member axis over rows and without one for modules. The K agents of a group are K·B rows
+    of one batch, agent by agent. See `actor_critics` for the networks, `acting` for action selection, `recurrent` for
+    hidden states.
     """
 
     policies_are_distributions = True
@@ -126,22 +126,22 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         actor_critics.build(self, actor_networks, critic_networks, units)
         self.recurrent = memory.remembers(self)
 
-    # --- what a value reads: of each algorithm ------------------------------------------------------------------------
+    # --- input of the value: defined by subclasses --------------------------------------------------------------------
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
-        """A new value network of a group."""
+        """Build a group's value network."""
         raise NotImplementedError(f"{type(self).__name__} must implement make_value(group, seed, **more)")
 
     def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
-        """Inputs of the value of a group's K agents for prepared observations, as rows [..., K·B, ...]."""
+        """Return the value inputs of a group's K agents for prepared observations, as rows [..., K·B, ...]."""
         raise NotImplementedError(f"{type(self).__name__} must implement value_inputs(obs, group, axis)")
 
     def value_scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, deviation) [M]: critics' outputs, times the deviation and plus the mean, are values."""
+        """Return (mean, deviation) [M]; values are critic outputs · deviation + mean."""
         return np.zeros(self.n_agents), np.ones(self.n_agents)
 
     def see_returns(self, returns: np.ndarray, counts: np.ndarray) -> None:
-        """Update the scale of values with the returns [rows, M] of agents that count [rows, M]."""
+        """Update the value scale with returns [rows, M]; `counts` [rows, M] selects entries. No-op by default."""
 
     # --- networks -----------------------------------------------------------------------------------------------------
 
@@ -152,39 +152,39 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     @property
     def groups_of_agents(self) -> list[list[int]]:
-        """Numbers of the agents of each group."""
+        """Agent indices of each group."""
         return [[self.agent_ids.index(agent) for agent in members] for members in self.grouped_agents.values()]
 
     @property
     def row_input(self) -> Callable[[Any], Any]:
-        """What prepares observations for networks over rows."""
+        """Function that prepares observations for networks over rows."""
         return actor_critics.row_input(self)
 
     def _sampling_actors(self) -> list[Any]:
-        """The policies, whose distributions are sampled."""
+        """Return the policies whose distributions are sampled."""
         return list(self.actors.values())
 
     @staticmethod
     def presence(obs: Any) -> Any:
-        """[..., M] who is there, of a team's observations [..., ...]."""
+        """Return the presence mask [..., M] of a team's observations [..., ...]."""
         return obs[PRESENT]
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Standard normal numbers for Box components, uniform ones for choices [*shape, R]."""
+        """Draw standard normal numbers for Box components and uniform ones for choices, [*shape, R]."""
         return (self.policies.draw(rng, shape),)
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
-        """(actions [..., A] to store, their log probabilities [..., M])."""
+        """Sample (actions [..., A] to store, their log probabilities [..., M])."""
         return self.policies.sample(outputs, draws[0], mask)
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """The most probable actions to store [..., A]; of Box the mean (its tanh where squashed)."""
+        """Return the most probable actions to store [..., A]; for Box the mean (its tanh if squashed)."""
         return self.policies.mode(outputs, mask)
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-        """Random legal actions to store [*shape, A]: uniform choices, and Box components uniform in their bounds."""
+        """Sample legal actions to store [*shape, A]: uniform choices, and Box components uniform within bounds."""
         each = []
         for agent, kind in zip(self.agent_ids, self.policies.kinds, strict=True):
             legal = self.actions.mask_of(agent, mask)
@@ -192,17 +192,19 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return np.concatenate(each, -1)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
-        """Stored actions [..., A] as lanes of teams take them: clipped, or scaled where squashed."""
+        """Convert stored actions [..., A] to the format of team lanes: clipped, or scaled if squashed."""
         return self.policies.environment(action)
 
     def environment_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
-        """Actions by agent, as `get_action` gave them while training, as the environment takes them; Dict and Tuple
-        actions nested as the space is."""
+        """Convert actions by agent, as returned by `get_action` in training, to the environment's format.
+
+        Dict and Tuple actions are nested like the space.
+        """
         converted: dict[str, Any] = acting.environment_actions(self, actions)
         return converted
 
     def observed(self, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """(observations of a team, number of lanes) from observations by agent; see `teams.evaluation.observed`."""
+        """Convert observations by agent to (team observation, number of lanes); see `teams.evaluation.observed`."""
         return observed(self, obs)
 
     @keep_ids
@@ -213,63 +215,66 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         training: bool | None = None,
         hidden_state: Any = None,
     ) -> tuple[Any, ...]:
-        """(actions, log probabilities, entropies, values), each by agent: {agent: [E, ...]}.
+        """Return (actions, log probabilities, entropies, values), each by agent: {agent: [E, ...]}.
 
-        A team with a memory returns the next hidden state as a fifth.
+        A recurrent team also returns the next hidden state.
 
         Args:
-            obs: one observation or a batch [E, ...] of each agent; agents that are left out are not there. MAPPO needs
-                those of all agents, or `state`.
-            infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` of each are heeded.
-            training: whether to sample; the team's own mode where it is not given. Then Box actions are in units of the
-                space (in [-1, 1] where squashed) and not clipped, and Dict and Tuple actions are rows of numbers [E,
-                K], as `learn` wants them: `environment_actions` gives them as the environment takes them.
-            hidden_state: of a team with a memory, key -> [layers, E, units]; None begins an episode. `forget` begins
-                those of agents anew that have ended while others go on.
+            obs: one observation or a batch [E, ...] of each agent; missing agents are absent. MAPPO needs those of all
+                agents, or `state`.
+            infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` are applied.
+            training: whether to sample; None: according to the team's mode. In training, Box actions are unclipped and
+                in units of the space (in [-1, 1] if squashed), and Dict and Tuple actions are rows of numbers [E, K],
+                the format of `learn`; `environment_actions` converts them for the environment.
+            hidden_state: for a recurrent team, key -> [layers, E, units]; None starts an episode. `forget` resets those
+                of agents whose episodes ended while others continue.
         """
         return acting.get_action(self, obs, infos, training, hidden_state)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        """Greedy actions of a team [E, A] as its lanes take them; a memory goes on from the last call."""
+        """Return greedy actions [E, A] for team lanes; hidden states continue from the last call."""
         return acting.greedy_in_lanes(self, obs, mask)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
-        """Key of each part of the hidden state -> (layers, units); empty for a team without a memory."""
+        """Key of each part of the hidden state -> (layers, units); empty for a feed-forward team."""
         return memory.hidden_state_architecture(self)
 
     def hidden_of_group(self, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
-        """The hidden states of a group's agents one after another along `axis`, as `<kind>_<part>`."""
+        """Return the hidden states of a group's agents, concatenated along `axis`, with keys `<kind>_<part>`."""
         return memory.of_group(self, group, hidden, axis)
 
     def sequence_limit(self, steps: int) -> int:
-        """Most steps of a training sequence, in a rollout of `steps`."""
+        """Return the maximum length of a training sequence in a rollout of `steps`."""
         return memory.sequence_limit(self, steps)
 
     def recur(
         self, engine: UpdateEngine, obs: Any, hidden: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, HiddenStates]:
-        """One step of all networks, as constants: (outputs [..., E, F], values [..., E, M] as networks give them, next
-        hidden states). Who is not there remembers what it did."""
+        """Run one step of all networks: (outputs [..., E, F], raw values [..., E, M], next hidden states), detached.
+
+        Hidden states of absent agents are unchanged.
+        """
         return memory.recur(self, engine, obs, hidden)
 
     def forget(self, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
-        """The hidden states after a step in which the episodes of agents `over` [..., E, M] ended: theirs begin
-        anew."""
+        """Return the hidden states with those of agents whose episodes ended, `over` [..., E, M], set to zero."""
         return memory.forget(self, hidden, over)
 
     def end_episodes(self, over: np.ndarray) -> None:
-        """Episodes of agents `over` [E, M] have ended where the team is evaluated; others go on."""
+        """Reset the evaluation's hidden states of agents whose episodes ended, `over` [E, M]."""
         if self._playing is not None:
             self._playing = self.forget(self._playing, torch.from_numpy(over))
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def group_rows(self, batch: RolloutBatch, group: str) -> RolloutBatch:
-        """The rows [..., K·B] of a group's K agents, and what its policy and its value read: `obs` is (the one, the
-        inputs of the other). The weight of a row is 1 where its agent decided, else 0."""
+        """Return the rows [..., K·B] of a group's K agents; `obs` is (policy input, value inputs).
+
+        A row has weight 1 if its agent decided, else 0.
+        """
         agents, axis, policies = self.grouped_agents[group], batch.weight.dim() - 1, self.policies
         members = [self.agent_ids.index(agent) for agent in agents]
         is_row = (batch.weight > 0).unsqueeze(-1).expand(batch.log_prob.shape)
@@ -296,10 +301,11 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         )
 
     def update(self, engine: UpdateEngine, batch: RolloutBatch | TeamSequences) -> UpdateResult:
-        """One minibatch, group by group: L = L_clip + c_v L_v − c_e H, as of PPO, over the rows of the group's agents
-        (arXiv:2011.09533, section 3; arXiv:2103.01955, appendix A).
+        """Perform one step per group on a minibatch: L = L_clip + c_v L_v − c_e H, as in PPO.
 
-        The divergence reported is that of the group that moved most, on all ranks together.
+        The loss is over the rows of the group's agents (arXiv:2011.09533, section 3; arXiv:2103.01955, appendix A).
+
+        The reported divergence is the maximum over groups, averaged over ranks.
         """
         hp, losses, policy_losses, divergences = engine.hp, [], [], []
         flat = {name: hp[name].squeeze(-1) if hp[name].dim() else hp[name] for name in ("vf_coef", "ent_coef")}
@@ -323,8 +329,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return UpdateResult(total, of_policies, kl=engine.ranks.mean(torch.stack(divergences)).amax(0))
 
     def state_values(self, engine: UpdateEngine, obs: Any) -> Tensor:
-        """V [..., B, M] of prepared observations for every agent, as networks give it, as constants; a memory is
-        empty."""
+        """Return raw values [..., B, M] of prepared observations, detached, with initial hidden states."""
         axis = obs[PRESENT].dim() - 2
         by_agent: dict[str, Tensor] = {}
         with torch.no_grad():
@@ -342,12 +347,12 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return (self.clip_value_loss, *sequences, *self.policies.kinds)
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
-        """Standard normal numbers [rows, C] for squashed policies, whose entropy is estimated by new actions."""
+        """Draw standard normal numbers [rows, C] that estimate the entropy of squashed policies; None without any."""
         width = max(columns.stop for columns in self.policies.entropy_noise.values())
         return rng.standard_normal((rows, width)) if width else None
 
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
-        """An empty store for rollouts of this team, or of several of its kind in lockstep."""
+        """Create an empty store for rollouts of this team, or of several such teams in lockstep."""
         space, action = self.team.observation_space, self.team.action_space
         shapes = self.hidden_state_architecture
         return RolloutStore(steps, lanes, space, action, shapes, num_legal, agents=self.n_agents)
@@ -356,20 +361,19 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """Learn from one rollout, in `update_epochs` passes of minibatches.
 
         Args:
-            experiences: (observations, actions, log_probs, rewards, dones, values, next_obs, next_done), each by agent:
-                of the first six lists over time of [E, ...] arrays, as `get_action` and the environment gave them;
-                `dones[t]` is the flag BEFORE step t. Such an end counts as termination, unless a ninth and a tenth
-                entry (or, in a mapping, `truncateds` and `final_observations`) say of every step who was cut off, and
-                what it saw last. A mapping may hold `action_masks`, too; and of a team with a memory, whose
-                observations do not tell all, `hidden_states` (a list of what `get_action` was given, else sequences
-                begin at zero), `final_values` (of the final observations, by agent) and `last_values` (of `next_obs`).
-                An agent whose reward or flag is NaN did not act.
+            experiences: (observations, actions, log_probs, rewards, dones, values, next_obs, next_done), each by agent.
+                The first six are lists over time of [E, ...] arrays, as returned by `get_action` and the environment.
+                `dones[t]` is the flag BEFORE step t and counts as termination. Truncation is marked by a ninth and a
+                tenth entry or, in a mapping, by `truncateds` and `final_observations` of every step. A mapping may also
+                contain `action_masks` and, for a recurrent team, `hidden_states` (inputs of `get_action`; by default
+                sequences start at zero), `final_values` (of the final observations, by agent) and `last_values` (of
+                `next_obs`). An agent whose reward or flag is NaN did not act.
 
         Returns:
             {group: mean loss of the minibatches, summed over groups}; see `Losses`.
 
         Raises:
-            ShapeError: entries that are missing, or of different lengths.
+            ShapeError: missing entries, or lists of different lengths.
         """
         loss = self.learn_buffer(buffer_from_experiences(self, experiences))
         return Losses(dict.fromkeys(self.shared_agent_ids, loss))
@@ -377,7 +381,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     published_learn = learn
 
     def learn_buffer(self, buffer: RolloutStore) -> float:
-        """As `learn`, from a rollout buffer with the lanes of this team alone; it is left as it is."""
+        """Learn as in `learn` from a rollout buffer with only this team's lanes; the buffer is unchanged."""
         learner = learner_of(self)
         rollout = make_team_rollout(learner, 0, [self], buffer, next(iter(self.policy_module().parameters())))
         (report,) = learn_rollout(learner, 0, [self], rollout, [self._minibatches])
@@ -389,14 +393,14 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     @classmethod
     def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
-        """The policy network that a saved `spec` describes, with fresh weights."""
+        """Build the policy network that a saved `spec` describes, with fresh weights."""
         return StochasticActor.from_spec(spec, device=device)
 
 
 def group_batches(team: TeamPPO, batch: RolloutBatch | TeamSequences, ranks: Ranks) -> dict[str, RolloutBatch]:
-    """The rows of every group as `group_rows`; those that their agent decided, on all ranks together, count alike.
+    """Return the rows of every group as in `group_rows`, with equal weights for all decisions on all ranks.
 
-    Weights sum to 1 in one process, and on average over several ranks. A group of which nobody decided does not move.
+    Weights sum to 1 in one process, and on average over several ranks. A group without decisions is not updated.
     """
     if isinstance(batch, TeamSequences):
         rows, all_decided = dict(batch.groups), False
@@ -410,12 +414,12 @@ def group_batches(team: TeamPPO, batch: RolloutBatch | TeamSequences, ranks: Ran
         if not all_decided:
             has_rows = (total > 0).flatten().tolist()
             live = tuple(a and b for a, b in zip(live or (True,) * len(has_rows), has_rows, strict=True))
-        # A single decision of all ranks is 1 / ranks of one on average.
+        # One decision over all ranks is 1 / ranks on average.
         batches[group] = replace(group_batch, weight=group_batch.weight / total.clamp(min=1 / ranks.size), live=live)
     return batches
 
 
 def _output(result: Any) -> Tensor:
-    """What a network gives, without the hidden state beside it."""
+    """Return a network's output without its hidden state."""
     output: Tensor = result[0] if isinstance(result, tuple) else result
     return output

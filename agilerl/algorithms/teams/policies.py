@@ -1,7 +1,7 @@
-"""Stochastic policies of a team, agent by agent: what their outputs mean, how they are sampled from and stored.
+"""Stochastic policies of a team, agent by agent: distributions, sampling and storage format.
 
-A team's stored action is one row of numbers, as in `team_actions`: the number of a choice, counted from 0, or the
-components of a Box as they were drawn.
+A team's stored action is one row of numbers, as in `teams.actions`: indices of choices, from 0, and sampled components
+of Boxes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from agilerl.networks.distributions import ActionDistribution
 
 @dataclass(frozen=True)
 class TeamPolicies:
-    """The distributions over the actions of all agents, side by side in their order.
+    """The action distributions of all agents, concatenated in their order.
 
     Attributes:
-        actions: how actions and masks are laid out. kinds: the distribution of each agent.
+        actions: layout of actions and masks. kinds: the distribution of each agent.
     """
 
     actions: TeamActions
@@ -32,17 +32,17 @@ class TeamPolicies:
 
     @cached_property
     def outputs(self) -> dict[str, slice]:
-        """Of what all policies give [..., F]."""
+        """Slices of the outputs of all policies [..., F]."""
         return _slices(self.actions.agents, [kind.raw_size for kind in self.kinds])
 
     @cached_property
     def numbers(self) -> dict[str, slice]:
-        """Of the random numbers of one sample of all [..., R]."""
+        """Slices of the random numbers of one joint sample [..., R]."""
         return _slices(self.actions.agents, [int(np.prod(kind.numbers_shape)) for kind in self.kinds])
 
     @cached_property
     def entropy_noise(self) -> dict[str, slice]:
-        """Of the random numbers that entropies of squashed policies take; empty for others."""
+        """Slices of the random numbers for the entropies of squashed policies; empty for others."""
         widths = [kind.sizes[0] if kind.kind == "squashed" else 0 for kind in self.kinds]
         return _slices(self.actions.agents, widths)
 
@@ -50,16 +50,16 @@ class TeamPolicies:
         return self.kinds[self.actions.agents.index(agent)]
 
     def action(self, agent: str, stored: Tensor) -> Tensor:
-        """The agent's own of stored actions [..., A], as its distribution takes it: int64 [...] for one choice."""
+        """Return the agent's part of stored actions [..., A] for its distribution; int64 [...] for one choice."""
         return self.kind(agent).of_columns(stored[..., self.actions.columns[agent]])
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Random numbers [*shape, R]: standard normal ones for Box, uniform ones for choices."""
+        """Draw random numbers [*shape, R]: standard normal for Box, uniform for choices."""
         drawn = (x for kind in self.kinds for x in kind.draw(rng.standard_normal, rng.random, shape))
         return np.concatenate([x.reshape(*shape, -1) for x in drawn], -1)
 
     def sample(self, outputs: Tensor, numbers: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
-        """(actions to store [..., A], their log probabilities [..., M]) of outputs [..., F]."""
+        """Sample (actions to store [..., A], their log probabilities [..., M]) from outputs [..., F]."""
         random_numbers = torch.from_numpy(numbers).to(outputs)
         stored, log_probs = [], []
         for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
@@ -71,7 +71,7 @@ class TeamPolicies:
         return torch.cat(stored, -1).cpu().numpy(), torch.stack(log_probs, -1).cpu().numpy()
 
     def mode(self, outputs: Tensor, mask: Mask) -> np.ndarray:
-        """The most probable actions to store [..., A]."""
+        """Return the most probable actions to store [..., A]."""
         stored = []
         for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
             action = kind.mode(outputs[..., self.outputs[agent]], self.legal(agent, mask, outputs))
@@ -80,7 +80,7 @@ class TeamPolicies:
         return actions
 
     def evaluate_actions(self, outputs: Tensor, stored: np.ndarray, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
-        """(log probabilities of stored actions, entropies), [..., M] each; of squashed ones −log π for the latter."""
+        """Return (log probabilities of stored actions, entropies), [..., M] each; −log π if squashed."""
         actions, log_probs, entropies = torch.from_numpy(stored).to(outputs), [], []
         for agent, kind in zip(self.actions.agents, self.kinds, strict=True):
             raw, legal = outputs[..., self.outputs[agent]], self.legal(agent, mask, outputs)
@@ -89,7 +89,7 @@ class TeamPolicies:
         return torch.stack(log_probs, -1).cpu().numpy(), torch.stack(entropies, -1).cpu().numpy()
 
     def legal(self, agent: str, mask: Mask, like: Tensor) -> Tensor | None:
-        """The agent's legal choices among those of a team's mask [..., W]."""
+        """Return the agent's part of a team's mask [..., W] as a tensor."""
         agent_mask = self.actions.mask_of(agent, mask)
         return None if agent_mask is None else torch.as_tensor(np.array(agent_mask), device=like.device).bool()
 
@@ -98,7 +98,7 @@ class TeamPolicies:
         return (action.unsqueeze(-1) if kind.kind == "categorical" else action).to(like.dtype)
 
     def environment(self, stored: np.ndarray) -> np.ndarray:
-        """Stored actions [..., A] as `Team.split` reads them: choices from their lowest value, components in bounds."""
+        """Convert stored actions [..., A] for `Team.split`: choices from their lowest value, bounded components."""
         out = np.array(stored, np.float32)
         for agent, one, kind in zip(self.actions.agents, self.actions.each, self.kinds, strict=True):
             columns = self.actions.columns[agent]
@@ -107,7 +107,7 @@ class TeamPolicies:
 
 
 def in_bounds(one: AgentAction, kind: ActionDistribution, stored: np.ndarray) -> np.ndarray:
-    """Stored actions [..., k] of one agent as its environment takes them."""
+    """Convert one agent's stored actions [..., k] to the environment's format."""
     if one.parts:
         ends = np.cumsum([part.columns for part in one.parts])[:-1]
         each = zip(one.parts, kind.parts, np.split(stored, ends, -1), strict=True)

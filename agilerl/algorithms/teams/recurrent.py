@@ -1,8 +1,8 @@
-"""Memories of teams: a hidden state for each agent and lane, of every recurrent network of its group.
+"""Hidden states of teams: one per agent, lane and recurrent network of the agent's group.
 
-A key of a team's hidden state is `<agent>:<kind>_<part>`, `wolf_0:actors_encoder_h` say; a part is [..., layers, E,
-units], with a leading member axis over rows. An agent's state moves where the agent is there, stays as it is while it
-is away, and begins at zero with its own episode.
+Keys are `<agent>:<kind>_<part>`, such as `wolf_0:actors_encoder_h`. A part is [..., layers, E, units], with a leading
+member axis over rows. An agent's state is updated while the agent is present, unchanged while it is absent, and zero at
+the start of its episode.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NETWORKS = ("actors", "critics")
 
 
 def remembers(team: TeamPPO) -> bool:
-    """Whether any network of the team has a memory."""
+    """Whether any network of the team is recurrent."""
     return any(_parts(team, group) for group in team.grouped_agents)
 
 
 def _parts(team: TeamPPO, group: str) -> list[tuple[str, str, tuple[int, int]]]:
-    """(kind of network, part, (layers, units)) of everything that an agent of the group remembers."""
+    """Return (kind of network, part, (layers, units)) of all hidden states of an agent of the group."""
     networks = [(kind, resolve(team, f"{kind}.{group}")) for kind in NETWORKS]
     return [
         (kind, part, shape)
@@ -49,7 +49,7 @@ def _key(agent: str, kind: str, part: str) -> str:
 
 
 def hidden_state_architecture(team: TeamPPO) -> dict[str, tuple[int, int]]:
-    """Key of each part of the hidden state -> (layers, units); empty for a team without a memory."""
+    """Return key of each part of the hidden state -> (layers, units); empty for a feed-forward team."""
     return {
         _key(agent, kind, part): shape
         for group, agents in team.grouped_agents.items()
@@ -59,7 +59,7 @@ def hidden_state_architecture(team: TeamPPO) -> dict[str, tuple[int, int]]:
 
 
 def sequence_limit(team: TeamPPO, steps: int) -> int:
-    """Most steps of a training sequence, in a rollout of `steps`."""
+    """Return the maximum length of a training sequence in a rollout of `steps`."""
     encoders = [resolve(team, f"actors.{group}").encoder for group in team.grouped_agents]
     limits = [e.max_seq_len for e in encoders if isinstance(e, EvolvableLSTM) and e.max_seq_len]
     limit = team.max_seq_len or (min(limits) if limits else steps)
@@ -67,7 +67,7 @@ def sequence_limit(team: TeamPPO, steps: int) -> int:
 
 
 def of_group(team: TeamPPO, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
-    """The hidden states of a group's agents one after another along `axis`, as `<kind>_<part>`."""
+    """Return the hidden states of a group's agents, concatenated along `axis`, with keys `<kind>_<part>`."""
     agents = team.grouped_agents[group]
     return {
         f"{kind}_{part}": torch.cat([hidden[_key(agent, kind, part)] for agent in agents], axis)
@@ -76,7 +76,7 @@ def of_group(team: TeamPPO, group: str, hidden: Mapping[str, Tensor], axis: int 
 
 
 def forget(team: TeamPPO, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
-    """The hidden states after a step in which the episodes of agents `over` [..., E, M] ended: theirs begin anew."""
+    """Return the hidden states with those of agents whose episodes ended, `over` [..., E, M], set to zero."""
     states: HiddenStates = {}
     for k, agent in enumerate(team.agent_ids):
         rows = over[..., k].unsqueeze(-2).unsqueeze(-1)
@@ -89,8 +89,10 @@ def forget(team: TeamPPO, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenS
 def recur(
     team: TeamPPO, engine: UpdateEngine, obs: Any, hidden: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor, HiddenStates]:
-    """One step of all networks, as constants: (outputs [..., E, F], values [..., E, M] as networks give them, next
-    hidden states). Who is not there remembers what it did."""
+    """Run one step of all networks: (outputs [..., E, F], raw values [..., E, M], next hidden states), detached.
+
+    Hidden states of absent agents are unchanged.
+    """
     obs = tree.map_leaves(lambda x: torch.as_tensor(x, device=team.device), obs)
     present, axis = obs[PRESENT].bool(), obs[PRESENT].dim() - 2
     by_kind: dict[str, dict[str, Tensor]] = {kind: {} for kind in NETWORKS}
@@ -112,14 +114,14 @@ def recur(
     return outputs, torch.cat([by_kind["critics"][agent] for agent in team.agent_ids], -1), after
 
 
-# --- episodes that a team plays by itself -----------------------------------------------------------------------------
+# --- acting -----------------------------------------------------------------------------------------------------------
 
 
 def checked_hidden(team: TeamPPO, hidden: Any, lanes: int) -> HiddenStates:
-    """The hidden states to act with: those given, or zeros where none are.
+    """Return the given hidden states, or zeros for None.
 
     Raises:
-        ShapeError: states given to a team without a memory, of other parts, or of other lanes.
+        ShapeError: hidden states for a feed-forward team, or with wrong keys or shapes.
     """
     shapes = team.hidden_state_architecture
     if hidden is None:
