@@ -1,1 +1,1 @@
-"""Algorithms for several agents."""
+"""Shared parts of multi-agent algorithms."""

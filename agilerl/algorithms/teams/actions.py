@@ -1,7 +1,7 @@
-"""Actions of a team, agent by agent: what policies give, what replay keeps, what critics read, what environments take.
+"""Action formats of a team: policy outputs, stored actions, critic inputs and environment actions.
 
-Replay keeps one row of numbers a team: the number of a choice, counted from 0, or raw components in [-1, 1].
-Critics read features: one-hot choices, or the raw components.
+Replay stores one row of numbers per team: indices of choices, from 0, or raw components in [-1, 1]. Critics read
+features: one-hot choices, or the raw components.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agilerl.tree import leaves
 
 
 class _Layout:
-    """What follows from the fields is worked out once, and is in no copy and no pickle."""
+    """Cached properties, which are computed once and excluded from copies and pickles."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: vars(self)[field.name] for field in fields(self)}  # type: ignore[arg-type]  # a dataclass
@@ -34,12 +34,13 @@ class _Layout:
 
 @dataclass(frozen=True)
 class AgentAction(_Layout):
-    """The actions of one agent.
+    """The action layout of one agent.
 
     Attributes:
-        sizes: choices of each component of a Discrete or MultiDiscrete space; () for a Box and for MultiBinary.
-        starts: lowest value of each. size: components of a Box, or bits. low, high: bounds of them [size].
-        bits: whether they are those of a MultiBinary. parts: of a Dict or Tuple, side by side; it has nothing else.
+        sizes: choices of each component of a Discrete or MultiDiscrete space; () for Box and MultiBinary.
+        starts: lowest value of each. size: components of a Box, or bits. low, high: their bounds [size].
+        bits: whether the space is MultiBinary. parts: layouts of the parts of a Dict or Tuple; the other fields are
+            then empty.
     """
 
     sizes: tuple[int, ...]
@@ -52,14 +53,13 @@ class AgentAction(_Layout):
 
     @classmethod
     def of(cls, space: Space[Any], owner: str, sampled: bool = False) -> AgentAction:
-        """The layout of a space.
+        """Create from a space.
 
         Args:
-            sampled: policies are distributions, which have bits and need no bounds.
+            sampled: whether policies are distributions, which support MultiBinary and unbounded Boxes.
 
         Raises:
-            AlgorithmError: another kind of space; for others than `sampled` a Box with an infinite bound, or
-                MultiBinary.
+            AlgorithmError: unsupported space; unless `sampled`, also a Box with an infinite bound, or MultiBinary.
         """
         if isinstance(space, spaces.Discrete):
             return cls((int(space.n),), (int(space.start),), 0, None, None)
@@ -86,7 +86,7 @@ class AgentAction(_Layout):
 
     @property
     def drawn_from(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds [size] that components are drawn from at random: their own, and ±1 where there are none."""
+        """Bounds [size] for uniform sampling of components: their own, or ±1 if infinite."""
         assert self.low is not None
         assert self.high is not None
         finite = np.isfinite(self.low) & np.isfinite(self.high)
@@ -98,33 +98,33 @@ class AgentAction(_Layout):
 
     @cached_property
     def width(self) -> int:
-        """Outputs of a policy, and features of an action: logits, or raw components."""
+        """Number of policy outputs and action features: logits, or raw components."""
         return sum(self.sizes) or self.size
 
     @cached_property
     def columns(self) -> int:
-        """Numbers of a stored action."""
+        """Size of a stored action."""
         return sum(part.columns for part in self.parts) or len(self.sizes) or self.size
 
     @cached_property
     def mask_width(self) -> int:
-        """Entries of its part of a team's mask of legal actions, see `envs.masks`."""
+        """Size of its part of a team's action mask, see `envs.masks`."""
         return sum(part.mask_width for part in self.parts) or sum(self.sizes) or (2 * self.size if self.bits else 0)
 
-    # Updates ask these of every agent: each is one call, in which nothing else of this package is called.
+    # Updates call these for every agent, so they call nothing else of this package.
 
     def features(self, stored: Tensor) -> Tensor:
-        """Stored actions [..., columns] as critics read them [..., width]."""
+        """Convert stored actions [..., columns] to critic features [..., width]."""
         if not self.is_choice:
             return stored
         parts = []
         for k, size in enumerate(self.sizes):
-            zeros = stored.new_zeros(*stored.shape[:-1], size)  # torch's own one-hot looks for the largest number first
+            zeros = stored.new_zeros(*stored.shape[:-1], size)  # torch's one_hot first searches for the maximum
             parts.append(zeros.scatter_(-1, stored[..., k : k + 1].long(), 1))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def chosen(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        """One-hot features [..., width] of the most probable legal choices."""
+        """Return one-hot features [..., width] of the most probable legal choices."""
         scores = logits if mask is None else masked_logits(logits, mask)
         parts = []
         for part in (scores,) if len(self.sizes) == 1 else torch.split(scores, list(self.sizes), -1):
@@ -132,10 +132,10 @@ class AgentAction(_Layout):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def straight_through(self, logits: Tensor, gumbel: Tensor, temperature: float, mask: Tensor | None) -> Tensor:
-        """A sampled one-hot choice whose gradient is that of its relaxation [..., width].
+        """Sample a one-hot choice [..., width] with the gradient of its relaxation.
 
-        y = softmax((logits + g) / τ) over the legal choices of each component; the value is the one-hot of its largest
-        entry, the gradient that of y (Jang et al. 2017, arXiv:1611.01144, eq. 2 and section 2.2).
+        y = softmax((logits + g) / τ) over the legal choices of each component. The value is the one-hot of the maximum,
+        the gradient that of y (Jang et al. 2017, arXiv:1611.01144, eq. 2 and section 2.2).
         """
         scores = logits + gumbel
         scores = scores if mask is None else masked_logits(scores, mask)
@@ -148,18 +148,18 @@ class AgentAction(_Layout):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def relaxed(self, scores: Tensor, temperature: float, mask: Tensor | None) -> Tensor:
-        """softmax(scores / τ) over the legal choices of each component [..., width]."""
+        """Return softmax(scores / τ) over the legal choices of each component, [..., width]."""
         scores = masked_logits(scores, mask) / temperature
         return torch.cat([part.softmax(-1) for part in torch.split(scores, list(self.sizes), -1)], -1)
 
 
 @dataclass(frozen=True)
 class Alike:
-    """Groups of as many agents, whose critics therefore read the same inputs: one pass judges all of them.
+    """Groups of equal size, whose critics have equal input shapes and run in one pass.
 
     Attributes:
-        groups: their names. agents: of each, its agents. numbers: of each, the places of its agents in the team.
-        count: agents of one group.
+        groups: group names. agents: agents of each group. numbers: agent indices of each group.
+        count: agents per group.
     """
 
     groups: tuple[str, ...]
@@ -170,10 +170,10 @@ class Alike:
 
 @dataclass(frozen=True)
 class TeamActions(_Layout):
-    """The actions of all agents, side by side in their order.
+    """The action layouts of all agents, concatenated in their order.
 
     Attributes:
-        agents: ids. each: their actions.
+        agents: agent ids. each: their layouts.
     """
 
     agents: tuple[str, ...]
@@ -186,22 +186,22 @@ class TeamActions(_Layout):
 
     @cached_property
     def columns(self) -> dict[str, slice]:
-        """Of a stored action [..., A]."""
+        """Slices of a stored action [..., A]."""
         return _slices(self.agents, [one.columns for one in self.each])
 
     @cached_property
     def widths(self) -> dict[str, slice]:
-        """Of policy outputs and of features [..., F]."""
+        """Slices of policy outputs and features [..., F]."""
         return _slices(self.agents, [one.width for one in self.each])
 
     @cached_property
     def by_agent(self) -> dict[str, AgentAction]:
-        """The actions of each agent."""
+        """Action layout of each agent."""
         return dict(zip(self.agents, self.each, strict=True))
 
     @cached_property
     def alike(self) -> tuple[Alike, ...]:
-        """The groups by their size, in order."""
+        """Groups by size, in order."""
         groups: dict[str, list[int]] = {}
         for number, agent in enumerate(self.agents):
             groups.setdefault(group_of(agent), []).append(number)
@@ -220,48 +220,48 @@ class TeamActions(_Layout):
 
     @cached_property
     def owners(self) -> np.ndarray:
-        """[F] int64: whose feature each of them is, by number of the agent."""
+        """Agent index of each feature, [F] int64."""
         return np.repeat(np.arange(len(self.each)), [one.width for one in self.each])
 
     @cached_property
     def masks(self) -> dict[str, slice]:
-        """Of a team's mask of legal choices [..., W]; empty for agents that do not choose."""
+        """Slices of a team's action mask [..., W]; empty for agents without masks."""
         return _slices(self.agents, [one.mask_width for one in self.each])
 
     @cached_property
     def boxes(self) -> dict[str, slice]:
-        """Of the components of all Box actions [..., C]; empty for agents that choose."""
+        """Slices of the components of all Box actions [..., C]; empty for discrete agents."""
         return _slices(self.agents, [one.size for one in self.each])
 
     @cached_property
     def components(self) -> int:
-        """Components of all Box actions."""
+        """Number of components of all Box actions."""
         return sum(one.size for one in self.each)
 
     @cached_property
     def width(self) -> int:
-        """Outputs of all policies."""
+        """Number of outputs of all policies."""
         return sum(one.width for one in self.each)
 
     def of_agent(self, agent: str) -> AgentAction:
         return self.by_agent[agent]
 
     def mask_of(self, agent: str, mask: Any) -> Any:
-        """The agent's part of a mask [..., W]; None where there is none, or it does not choose."""
+        """Return the agent's part of a mask [..., W]; None without a mask, or for an agent without masks."""
         columns = self.masks[agent]
         return None if mask is None or columns.stop == columns.start else mask[..., columns]
 
     def features(self, stored: Tensor) -> Tensor:
-        """Stored actions [..., A] as critics read them [..., F]."""
+        """Convert stored actions [..., A] to critic features [..., F]."""
         each = zip(self.columns.values(), self.each, strict=True)
         return torch.cat([one.features(stored[..., columns]) for columns, one in each], -1)
 
     def act(self, outputs: np.ndarray, noise: np.ndarray | None, gumbel: np.ndarray | None, mask: Any) -> np.ndarray:
-        """Actions to store [..., A] float32, from policy outputs [..., F].
+        """Return actions to store [..., A] float32 from policy outputs [..., F].
 
         Args:
-            noise: [..., C] added to raw components; None adds none.
-            gumbel: [..., F] added to logits, which samples from their softmax; None takes the most probable choice.
+            noise: [..., C] added to raw components; None: no noise.
+            gumbel: [..., F] added to logits, which samples from their softmax; None: the most probable choice.
         """
         stored = np.zeros((*outputs.shape[:-1], sum(one.columns for one in self.each)), np.float32)
         for agent, one in zip(self.agents, self.each, strict=True):
@@ -278,7 +278,7 @@ class TeamActions(_Layout):
         return stored
 
     def environment(self, stored: np.ndarray) -> np.ndarray:
-        """Stored actions [..., A] as `Team.split` reads them: choices from their lowest value, components in bounds."""
+        """Convert stored actions [..., A] for `Team.split`: choices from their lowest value, bounded components."""
         out = np.array(stored, np.float32)
         for agent, one in zip(self.agents, self.each, strict=True):
             columns = self.columns[agent]
@@ -289,7 +289,7 @@ class TeamActions(_Layout):
         return out
 
     def stored(self, action: np.ndarray) -> np.ndarray:
-        """The inverse of `environment`."""
+        """Invert `environment`."""
         out = np.array(action, np.float32)
         for agent, one in zip(self.agents, self.each, strict=True):
             columns = self.columns[agent]
@@ -306,5 +306,5 @@ def _slices(names: Sequence[str], widths: Sequence[int]) -> dict[str, slice]:
 
 
 def team_of_spaces(observation_spaces: Mapping[str, Space[Any]], action_spaces: Mapping[str, Space[Any]]) -> Team:
-    """The team that these spaces describe."""
+    """Create the team that these spaces describe."""
     return Team(tuple(observation_spaces), dict(observation_spaces), dict(action_spaces))

@@ -1,4 +1,4 @@
-"""Networks of teams that learn from rollouts: a policy and a value for each group, with one optimiser for both."""
+"""Networks of on-policy teams: a policy and a value for each group, with one optimiser for both."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from agilerl.rng import Purpose, seeds
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.on_policy import TeamPPO
 
-ADAM_EPS = 1e-5  # as of PPO
-POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for values
+ADAM_EPS = 1e-5  # as in PPO
+POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # `net_config` keys that values ignore
 
 
 def build(
     team: TeamPPO, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None, units: Mapping[str, Any]
 ) -> None:
-    """Make, or take over, a policy and a value for each group, with one optimiser for both.
+    """Build a policy and a value for each group, or use the given ones, with one optimiser for both.
 
     Args:
-        units: `action_scaling` and `squash_output` of new policies; `net_config` may say otherwise.
+        units: `action_scaling` and `squash_output` of new policies; `net_config` overrides them.
     """
     action_scaling = units["action_scaling"]
     if action_scaling not in ACTION_SCALINGS:
@@ -67,7 +67,7 @@ def build(
 
 
 def _checked(team: TeamPPO, user_networks: Any, what: str) -> Mapping[str, EvolvableNetwork]:
-    """Networks by group; AlgorithmError for a recurrent one that is told who asks."""
+    """Return networks by group; AlgorithmError for a recurrent one that also reads the agent's id."""
     networks = networks_by_group(team, f"{what}_networks", user_networks)
     for group, network in networks.items():
         if network.recurrent and isinstance(network, ContinuousQNetwork):
@@ -79,7 +79,7 @@ def _checked(team: TeamPPO, user_networks: Any, what: str) -> Mapping[str, Evolv
 
 
 def make_policy(team: TeamPPO, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:
-    """The policy of a group, after the team's `net_config`."""
+    """Build a group's policy from the team's `net_config`."""
     space, action = team.observation_space[group], team.action_space[group]
     config = dict(config_of(team, group))
     if not isinstance(action, gym.spaces.Box):
@@ -98,10 +98,9 @@ def make_policy(team: TeamPPO, group: str, seed: int, units: Mapping[str, Any]) 
 
 
 def _begin_in_the_middle(policy: StochasticActor) -> None:
-    """Let an untrained policy of Box actions begin in the middle of their bounds; squashed ones do so anyway.
+    """Set the initial mean of Box actions to the middle of their bounds; squashed policies start there anyway.
 
-    From a mean of 0 all samples may lie outside of the bounds, where every action is clipped to the same one, and
-    nothing tells a better one.
+    With an initial mean of 0 all samples may be out of bounds and clipped to one action, without a learning signal.
     """
     space = policy.action_space
     if policy.distribution.kind != "normal" or not isinstance(space, gym.spaces.Box):
@@ -116,9 +115,9 @@ def _begin_in_the_middle(policy: StochasticActor) -> None:
 def make_network(
     team: TeamPPO, group: str, space: gym.Space[Any], seed: int, told: int, **more: Any
 ) -> ValueNetwork | ContinuousQNetwork:
-    """A value of observations of `space`; with `told` its head takes beside them which of so many agents asks.
+    """Build a value of observations of `space`; with `told` its head also reads the one-hot id of one of `told` agents.
 
-    Where it is to have no memory (`recurrent` among `more`), the configuration of one gives dense layers as wide.
+    If `more["recurrent"]` is False, a recurrent encoder configuration is replaced by dense layers of the same width.
     """
     config = {key: value for key, value in config_of(team, group).items() if key not in POLICY_KEYS}
     if asks_for_memory(config) and not more["recurrent"]:
@@ -126,7 +125,7 @@ def make_network(
         width = (config.pop("encoder_config", None) or {}).get("hidden_state_size")
         config |= {} if width is None else {"encoder_config": {"hidden_size": [int(width)]}}
     config["recurrent"] = more["recurrent"]
-    if isinstance(config.get("head_config"), Mapping):  # an output activation is the policies' alone
+    if isinstance(config.get("head_config"), Mapping):  # applies only to policies
         config["head_config"] = {k: v for k, v in config["head_config"].items() if k != "output_activation"}
     cls = ContinuousQNetwork if told else ValueNetwork
     arguments = checked_arguments(fitting(config, space), cls) | more
@@ -137,22 +136,22 @@ def make_network(
 
 
 def policies_of(team: TeamPPO) -> TeamPolicies:
-    """What the outputs of all policies mean."""
+    """Return the distributions that the outputs of all policies parametrise."""
     each = (resolve(team, f"actors.{team.get_group_id(a)}").distribution for a in team.agent_ids)
     return TeamPolicies(team.actions, tuple(each))
 
 
 def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:
-    """What the agents of a group see, as more rows."""
+    """Concatenate the observations of a group's agents as rows."""
     seen = [obs[AGENTS][agent] for agent in agents]
     return seen[0] if len(seen) == 1 else tree.concatenate(seen, axis)
 
 
-# --- what observations are to them ------------------------------------------------------------------------------------
+# --- observations -----------------------------------------------------------------------------------------------------
 
 
 def row_input(team: TeamPPO, joint: Callable[[Any], Mapping[str, Any]] | None = None) -> Callable[[Any], Any]:
-    """What gives observations as networks over rows take them: each agent's, and what `joint` adds for values."""
+    """Return a function that converts observations to inputs of networks over rows; `joint` adds inputs of values."""
     readers = {agent: resolve(team, f"actors.{team.get_group_id(agent)}").row_input for agent in team.agent_ids}
 
     def prepare(obs: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Multi-agent algorithms: a team of agents in one environment, of which groups of alike ones share their networks.
+"""Multi-agent algorithms: a team of agents in one environment, with shared networks for groups of similar agents.
 
-A sibling of `single_agent`. A team is trained as an agent is: its observation is a tree, its action a row of numbers
-(`team_actions`), its reward and its end one number for each agent.
+A team is trained like a single agent (`base.single_agent`): its observation is a tree, its action a row of numbers
+(`teams.actions`), its reward and termination one number per agent.
 """
 
 from __future__ import annotations
@@ -42,28 +42,29 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     """An algorithm for several agents in one environment.
 
     Args:
-        observation_spaces, action_spaces: of each agent: a list in the order of `agent_ids`, or a mapping by agent.
-        agent_ids: names of the agents; the keys of the mappings where they are left out. Agents whose names are equal
-            up to the last underscore are a group, which has one set of networks.
+        observation_spaces, action_spaces: spaces of each agent: a list in the order of `agent_ids`, or a mapping by
+            agent.
+        agent_ids: names of the agents; by default the keys of the mappings. Agents whose names are equal up to the last
+            underscore form a group, which shares one set of networks.
         normalize_images: divide image observations by 255.
-        placeholder_value: accepted for compatibility; who is not there is said by a mask.
-        seed: of this team's exploration and evaluation streams.
+        placeholder_value: accepted for compatibility; absent agents are masked.
+        seed: seed of this team's exploration and evaluation streams.
 
-    The other arguments are `EvolvableAlgorithm`'s.
+    See `EvolvableAlgorithm` for the other arguments.
 
     Attributes:
         agent_ids, n_agents: the agents. grouped_agents: group -> its agents. shared_agent_ids: the groups.
-        possible_observation_spaces, possible_action_spaces: of each agent.
-        observation_space, action_space: of each group.
-        team: all of it, as environments of several agents have it. actions: how the agents' actions are laid out.
+        possible_observation_spaces, possible_action_spaces: spaces of each agent.
+        observation_space, action_space: spaces of each group.
+        team: description of all agents for multi-agent environments. actions: layout of the agents' actions.
 
     Raises:
         TypeError: spaces that are neither a list nor a mapping.
-        AlgorithmError: agents of one group with different spaces, or spaces and ids that do not go together.
+        AlgorithmError: agents of one group with different spaces, or spaces that do not match the ids.
     """
 
     experience: ClassVar[Experience] = TEAM_TRANSITIONS
-    policies_are_distributions: ClassVar[bool] = False  # then actions may be MultiBinary, and a Box needs no bounds
+    policies_are_distributions: ClassVar[bool] = False  # allows MultiBinary and unbounded Box actions
     learns_from_obs_mask = True
     environment: dict[str, Any] | None
     net_config: dict[str, Any] | None
@@ -110,14 +111,14 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         self._exploration = stream(self.seed, Purpose.EXPLORATION, member=index)
         self.learn_counter = 0
 
-    # --- who is who ---------------------------------------------------------------------------------------------------
+    # --- agents and groups --------------------------------------------------------------------------------------------
 
     def has_grouped_agents(self) -> bool:
         """Whether agents share networks."""
         return any(len(agents) > 1 for agents in self.grouped_agents.values())
 
     def get_group_id(self, agent_id: str) -> str:
-        """The group of an agent; a group's own name is its group."""
+        """Return the group of an agent; the name of a group is returned unchanged."""
         group = agent_id if agent_id in self.grouped_agents else group_of(agent_id)
         if group not in self.grouped_agents:
             raise ConfigError(
@@ -128,22 +129,22 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     get_network_id = get_group_id
 
     def agents_of(self, network: str) -> list[str]:
-        """The agents that share the network of this name, `actors.speaker` say."""
+        """Return the agents that share a network, such as `actors.speaker`."""
         return self.grouped_agents[network.partition(".")[2]]
 
     def observations_for(self, network: str, observations: Any) -> Any:
-        """What of a team's observations [B, ...] a network of this name reads: its agents', one after another, where
-        they were there; those of all agents for a critic."""
+        """Return the part of a team's observations [B, ...] that a network reads: for a policy, rows of its present
+        agents, concatenated; for a critic, those of all agents."""
         return team_networks.observations_for(self, network, observations)
 
     def registered(self, kind: str, group: str, network: nn.Module) -> Any:
-        """Assign a network as `<kind>.<group>` and give it back."""
+        """Assign a network as `<kind>.<group>` and return it."""
         return team_networks.registered(self, kind, group, network)
 
     def register_network(
         self, kind: str, targets: str, optimizers: str, group: str, lr: str, policy: bool = False
     ) -> None:
-        """Give the network `<kind>.<group>` a frozen target `<targets>.<group>` and an Adam optimiser of its own."""
+        """Create a frozen target `<targets>.<group>` and an Adam optimiser for the network `<kind>.<group>`."""
         team_networks.register_network(self, kind, targets, optimizers, group, lr, policy)
 
     def _described_spaces(self) -> Iterator[str]:
@@ -152,69 +153,72 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             seen, done = short_form(self.observation_space[group]), short_form(self.action_space[group])
             yield f"group     {group}{count}  {seen} -> {done}"
 
-    # --- what engines and learners ask --------------------------------------------------------------------------------
+    # --- interface for engines and learners ---------------------------------------------------------------------------
 
     def policy_network(self) -> EvolvableNetwork:
-        """The first policy."""
+        """Return the first policy."""
         policy = self.policy_module()
         assert isinstance(policy, EvolvableNetwork)
         return policy
 
     def reading(self) -> tuple[Any, ...]:
-        """What of preprocessing is an option, network by network."""
+        """See `engine.protocol.Trainable`; one entry per network."""
         return tuple(network.reading() for network in self.evaluation_networks().values())  # type: ignore[operator]
 
     @property
     def row_input(self) -> Callable[[Any], Any]:
-        """What gives observations as networks over rows take them: each agent's, and all of them for critics."""
+        """Function that converts observations to inputs of networks over rows: by agent, and joint for critics."""
         return team_networks.row_input(self)
 
     def policy_program(self, network: Callable[[str], Any], axis: int = 2) -> Callable[[Any], Tensor]:
-        """Outputs of all policies side by side [..., E, F] for prepared observations, given what runs a network.
+        """Return a function from prepared observations to concatenated outputs of all policies [..., E, F].
 
-        axis: of the lanes; a group's agents act in one pass, as more lanes."""
+        Args:
+            network: network name -> function that runs it.
+            axis: number of leading axes (members, lanes). A group's agents act in one pass, concatenated as lanes.
+        """
         return team_networks.policy_program(self, network, axis)
 
     def joint_network(self) -> EvolvableNetwork:
-        """A network that reads the observations of all agents."""
+        """Return a network that reads the observations of all agents."""
         raise NotImplementedError(f"{type(self).__name__} must implement joint_network()")
 
     def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
-        """Outputs of all policies' own modules [E, F] for observations [E, ...]."""
+        """Return the outputs of all policy modules [E, F] for observations [E, ...]."""
         return self.policy_program(lambda name: raw_output(resolve(self, name)), axis=1)(obs)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
-        """Stored actions [..., A] as lanes of teams take them."""
+        """Convert stored actions [..., A] to the format of team lanes."""
         return self.actions.environment(action)
 
     def legal_choices(self, mask: np.ndarray) -> np.ndarray:
-        """Masks are those of the environment."""
+        """Return the environment's masks unchanged."""
         return mask
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-        """Uniformly random legal actions to store [*shape, A]."""
+        """Sample uniform legal actions to store, [*shape, A]."""
         zero = np.zeros((*shape, self.actions.width))
         noise = rng.uniform(-1, 1, (*shape, self.actions.components))
         return self.actions.act(zero, noise, rng.gumbel(size=zero.shape), mask)
 
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
-        """Random numbers for `explore`: noise on components [*shape, C], Gumbel numbers on logits [*shape, F]."""
+        """Draw random numbers for `explore`: noise for components [*shape, C], Gumbel noise for logits [*shape, F]."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw_exploration(rng, shape)")
 
     def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """No policy has noisy layers."""
+        """Return None: no policy has noisy layers."""
         return None
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """Greedy actions to store [..., A], from policy outputs [..., F]."""
+        """Return greedy actions to store [..., A] from policy outputs [..., F]."""
         return self.actions.act(outputs.cpu().numpy(), None, None, mask)
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """Exploring actions to store [..., A]: choices are sampled, components get noise. `epsilon` is ignored."""
+        """Return exploring actions to store [..., A]: sampled choices, noisy components. `epsilon` is ignored."""
         return self.actions.act(outputs.cpu().numpy(), draws[0], draws[1], mask)
 
     def begin_episodes(self) -> None:
-        """Teams without a memory have nothing to begin."""
+        """Start an episode in all evaluation environments; a no-op for feed-forward teams."""
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
@@ -223,66 +227,65 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         return ()
 
     def update_interval(self) -> int:
-        """How often this team learns, in environment steps."""
+        """Return the environment steps between updates."""
         return int(self.learn_step) if hasattr(self, "learn_step") else 1
 
     def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
-        """One update of every member in `engine`."""
+        """Perform one update of every member in `engine`."""
         raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
 
     update.is_missing = True  # type: ignore[attr-defined]
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Random numbers that updates need, name -> [updates, B, ...]; none by default."""
+        """Draw the random numbers for updates, name -> [updates, B, ...]; none by default."""
         return {}
 
     def learn(self, experiences: Any) -> Any:
-        """One update from sampled transitions of the team; see `teams.transitions`."""
+        """Perform one update from sampled transitions of the team; see `learn_from`."""
         return self.learn_from(experiences)
 
-    # The `learn` of this package: a subclass whose own differs from it brings an algorithm that no engine runs.
+    # A subclass that overrides this `learn` cannot be run by an engine.
     published_learn = learn
 
     def with_observations(self, experiences: Any, change: Callable[[Any], Any]) -> Any:
-        """What `learn` takes, with `change` applied to the observations by agent: for wrappers that alter them."""
+        """Apply `change` to all observations by agent in the argument of `learn`; used by observation wrappers."""
         return team_transitions.with_observations(experiences, change)
 
     def learn_from(self, experiences: Any) -> dict[str, tuple[float | None, float]]:
-        """One update; {group: (policy loss or None, critic loss)}, the sums over groups in each; see `Losses`.
+        """Perform one update.
 
         Args:
-            experiences: what `MultiAgentReplayBuffer.sample` returns: (states, actions, rewards, next_states, dones),
-                each by agent with a leading batch axis; or a mapping or TensorDict with these names, or obs, action,
-                reward, next_obs, done.
+            experiences: result of `MultiAgentReplayBuffer.sample`: (states, actions, rewards, next_states, dones), each
+                by agent with a leading batch axis; or a mapping or TensorDict with these names, or obs, action, reward,
+                next_obs, done.
+
+        Returns:
+            {group: (policy loss or None, critic loss)}, each summed over all groups; see `Losses`.
         """
         return team_transitions.learn(self, experiences)
 
     def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
-        """One update from a prepared batch [B, ...]; no member axis results."""
+        """Perform one update from a prepared batch [B, ...]. No member axis."""
         return team_transitions.learn_batch(self, batch, plain)
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
-        """Sampled transitions by agent as tensors.
-
-        An agent was not there where it has no row, where its row has a NaN, or where the observations say so
-        (`TeamObservations`, as vectors and memories of teams give them).
-        """
+        """Convert sampled transitions by agent to tensors; see `teams.transitions.make_batch`."""
         return team_transitions.make_batch(self, experiences)
 
     def get_action(
         self, obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None, training: bool | None = None
     ) -> Any:
-        """Actions for the environment, and what policies gave, both by agent.
+        """Return environment actions and raw policy outputs, both by agent.
 
         Args:
-            obs: one observation or a batch [E, ...] of each agent; agents that are left out are not there. Observations
-                {"observation", "action_mask"}, as PettingZoo's board games give them, are taken as they are.
-            infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` of each are heeded.
-            training: whether to explore; the team's own mode where it is not given.
+            obs: one observation or a batch [E, ...] of each agent; missing agents are absent. PettingZoo's
+                {"observation", "action_mask"} is accepted.
+            infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` are applied.
+            training: whether to explore; None: according to the team's mode.
 
         Returns:
-            ({agent: [E, *shape] actions of its space}, {agent: [E, F] float32}): the second one sums to 1 over the
-            choices of a component, and is in [-1, 1] for Box actions, before the bounds of the space.
+            ({agent: [E, *shape] actions of its space}, {agent: [E, F] float32}): the second sums to 1 over the choices
+            of a component, and is in [-1, 1] for Box actions, before scaling to the bounds.
         """
         return team_playing.get_action(self, obs, infos, training)
 
@@ -298,14 +301,15 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         *,
         callback: playing.Callback | None = None,
     ) -> Any:
-        """Mean return of the first finished episode of each environment, averaged over `loop` rounds; greedy.
+        """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
 
-        The training mode is restored. The result, or the mean of a row, is appended to `fitness`.
+        The training mode is restored. The result, or its mean over agents, is appended to `fitness`.
 
         Args:
-            env: a vector or one parallel environment; it is reset, never closed.
-            sum_scores: sum the agents' returns; False gives a row of them [M], in the order of `agent_ids`.
-            others: as of `RLAlgorithm.test`.
+            env: vector or parallel environment; it is reset, never closed.
+            sum_scores: sum the agents' returns; False returns them by agent [M], in the order of `agent_ids`.
+
+        See `RLAlgorithm.test` for the other arguments.
 
         Returns:
             A float, or float64 [M].
@@ -316,11 +320,11 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
     ) -> Evaluation:
-        """Play whole episodes greedily and summarise their returns; see `RLAlgorithm.evaluate`."""
+        """Run greedy episodes and summarise their returns; see `RLAlgorithm.evaluate`."""
         return playing.evaluate(self, episodes, seed, env, max_steps)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
-        """Greedy actions of a team [E, A], as its lanes take them."""
+        """Return greedy actions [E, A] for team lanes."""
         with torch.no_grad():
             outputs = self.policy_output(obs)
         return self.environment_action(self.greedy(outputs, mask))
@@ -328,11 +332,11 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     # --- files, copies, populations -----------------------------------------------------------------------------------
 
     def policy_spec(self) -> dict[str, Any]:
-        """JSON-able description of the policies: one network a group, and who is in it."""
+        """Return a JSON-able description of the policies: one network per group, and the groups' agents."""
         return team_files.policy_spec(self)
 
     def policy_state(self) -> dict[str, Tensor]:
-        """All policies' weights, `<group>.<name>`: contiguous copies."""
+        """Return contiguous copies of all policies' weights, `<group>.<name>`."""
         return team_files.policy_state(self)
 
     def state(self) -> dict[str, Any]:
@@ -344,21 +348,21 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             self._exploration.bit_generator.state = state["exploration"]
 
     def unsaved_attributes(self) -> list[str]:
-        """As of every agent; what the spaces say is made again from them."""
+        """Return the attributes of every agent, except those rebuilt from the spaces."""
         return [
             name for name in super().unsaved_attributes() if name.partition(" ")[0] not in team_files.MADE_OF_SPACES
         ]
 
     @classmethod
     def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Any:
-        """A team of the spaces and arguments that a state holds; RunError where it does not hold the spaces."""
+        """Create a team from the spaces and arguments in a state. RunError if the spaces are missing."""
         return team_files.blank(cls, state, device, accelerator)
 
     @classmethod
     def from_policy(
         cls, spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu"
     ) -> Any:
-        """The team behind saved policies: what `policy_spec` and `policy_state` gave; critics start anew."""
+        """Create a team from the results of `policy_spec` and `policy_state`; critics are reinitialised."""
         return team_files.from_policy(cls, spec, state, device)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
@@ -369,7 +373,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     @classmethod
     def policy_from_spec(cls, spec: Mapping[str, Any], device: str | torch.device) -> EvolvableNetwork:
-        """The policy network that a saved `spec` describes, with fresh weights."""
+        """Build the policy network that a saved `spec` describes, with fresh weights."""
         return DeterministicActor.from_spec(spec, device=device)
 
     @classmethod
@@ -384,7 +388,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         seed: int | None = None,
         **kwargs: Any,
     ) -> list[Any]:
-        """`size` teams with indices 0 .. size-1, each with weights of its own."""
+        """Create `size` teams with indices 0 .. size-1 and independent weights."""
         member_seeds = seeds(resolve_seed(seed), Purpose.INITIAL_WEIGHTS, size)
         with one_thread():
             teams: list[Any] = [

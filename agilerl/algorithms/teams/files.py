@@ -1,4 +1,4 @@
-"""What of a team is written to files and read from them: its policies, its state, a team made again from either."""
+"""Serialisation of teams: policies, state, and teams rebuilt from either."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MADE_OF_SPACES = (
 
 
 def policy_spec(team: Team) -> dict[str, Any]:
-    """JSON-able description of the policies: one network a group, and who is in it."""
+    """Return a JSON-able description of the policies: one network per group, and the groups' agents."""
     first = {
         "algo": team.algo,
         "networks": {group: resolve(team, f"actors.{group}").spec() for group in team.grouped_agents},
@@ -40,7 +40,7 @@ def policy_spec(team: Team) -> dict[str, Any]:
 
 
 def policy_state(team: Team) -> dict[str, Tensor]:
-    """All policies' weights, `<group>.<name>`: contiguous copies."""
+    """Return contiguous copies of all policies' weights, `<group>.<name>`."""
     return {
         f"{group}.{name}": value.detach().clone(memory_format=torch.contiguous_format)
         for group in team.grouped_agents
@@ -49,14 +49,14 @@ def policy_state(team: Team) -> dict[str, Tensor]:
 
 
 def weights_of(group: str, groups: Iterable[str], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The part of `policy_state` that is of one group; names may have dots, so "bot" and "bot.0" may both be groups."""
+    """Return one group's part of `policy_state`. Names may contain dots: "bot" and "bot.0" may both be groups."""
     start = f"{group}."
     others = tuple(f"{other}." for other in groups if other.startswith(start))
     return {k.removeprefix(start): v for k, v in state.items() if k.startswith(start) and not k.startswith(others)}
 
 
 def own_state(team: Team) -> dict[str, Any]:
-    """What a team's state has beside that of every agent."""
+    """Return a team's additions to the state of every agent."""
     spaces = {
         "observation_spaces": {a: space_or_none(s) for a, s in team.possible_observation_spaces.items()},
         "action_spaces": {a: space_or_none(s) for a, s in team.possible_action_spaces.items()},
@@ -65,7 +65,7 @@ def own_state(team: Team) -> dict[str, Any]:
 
 
 def blank(cls: Any, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Any:
-    """A team of the spaces and arguments that a state holds; RunError where it does not hold the spaces."""
+    """Create a team from the spaces and arguments in a state. RunError if the spaces are missing."""
     spaces = {
         name: {agent: None if space is None else space_from_json(space) for agent, space in by_agent.items()}
         for name, by_agent in state["spaces"].items()
@@ -82,7 +82,7 @@ def blank(cls: Any, state: Mapping[str, Any], device: str | torch.device, accele
 def from_policy(
     cls: Any, spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu"
 ) -> Any:
-    """The team behind saved policies: what `policy_spec` and `policy_state` gave; critics start anew."""
+    """Create a team from the results of `policy_spec` and `policy_state`; critics are reinitialised."""
     networks, groups = {}, spec["groups"]
     for group, network_spec in spec["networks"].items():
         check_sizes({"policy": {"spec": network_spec, "weights": state}}, "the policy")
@@ -104,6 +104,6 @@ def from_policy(
 
 
 def given_space(space: gym.Space[Any] | None) -> gym.Space[Any]:
-    """The space of a policy, which has both."""
+    """Return a policy's space, which is never None."""
     assert space is not None
     return space

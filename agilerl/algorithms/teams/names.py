@@ -1,4 +1,4 @@
-"""Agents of a team by name: their groups, their spaces, their networks."""
+"""Agents of a team by name: groups, spaces and networks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Spaces = Sequence[gym.Space[Any]] | Mapping[str, gym.Space[Any]]
 
 
 def keep_ids(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a team that takes and returns mappings by agent, for agents whose ids are no strings, too.
+    """Decorate a method that takes and returns mappings by agent, to support agent ids that are not strings.
 
-    Teams name their agents by strings. The first mapping says how the caller does; what is returned by agent has the
-    caller's ids, so that an environment takes it as it is.
+    Teams use strings. The ids of the first mapping are converted to strings, and results by agent have the original
+    ids, as the environment expects.
     """
 
     @functools.wraps(method)
@@ -36,7 +36,7 @@ def keep_ids(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_ids(part: Any, ids: Mapping[str, Any]) -> Any:
-    """A mapping by agent with these ids; a hidden state, which is by layer, as it is."""
+    """Return a mapping by agent with these ids; hidden states, which have other keys, are unchanged."""
     is_by_agent = isinstance(part, dict) and set(part) <= set(ids)
     return {ids[agent]: value for agent, value in part.items()} if is_by_agent else part
 
@@ -44,7 +44,7 @@ def _with_ids(part: Any, ids: Mapping[str, Any]) -> Any:
 class Named(Mapping[str, Any]):
     """The attributes `<prefix>.<group>` of a team by group: `team.actors["speaker"]`, `team.actors.speaker`.
 
-    The id of an agent stands for its group: `team.actors["speaker_0"]`.
+    An agent's id maps to its group: `team.actors["speaker_0"]`.
     """
 
     def __init__(self, owner: Any, prefix: str) -> None:
@@ -79,7 +79,7 @@ class Named(Mapping[str, Any]):
 
 
 class Losses(dict[str, Any]):
-    """What `learn` returns, by group; the id of an agent stands for its group."""
+    """Result of `learn` by group; an agent's id maps to its group."""
 
     def __missing__(self, name: str) -> Any:
         group = group_of(str(name))
@@ -89,17 +89,17 @@ class Losses(dict[str, Any]):
 
 
 def group_of(agent: str) -> str:
-    """The group of an agent: its id up to the last underscore, "speaker" of "speaker_0"; the id without one."""
+    """Return an agent's group: its id up to the last underscore, "speaker" for "speaker_0"; else the whole id."""
     return agent.rpartition("_")[0] or agent
 
 
 def groups_of(
     algo: str, observed: Mapping[str, gym.Space[Any]], acted: Mapping[str, gym.Space[Any]]
 ) -> dict[str, list[str]]:
-    """Group -> its agents, in their order.
+    """Return group -> its agents, in their order.
 
     Raises:
-        AlgorithmError: agents of one group that see or do different things.
+        AlgorithmError: agents of one group with different spaces.
     """
     groups: dict[str, list[str]] = {}
     for agent in observed:
@@ -119,7 +119,7 @@ def groups_of(
 def spaces_by_agent(
     algo: str, observation_spaces: Any, action_spaces: Any, agent_ids: Sequence[str] | None
 ) -> tuple[dict[str, gym.Space[Any]], dict[str, gym.Space[Any]], list[str]]:
-    """(observation spaces, action spaces) by agent, and the agents in their order."""
+    """Return observation spaces and action spaces by agent, and the agents in their order."""
     by_kind = {"observation": observation_spaces, "action": action_spaces}
     for what, spaces in by_kind.items():
         if isinstance(spaces, gym.spaces.Dict) and not is_masked(spaces):
@@ -130,7 +130,7 @@ def spaces_by_agent(
                 f"{{agent: env.{what}_space(agent) for agent in env.possible_agents}}."
             )
     for what, spaces in by_kind.items():
-        if isinstance(spaces, Mapping):  # agents may be integers or tuples; networks and files know them by text
+        if isinstance(spaces, Mapping):  # ids may be integers or tuples; networks and files use strings
             by_kind[what] = {str(agent): space for agent, space in spaces.items()}
     ids = None if agent_ids is None else [str(agent) for agent in agent_ids]
     if ids is None:
@@ -152,6 +152,6 @@ def spaces_by_agent(
             if len(spaces) != len(ids):
                 raise AlgorithmError(f"{algo}: {len(spaces)} {what} spaces for {len(ids)} agents. fix: one for each.")
             by_agent.append(dict(zip(ids, spaces, strict=True)))
-    # a mask beside an observation says what is legal; networks read the observation
+    # networks read the observation without its action mask
     shown = {agent: beside_mask(space) for agent, space in by_agent[0].items()}
     return shown, by_agent[1], ids

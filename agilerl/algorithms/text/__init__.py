@@ -1,1 +1,1 @@
-"""Algorithms for language models and token decoders."""
+"""Shared parts of algorithms for language models and token decoders."""
