@@ -10,43 +10,42 @@ from agilerl.networks.base import EvolvableNetwork
 
 
 class IPPO(TeamPPO):
-    """PPO of every agent by itself: its policy and its value read what it sees, and nothing else.
+    """Independent PPO: the policy and value of each agent read only its own observation.
 
-    Agents of one group share both networks, and learn from the rows of all of them. Rows in which an agent was not
-    there, or did not decide, count for nothing; see `losses.returns.gae_of_agents` for what its advantages are then.
-    Box actions are in units of half of their range (`action_scaling`) and clipped to the bounds for the environment
-    alone; with `net_config={"squash_output": True}` they pass through tanh. Dict and Tuple actions have one
-    distribution per part.
+    Agents of one group share both networks and learn from each other's rows. Rows in which an agent was absent or did
+    not decide are ignored; see `losses.returns.gae_of_agents` for the advantages. Box actions are in units of half of
+    their range (`action_scaling`), and clipped to the bounds only for the environment; with
+    `net_config={"squash_output": True}` they pass through tanh. Dict and Tuple actions have one distribution per part.
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of all networks, or by group.
-        batch_size: rows of one minibatch; a row is a step of one lane, with all agents (a window of it, if recurrent).
-        lr: learning rate of Adam, of policy and value of each group.
-        learn_step: environment steps of a rollout, rounded up to whole vector steps.
+        batch_size: rows per minibatch; a row is one step of a lane with all agents (a window of steps, if recurrent).
+        lr: learning rate of Adam, for policy and value of each group.
+        learn_step: environment steps per rollout, rounded up to whole vector steps.
         gamma, gae_lambda, action_std_init, clip_coef, ent_coef, vf_coef, max_grad_norm, target_kl, update_epochs,
-            clip_value_loss: as of `PPO`; `target_kl` is of the group that moved most.
+            clip_value_loss: see `PPO`; `target_kl` applies to the maximum over groups.
         actor_networks, critic_networks: networks by group to use instead of building them.
-        action_batch_size: most lanes that one pass of `get_action` takes; None takes all.
-        num_envs: lanes of the vector environment; training sets it to those of its environment.
-        recurrent: recurrent encoders (LSTM) of policies and values; each agent remembers its own episode, see
+        action_batch_size: maximum lanes per pass of `get_action`; None: all.
+        num_envs: lanes of the vector environment; set by training functions.
+        recurrent: recurrent encoders (LSTM) of policies and values, with a hidden state per agent and episode, see
             `teams.recurrent`.
-        bptt_sequence_type, max_seq_len: as of `PPO`, of windows of one lane's time; `batch_size` then counts windows.
-        action_scaling, squash_output: as of `PPO`; actor_networks bring their own.
+        bptt_sequence_type, max_seq_len: see `PPO`; sequences are windows of one lane, which `batch_size` then counts.
+        action_scaling, squash_output: see `PPO`; actor_networks have their own settings.
 
-    The other arguments are `MultiAgentRLAlgorithm`'s.
+    See `MultiAgentRLAlgorithm` for the other arguments.
     """
 
-    reads_alone = True  # networks read what their own agent sees, and nothing else
+    reads_alone = True  # networks read only their own agent's observation
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
-        """V of what an agent of the group sees."""
+        """Build a value of one agent's observation."""
         return team_actor_critics.make_network(self, group, self.observation_space[group], seed, 0, **more)
 
     def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
-        """What values of the agents of a group read: as rows [..., K·B, ...], what each of them sees."""
+        """Return the value inputs of a group's K agents as rows [..., K·B, ...]: their own observations."""
         return (team_actor_critics.own_rows(obs, self.grouped_agents[group], axis),)
 
     def observations_for(self, network: str, observations: Any) -> Any:
-        """What of a team's observations [B, ...] a network reads: its agents', where they were there."""
+        """Return the part of a team's observations [B, ...] that a network reads: rows of its present agents."""
         return super().observations_for(f"actors.{network.partition('.')[2]}", observations)

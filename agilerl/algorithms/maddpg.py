@@ -24,31 +24,31 @@ from agilerl.rng import Purpose, seeds
 class MADDPG(team_critics.CentralisedCritics):
     """Decentralised policies, centralised critics: each critic reads the observations and actions of all agents.
 
-    Choices are sampled by the Gumbel-max rule while exploring, and differentiated through its relaxation. A critic that
-    several agents share is told whose value is asked for.
+    Discrete actions are sampled with the Gumbel-max trick in exploration, and differentiated through its relaxation. A
+    critic shared by several agents also reads the one-hot id of the agent.
 
-    Absence is one rule for observations, targets and masks. An agent that was not observed is absent; one that has
-    terminated is absent from the observation that its last step led to; one that was truncated is there in that
-    observation, where its own value is bootstrapped, and absent afterwards. An absent agent shows zeros (numbered
-    choices: the lowest), its action is zero, its mask is ignored, and nothing is learned from its row. An agent that
-    waits for its next turn is absent too, but critics see it hold what it did last, and learn what it gets meanwhile;
-    in a game of turns it is still shown.
+    Absence is treated alike in observations, targets and masks. An agent that was not observed is absent. A terminated
+    agent is absent from the observation after its last step. A truncated agent is present in that observation, where
+    its value is bootstrapped, and absent afterwards. An absent agent's observation is zeros (discrete: the lowest
+    choice), its action is zero, its mask is ignored, and its row is not learned from. An agent waiting for its next
+    turn is also absent, but critics see its last action held and learn from the rewards received meanwhile; turn-based
+    games still show its observation.
 
-    From an n-step memory each agent has its own sum of rewards and its own end. Prioritised replay (Schaul et al. 2016,
-    arXiv:1511.05952) keeps one priority a row, the mean of |TD error| over the agents that were there; its importance
-    weights stand before the losses of critics and policies, as in `DDPG`.
+    With n-step replay each agent has its own sum of rewards and its own end. Prioritised replay (Schaul et al. 2016,
+    arXiv:1511.05952) stores one priority per row, the mean |TD error| over present agents; importance weights multiply
+    the losses of critics and policies, as in `DDPG`.
 
     Args:
         hp_config: mutable hyperparameters: any numeric argument.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of all networks.
         batch_size: transitions per update. lr_actor, lr_critic: learning rates of Adam.
-        learn_step: environment steps per update. gamma, tau: as of `DDPG`.
-        O_U_noise, expl_noise, vect_noise_dim, mean_noise, theta, dt: noise on Box actions, as of `DDPG`; `expl_noise`
-            and `mean_noise` also by agent or group.
-        temperature: τ of the relaxed choices.
+        learn_step: environment steps per update. gamma, tau: see `DQN`.
+        O_U_noise, expl_noise, vect_noise_dim, mean_noise, theta, dt: noise on Box actions, see `DDPG`; `expl_noise` and
+            `mean_noise` may be mappings by agent or group.
+        temperature: τ of the relaxed discrete actions.
         actor_networks, critic_networks: networks by group to use instead of building them.
 
-    The other arguments are `MultiAgentRLAlgorithm`'s.
+    See `MultiAgentRLAlgorithm` for the other arguments.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class MADDPG(team_critics.CentralisedCritics):
         return (self.temperature,)
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Gumbel numbers of the relaxed choices [*shape, F]."""
+        """Draw Gumbel noise for the relaxed discrete actions, [*shape, F]."""
         return {"gumbel": rng.gumbel(size=(*shape, self.actions.width))}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """Algorithm 1 of the paper, for all agents: critics by squared TD error (eq. 6), policies through their critic
-        (eq. 5), targets."""
+        """Algorithm 1 of the paper for all agents: critics by squared TD error (eq. 6), policies by their critic's
+        gradient (eq. 5), target updates."""
         axis, features = team_critics.batch_axis(batch), self.actions.features(batch.action)
         taken = features * team_critics.presence(self, batch.obs, features)
         discounts = batch.discounts(engine.hp["gamma"])

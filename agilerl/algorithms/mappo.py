@@ -25,23 +25,23 @@ from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.spaces import nested, space_from_json, space_to_json
 
 OF_VALUES = ("state_space", "normalize_values")  # arguments that `TeamPPO` does not have
-MIN_RETURN_STD = 1e-2  # returns that hardly differ are no reason to magnify rounding
+MIN_RETURN_STD = 1e-2  # nearly equal returns must not amplify rounding errors
 
 
 class MAPPO(TeamPPO):
-    """PPO of every agent with a value that reads what all of them see, or the state of the environment.
+    """PPO for every agent, with a value that reads the observations of all agents, or the environment's state.
 
-    A value shared by several agents gets the one-hot id of the agent. It learns returns in units of their running
-    deviation from their running mean (section 5.1 of the paper). Absent agents are zeros, and their rows are masked.
-    Policies are those of `IPPO`.
+    A value shared by several agents also reads the one-hot id of the agent. Returns are normalised by their running
+    mean and standard deviation (section 5.1 of the paper). Observations of absent agents are zeros, and their rows are
+    masked. Policies are those of `IPPO`.
 
     Args:
-        recurrent: recurrent encoders (LSTM) of the policies; each agent remembers its own episode.
-            Values have no memory: the observations of all agents, or the state, tell more than one agent's memory.
-        state_space: of the environment's `state()`, where values read `obs["state"]` in place of all observations.
-        normalize_values: False learns returns in their own units.
+        recurrent: recurrent encoders (LSTM) of the policies, with a hidden state per agent and episode. Values are
+            feed-forward: the joint observation, or the state, is more informative than one agent's history.
+        state_space: space of the environment's `state()`; values then read `obs["state"]` instead of all observations.
+        normalize_values: normalise returns; False learns them in their own units.
 
-    The other arguments are `IPPO`'s.
+    See `IPPO` for the other arguments.
 
     Attributes:
         value_statistics: mean, var and count of the returns learned from, by group.
@@ -100,15 +100,14 @@ class MAPPO(TeamPPO):
         super().__init__(**shared)
 
     def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
-        """V of what all agents see, told which one of the group asks where there are several; without a memory."""
+        """Build a feed-forward value of the joint observation or state, and of the agent's id if several share it."""
         more["recurrent"] = False
         space: gym.Space[Any] = self.team.joint_space if self.state_space is None else self.state_space
         count = len(self.grouped_agents[group])
         return team_actor_critics.make_network(self, group, space, seed, count if count > 1 else 0, **more)
 
     def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
-        """What values of the agents of a group read: as rows [..., K·B, ...], what all see; where there are several,
-        who of them asks, too."""
+        """Return the value inputs of a group's K agents as rows [..., K·B, ...]: joint observations, and ids if K > 1."""
         count = len(self.grouped_agents[group])
         joint = obs[JOINT] if JOINT in obs else self._joint(obs)
         if count == 1:
@@ -119,21 +118,21 @@ class MAPPO(TeamPPO):
         return tree.map_leaves(lambda x: torch.cat([x] * count, axis), joint), one_hot
 
     def _joint(self, obs: Any) -> Any:
-        """What values read of a team's observations."""
+        """Return the part of a team's observations that values read."""
         return obs[AGENTS] if self.state_space is None else obs[STATE]
 
     def value_scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, deviation) [M]: what critics give, times the one and plus the other, are values."""
+        """Return (mean, deviation) [M]; values are critic outputs · deviation + mean."""
         usual = {"mean": 0.0, "var": 1.0}
         each = [self.value_statistics.get(self.get_group_id(agent), usual) for agent in self.agent_ids]
         mean, variance = (np.array([statistics[name] for statistics in each]) for name in ("mean", "var"))
         return mean, np.maximum(np.sqrt(variance), MIN_RETURN_STD) if self.value_statistics else np.sqrt(variance)
 
     def see_returns(self, returns: np.ndarray, counts: np.ndarray) -> None:
-        """Take the returns [rows, M] of those who count into the values' scale."""
+        """Update the value scale with returns [rows, M]; `counts` [rows, M] selects entries."""
         for group, members in zip(self.grouped_agents, self.groups_of_agents, strict=True):
             rows = returns[:, members][counts[:, members]]
-            if not self.normalize_values or not np.isfinite(rows).all():  # of a team that has diverged
+            if not self.normalize_values or not np.isfinite(rows).all():  # the team has diverged
                 continue
             seen = RunningMeanStd()
             if group in self.value_statistics:
@@ -147,19 +146,19 @@ class MAPPO(TeamPPO):
         return network
 
     def observations_for(self, network: str, observations: Any) -> Any:
-        """What of a team's observations [B, ...] a network reads: its agents', or what all see."""
+        """Return the part of a team's observations [B, ...] that a network reads: its agents', or all."""
         is_value = network.partition(".")[0] == "critics"
         return self._joint(observations) if is_value else super().observations_for(network, observations)
 
     def observed(self, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """As of every team; what the environment's state is stands under "state", where values read it.
+        """Convert observations by agent as every team, with the environment's state under "state" if values read it.
 
         Raises:
-            ShapeError: there is none.
+            ShapeError: no state was given.
         """
         if self.state_space is None:
             return super().observed(obs)  # type: ignore[arg-type]
-        beside = obs.state if isinstance(obs, TeamObservations) else None  # as vectors show it
+        beside = obs.state if isinstance(obs, TeamObservations) else None  # from vector environments
         shown = obs.get(STATE, beside)
         if shown is None:
             raise ShapeError(

@@ -27,14 +27,14 @@ CRITICS = ("critics_1", "critics_2")
 class MATD3(team_critics.CentralisedCritics):
     """MADDPG with twin centralised critics, delayed policy updates and smoothed target actions.
 
-    An agent's part in a row's priority is the larger error of its two critics.
+    A row's priority uses the larger TD error of each agent's two critics.
 
     Args:
         policy_freq: critic updates per update of the policies and of all targets.
-        policy_noise, noise_clip: σ and c of the target policies' smoothing, in units of raw actions; choices have none.
+        policy_noise, noise_clip: σ and c of target policy smoothing, in units of raw actions; not for discrete actions.
         critic_networks: two mappings of networks by group to use instead of building them.
 
-    The other arguments are `MADDPG`'s.
+    See `MADDPG` for the other arguments.
     """
 
     critic_names = CRITICS
@@ -136,12 +136,12 @@ class MATD3(team_critics.CentralisedCritics):
         return self.temperature, self.policy_freq
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Gumbel numbers of the relaxed choices, and normal ones of the smoothing, [*shape, F] each."""
+        """Draw Gumbel noise for the relaxed discrete actions and normal noise for the smoothing, [*shape, F] each."""
         size = (*shape, self.actions.width)
         return {"gumbel": rng.gumbel(size=size), "smoothing": rng.standard_normal(size)}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
-        """As of `MADDPG`, with the three changes of TD3: the smaller of two targets, delayed policies, smoothing."""
+        """Update as in `MADDPG`, with the three changes of TD3: minimum of two targets, delayed policies, smoothing."""
         axis, features, hp = team_critics.batch_axis(batch), self.actions.features(batch.action), engine.hp
         taken = features * team_critics.presence(self, batch.obs, features)
         discounts = batch.discounts(hp["gamma"])
@@ -177,7 +177,7 @@ class MATD3(team_critics.CentralisedCritics):
         return UpdateResult(sum(losses), of_policies, team_critics.priorities(batch, errors))  # type: ignore[arg-type]
 
     def _smoothed(self, features: Tensor, batch: TransitionBatch, hp: Mapping[str, Tensor]) -> Tensor:
-        """Features [..., B, F] with noise on raw components; choices stay as they are."""
+        """Add noise to raw components of features [..., B, F]; discrete choices are unchanged."""
         noisy = smoothed_action(features, batch.noise["smoothing"], hp["policy_noise"], hp["noise_clip"])
         is_raw = [not one.is_choice for one in self.actions.each for _ in range(one.width)]
         return torch.where(torch.tensor(is_raw, device=features.device), noisy, features)

@@ -480,8 +480,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Draw standard normal numbers for Box, uniform ones for discrete spaces, [*shape, ...].
 
-        With `noise_persistence` ρ the noise of Box actions is ε_t = ρ ε_{t-1} + sqrt(1 - ρ²) ξ_t over vector steps, with
-        independent ξ. Each ε_t is standard normal, and neighbours have correlation ρ, so a lane keeps its
+        With `noise_persistence` ρ the noise of Box actions is ε_t = ρ ε_{t-1} + sqrt(1 - ρ²) ξ_t over vector steps,
+        with independent ξ. Each ε_t is standard normal, and neighbours have correlation ρ, so a lane keeps its
         direction for 1 / (1 - ρ) steps. The update is unchanged: it uses the probability of each action separately
         (Hollenstein et al. 2024, "Colored Noise in PPO", arXiv:2312.11091, whose noise is defined by a power spectrum).
         """
