@@ -63,7 +63,7 @@ def _bring(family: Family, env_id: str) -> None:
     """Import the package that registers ids like this one, once; EnvError where it is missing."""
     import gymnasium
 
-    if family.register and any(known.startswith(family.starts) for known in gymnasium.registry):
+    if family.register and any(name.startswith(family.starts) for name in gymnasium.registry):
         return  # a second time would warn
     try:
         with _quiet_logging():  # what it says of optional packages of its own, to no end
@@ -123,8 +123,8 @@ def resolve_env_id(env_id: str) -> str:
         return env_id
     import gymnasium  # kept out of imports that must stay fast
 
-    found = registered_id(env_id, "{} is retired in Gymnasium; {} is used.", quote="'")
-    entry_point = gymnasium.spec(found).entry_point
+    resolved = registered_id(env_id, "{} is retired in Gymnasium; {} is used.", quote="'")
+    entry_point = gymnasium.spec(resolved).entry_point
     module = entry_point.partition(":")[0] if isinstance(entry_point, str) else ""
     try:  # importing the environment's module is where a missing simulator shows
         if module:
@@ -132,9 +132,9 @@ def resolve_env_id(env_id: str) -> str:
     except (ImportError, gymnasium.error.Error) as error:
         extra = next((e for start, e in _EXTRAS.items() if module.startswith(start)), None)
         if extra is None:
-            raise EnvError(f"{found}: {_plain(error)} fix: install what it names.") from None
-        raise EnvError(f'{found}: {extra} is not installed. fix: pip install "agilerl[{extra}]"') from None
-    return found
+            raise EnvError(f"{resolved}: {_plain(error)} fix: install what it names.") from None
+        raise EnvError(f'{resolved}: {extra} is not installed. fix: pip install "agilerl[{extra}]"') from None
+    return resolved
 
 
 def registered_id(env_id: str, message: str, quote: str = "`") -> str:
@@ -175,21 +175,21 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
     return env_id
 
 
-def _unknown(env_id: str, told: str, known: list[str]) -> str:
+def _unknown(env_id: str, message: str, names: list[str]) -> str:
     """What is said of an id that is not registered: the nearest one, or the package that may have it."""
     for starts, (module, package) in OTHERS.items():
         if env_id.startswith(starts):
-            return f"{env_id}: {told.rstrip('.')}. fix: pip install {package}, then --import {module}."
-    close = _closest(env_id, known)
-    told = told.partition(" Did you mean")[0].rstrip(".")  # Gymnasium names it without its version
-    return f"{env_id or repr(env_id)}: {told}. {f'Did you mean {close!r}? {_LIST}' if close else _IMPORT}"
+            return f"{env_id}: {message.rstrip('.')}. fix: pip install {package}, then --import {module}."
+    close = _closest(env_id, names)
+    message = message.partition(" Did you mean")[0].rstrip(".")  # Gymnasium names it without its version
+    return f"{env_id or repr(env_id)}: {message}. {f'Did you mean {close!r}? {_LIST}' if close else _IMPORT}"
 
 
-def _closest(env_id: str, known: list[str]) -> str | None:
+def _closest(env_id: str, names: list[str]) -> str | None:
     """The newest version of the registered environment whose name is nearest to that of an id, whatever its case."""
-    bases = {_base(name).lower(): _base(name) for name in reversed(known)}  # of equal names the first
+    bases = {_base(name).lower(): _base(name) for name in reversed(names)}  # of equal names the first
     close = difflib.get_close_matches(_base(env_id).lower(), bases, 1, 0.75)
-    return _newest(bases[close[0]], known) or bases[close[0]] if close else None
+    return _newest(bases[close[0]], names) or bases[close[0]] if close else None
 
 
 def import_environment(env_id: str) -> str:
@@ -231,14 +231,14 @@ def takes_box_actions(env: Any) -> bool:
 
     if isinstance(env, str) and (is_team_id(env) or is_language_id(env)):
         return False
-    made = None
+    created_env = None
     if isinstance(env, str):
-        made = env = gymnasium.make(resolve_env_id(env), disable_env_checker=True)
+        created_env = env = gymnasium.make(resolve_env_id(env), disable_env_checker=True)
     elif callable(env) and not hasattr(env, "action_space"):
-        made = env = env()
+        created_env = env = env()
     space = foreign.action_space(env, "single_") or foreign.action_space(env)
-    if made is not None:
-        foreign.close(made)
+    if created_env is not None:
+        foreign.close(created_env)
     return isinstance(space, gymnasium.spaces.Box)
 
 
@@ -266,10 +266,10 @@ def has_several_agents(env: Any) -> bool:
 
     if isinstance(env, type) and issubclass(env, gymnasium.Env):
         return False
-    made = env()
-    found = foreign.possible_agents(made) is not None
-    foreign.close(made)
-    return found
+    created_env = env()
+    is_team = foreign.possible_agents(created_env) is not None
+    foreign.close(created_env)
+    return is_team
 
 
 def _base(env_id: str) -> str:
@@ -277,9 +277,9 @@ def _base(env_id: str) -> str:
     return re.sub(r"-v\d+$", "", env_id)
 
 
-def _newest(env_id: str, known: list[str]) -> str | None:
+def _newest(env_id: str, names: list[str]) -> str | None:
     base = _base(env_id)
-    versions = [int(m[1]) for k in known if (m := re.fullmatch(re.escape(base) + r"-v(\d+)", k))]
+    versions = [int(m[1]) for name in names if (m := re.fullmatch(re.escape(base) + r"-v(\d+)", name))]
     return f"{base}-v{max(versions)}" if versions else None
 
 

@@ -70,8 +70,8 @@ class SequentialAdapters:
         self._engine.refresh()
 
     def network(self, name: str) -> Callable[..., Tensor]:
-        found: AdapterNetwork = resolve(self._agent, name)
-        return found
+        adapter: AdapterNetwork = resolve(self._agent, name)
+        return adapter
 
     def target(self, name: str) -> Callable[..., Tensor]:
         group = next(g for g in self._agent.registry.groups if str(g.eval_network) == name)
@@ -207,15 +207,15 @@ class StackedAdapters:
                     state = wrapper.optimizer.state.get(rows.networks[row].tensors()[key], {})
                     if which in state:
                         part.copy_(state[which])
-            known = [s["step"] for s in wrapper.optimizer.state.values() if "step" in s]
-            step[row] = float(known[0]) if known else 0.0
+            step_counts = [s["step"] for s in wrapper.optimizer.state.values() if "step" in s]
+            step[row] = float(step_counts[0]) if step_counts else 0.0
         return name, rule, Columns(rows.value, rows.grad, first, second, step)
 
     def refresh(self) -> None:
         """Read the members' hyperparameters anew."""
         like = next(iter(self._rows.values())).value
         values = [agent.update_hyperparameters() for agent in self.agents]
-        self.hp = {name: like.new_tensor([[own[name]] for own in values]) for name in values[0]}
+        self.hp = {name: like.new_tensor([[member_values[name]] for member_values in values]) for name in values[0]}
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -238,8 +238,8 @@ class StackedAdapters:
             if HEAD in rows.leaves:
                 return values_of(hidden, rows.leaves[HEAD]).view(shape)
             tokens = flat.tokens[..., flat.prompt :]
-            found = log_probs(hidden, self._base.head, tokens, rates, self._base.head_bias)
-            return found.view(shape)
+            logp = log_probs(hidden, self._base.head, tokens, rates, self._base.head_bias)
+            return logp.view(shape)
 
         return run
 
@@ -277,8 +277,8 @@ class StackedAdapters:
     def is_finite(self) -> np.ndarray:
         """[N] bool: which members' weights are finite."""
         each = [rows.value.detach().sum(1).isfinite() for rows in self._rows.values()]
-        found: np.ndarray = torch.stack(each).all(0).cpu().numpy()
-        return found
+        finite: np.ndarray = torch.stack(each).all(0).cpu().numpy()
+        return finite
 
     @torch.no_grad()
     def release(self) -> None:
@@ -337,7 +337,7 @@ def engines_for(
     alike: dict[Any, list[Any]] = {}
     for agent in agents:
         alike.setdefault(_key(agent), []).append(agent)
-    return [StackedAdapters(own, ranks) for own in alike.values()], name, why
+    return [StackedAdapters(members, ranks) for members in alike.values()], name, why
 
 
 def choose_adapters(agents: Sequence[Any], wanted: str = "auto") -> tuple[str, str]:

@@ -66,16 +66,20 @@ def bind(agent: Any) -> MemberBinding | Reason:
         return Reason.NOT_DENSE
     for group in registry.groups:
         name = str(group.eval_network)
-        own = parts_of(resolve(agent, name))
+        network_parts = parts_of(resolve(agent, name))
         shared = [parts_of(resolve(agent, other)) for other in group.shared_networks or []]
-        if own is None or len(shared) > 1 or any(other is None or other.keys() != own.keys() for other in shared):
+        if (
+            network_parts is None
+            or len(shared) > 1
+            or any(other is None or other.keys() != network_parts.keys() for other in shared)
+        ):
             return Reason.NOT_DENSE
         target, encoder_source = (shared[0] if shared else None) or {}, registry.encoder_sources.get(name)
         depth = (
             None if encoder_source is None else resolve(agent, name).shared_depth()
         )  # layers of it that give the features
         lent = None if depth is None else (encoder_source, depth)
-        parts += [PartBinding(PartName(name, key), part, target.get(key), lent) for key, part in own.items()]
+        parts += [PartBinding(PartName(name, key), part, target.get(key), lent) for key, part in network_parts.items()]
     optimizers = []
     for config in registry.optimizers:
         optimizer = config.wrapper(agent).optimizer
@@ -99,10 +103,10 @@ def said_of(agent: Any, why: Reason) -> str:
             encoder = type(network.encoder if isinstance(network, EvolvableNetwork) else network).__name__
             if encoder in IMAGE_ENCODERS:
                 return f"its network {name} ({encoder}) reads images, {slow}"
-            told = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"
+            reason = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"
             flat = "; one vector in place of parts (gymnasium.wrappers.FlattenObservation) is learned from at once"
             has_encoder = isinstance(network, EvolvableNetwork)  # else it is a module of its own, with a reason for it
-            return told + flat if has_encoder and encoder == "EvolvableMultiInput" else told
+            return reason + flat if has_encoder and encoder == "EvolvableMultiInput" else reason
     for config in agent.registry.optimizers:
         kind = type(config.wrapper(agent).optimizer)
         if rule_of(config.wrapper(agent).optimizer) is None:
@@ -121,16 +125,16 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
     """
     if wanted not in WANTED:
         raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
-    own = next((agent for agent in agents if own_learn(agent)), None)
-    if own is not None:
-        return Choice("agents", f"agent {own.index} brings its own learn()")
+    unsupported = next((agent for agent in agents if own_learn(agent)), None)
+    if unsupported is not None:
+        return Choice("agents", f"agent {unsupported.index} brings its own learn()")
     if wanted == "sequential":
         return Choice("sequential", "asked for")
-    found = [bind(agent) for agent in agents]
-    bindings = tuple(binding for binding in found if isinstance(binding, MemberBinding))
-    if len(bindings) == len(found):
+    bound = [bind(agent) for agent in agents]
+    bindings = tuple(binding for binding in bound if isinstance(binding, MemberBinding))
+    if len(bindings) == len(bound):
         return Choice("fused", "every network consists of dense layers", bindings)
-    agent, why = next((a, b) for a, b in zip(agents, found, strict=True) if isinstance(b, Reason))
+    agent, why = next((a, b) for a, b in zip(agents, bound, strict=True) if isinstance(b, Reason))
     reason = f"agent {agent.index} does not stack: {said_of(agent, why)}"
     if wanted == "fused":
         raise ConfigError(f"learner='fused' is not possible: {reason}. fix: learner='auto'")

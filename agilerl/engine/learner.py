@@ -127,7 +127,9 @@ class RowsGroup(Group):
     def refresh(self) -> None:
         values = [agent.update_hyperparameters() for agent in self.agents]
         if values != self._hyperparameters:
-            self.engine.set_hyperparameters({name: [own[name] for own in values] for name in values[0]})
+            self.engine.set_hyperparameters(
+                {name: [member_values[name] for member_values in values] for name in values[0]}
+            )
             self._hyperparameters = values
 
     def release(self) -> None:
@@ -204,22 +206,22 @@ class HiddenStates:
 
     def forget(self, number: int, over: np.ndarray) -> None:
         """Episodes of one group have ended, `over` [N_g, E] bool, or [N_g, E, M] agent by agent: they begin at zero."""
-        known = self.hidden[number]
-        if known is None or not over.any():
+        states = self.hidden[number]
+        if states is None or not over.any():
             return
         lead: Any = self._groups[number].lead
         ended = torch.from_numpy(over)
         if ended.dim() > 2:
-            self.hidden[number] = lead.forget(known, ended)
+            self.hidden[number] = lead.forget(states, ended)
         else:
             rows = ended.view(len(ended), 1, -1, 1)
-            self.hidden[number] = {key: part.masked_fill(rows.to(part.device), 0) for key, part in known.items()}
+            self.hidden[number] = {key: part.masked_fill(rows.to(part.device), 0) for key, part in states.items()}
 
     def of(self, number: int, obs: Any) -> dict[str, Tensor]:
         """The hidden states of a group; zeros where an episode has not begun yet."""
-        known = self.hidden[number]
-        if known is not None:
-            return known
+        states = self.hidden[number]
+        if states is not None:
+            return states
         lead: Any = self._groups[number].lead
         members, lanes = next(leaves(obs)).shape[:2]
         start = lead.get_initial_hidden_state(lanes).items()
@@ -272,7 +274,11 @@ class Learner:
             names, reading = tuple(agent.update_hyperparameters()), agent.reading()
             options = (reading, names, agent.update_interval(), *agent.update_options())
             by_key.setdefault((type(agent), binding.signature(), options), []).append(position)
-        each = [[alike[i] for i in own] for alike in by_key.values() for own in by_size([bindings[i] for i in alike])]
+        each = [
+            [alike[i] for i in same_size]
+            for alike in by_key.values()
+            for same_size in by_size([bindings[i] for i in alike])
+        ]
         return [
             RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels, self.ranks) for m in each
         ]
@@ -314,8 +320,8 @@ class Learner:
         Returns:
             (raw output [N_g, E, out], values [N_g, E], next hidden states).
         """
-        found: tuple[Tensor, Tensor, dict[str, Tensor]] = self.groups[group].recur(obs, hidden)
-        return found
+        result: tuple[Tensor, Tensor, dict[str, Tensor]] = self.groups[group].recur(obs, hidden)
+        return result
 
     def begin_episodes(self) -> None:
         """Every lane that `act_greedy` plays in begins an episode: recurrent policies start anew."""
@@ -332,8 +338,8 @@ class Learner:
         Tuple actions are nested as the space is."""
         parts, is_recurrent = [], self.agents[0].is_recurrent
         for number, group in enumerate(self.groups):
-            own, lead = self._own(group, obs), group.lead
-            raw = self._hidden.step(number, own)[0] if is_recurrent else group.outputs(own)
+            group_obs, lead = self._own(group, obs), group.lead
+            raw = self._hidden.step(number, group_obs)[0] if is_recurrent else group.outputs(group_obs)
             legal = None if mask is None else lead.legal_choices(mask[group.members])
             parts.append(lead.environment_action(lead.greedy(raw, legal)))
         return self._joined(parts)
@@ -348,8 +354,8 @@ class Learner:
         parts: list[Any] = []
         for group in self.groups:
             legal = None if mask is None else group.lead.legal_choices(mask[group.members])
-            own = tuple(draw[group.members] for draw in draws)
-            parts.append(group.lead.explore(group.outputs(self._own(group, obs), True), own, epsilon, legal))
+            group_draws = tuple(draw[group.members] for draw in draws)
+            parts.append(group.lead.explore(group.outputs(self._own(group, obs), True), group_draws, epsilon, legal))
         joined: np.ndarray = self._joined(parts)
         return joined
 
@@ -455,8 +461,8 @@ class Alone(Learner):
     def __init__(self, agent: Trainable, plain: bool) -> None:
         self.plain = plain
         self._networks = [(name, resolve(agent, name)) for name in agent.registry.all_registered()]
-        found = None if plain else bind(agent)
-        binding = found if isinstance(found, MemberBinding) else None
+        bound = None if plain else bind(agent)
+        binding = bound if isinstance(bound, MemberBinding) else None
         choice = Choice("fused", "it is alone", (binding,)) if binding else Choice("sequential", "it does not stack")
         super().__init__([weakref.proxy(agent)], choice)
         self._ownership = Ownership(agent, binding, self.groups[0].engine) if binding else None
@@ -486,10 +492,10 @@ def learner_of(agent: Trainable, plain: bool = False) -> Alone:
         plain: the reference path, with the agent's own modules and torch optimisers.
     """
     agent.follow_optimizers()
-    kept: dict[bool, Alone] = agent.__dict__.setdefault("_learner", {})
-    learner = kept.get(plain)
+    learners: dict[bool, Alone] = agent.__dict__.setdefault("_learner", {})
+    learner = learners.get(plain)
     if learner is None or not learner.is_current(agent):
-        learner = kept[plain] = Alone(agent, plain)
+        learner = learners[plain] = Alone(agent, plain)
     learner.refresh()
     return learner
 

@@ -86,7 +86,7 @@ class ModuleEngine:
 
     def through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
         each = [self.through(name) for name in names]
-        return lambda inputs: torch.stack([run(*own) for run, own in zip(each, inputs, strict=True)])
+        return lambda inputs: torch.stack([run(*args) for run, args in zip(each, inputs, strict=True)])
 
     def frozen(self, name: str) -> Network:
         return torch.no_grad()(self._raw(name))

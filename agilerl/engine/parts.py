@@ -171,7 +171,10 @@ def clusters_of(members: Sequence[MemberBinding]) -> list[Cluster]:
 
 def _of_optimizer(member: MemberBinding, position: int, lead: int) -> MemberBinding:
     """What one optimiser moves, under the names of the optimiser at `lead`."""
-    optimizer, known = member.optimizers[position], member.optimizers[lead]
-    own = {part.name: part for part in member.parts}
-    parts = tuple(replace(own[name], name=alias) for name, alias in zip(optimizer.parts, known.parts, strict=True))
-    return MemberBinding(parts, (replace(optimizer, name=known.name, parts=known.parts),))
+    optimizer, lead_optimizer = member.optimizers[position], member.optimizers[lead]
+    parts_by_name = {part.name: part for part in member.parts}
+    parts = tuple(
+        replace(parts_by_name[name], name=alias)
+        for name, alias in zip(optimizer.parts, lead_optimizer.parts, strict=True)
+    )
+    return MemberBinding(parts, (replace(optimizer, name=lead_optimizer.name, parts=lead_optimizer.parts),))

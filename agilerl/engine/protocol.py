@@ -140,8 +140,8 @@ class UpdateResult:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> UpdateResult:
         """The result with `change` applied to every tensor that is there."""
-        given = (self.loss, self.actor_loss, self.priorities, self.kl)
-        return UpdateResult(*[None if x is None else change(x) for x in given])  # type: ignore[arg-type]  # loss: given
+        fields = (self.loss, self.actor_loss, self.priorities, self.kl)
+        return UpdateResult(*[None if x is None else change(x) for x in fields])  # type: ignore[arg-type]  # loss: given
 
 
 class UpdateEngine(Protocol):

@@ -66,15 +66,20 @@ def plan_epoch(
     """
     if counted is not None:
         return _shared_epoch(rngs, samples, sizes, active, counted, rank)
-    counts = [-(-len(own) // size) if go else 0 for own, size, go in zip(samples, sizes, active, strict=True)]
-    widest = max((min(len(own), size) for own, size in zip(samples, sizes, strict=True)), default=0)
+    counts = [
+        -(-len(member_samples) // size) if go else 0
+        for member_samples, size, go in zip(samples, sizes, active, strict=True)
+    ]
+    widest = max(
+        (min(len(member_samples), size) for member_samples, size in zip(samples, sizes, strict=True)), default=0
+    )
     shape = (max(counts, default=0), len(sizes), widest)
     rows, weight = np.zeros(shape, np.int64), np.zeros(shape)
-    for member, (rng, own, size, count) in enumerate(zip(rngs, samples, sizes, counts, strict=True)):
+    for member, (rng, member_samples, size, count) in enumerate(zip(rngs, samples, sizes, counts, strict=True)):
         if not count:
             continue
-        order = rng.permutation(own)
-        size = min(size, len(own))
+        order = rng.permutation(member_samples)
+        size = min(size, len(member_samples))
         padded = np.zeros(count * size, np.int64)
         padded[: len(order)] = order
         rows[:count, member, :size] = padded.reshape(count, size)
@@ -101,13 +106,13 @@ def _shared_epoch(
     totals, ranks = counted.sum(0), len(counted)
     counts = [-(-int(n) // size) if go else 0 for n, size, go in zip(totals, sizes, active, strict=True)]
     parts = [dealt(counted[:, member], count) for member, count in enumerate(counts)]  # [W, K_i] each
-    widest = max([1, *(int(own[rank].max(initial=0)) for own in parts)])
+    widest = max([1, *(int(member_samples[rank].max(initial=0)) for member_samples in parts)])
     shape = (max(counts, default=0), len(sizes), widest)
     rows, weight = np.zeros(shape, np.int64), np.zeros(shape)
-    for member, (rng, own, part) in enumerate(zip(rngs, samples, parts, strict=True)):
+    for member, (rng, member_samples, part) in enumerate(zip(rngs, samples, parts, strict=True)):
         if not counts[member]:
             continue
-        order, ends = rng.permutation(own), np.cumsum(part[rank])
+        order, ends = rng.permutation(member_samples), np.cumsum(part[rank])
         for k, (end, here, together) in enumerate(zip(ends, part[rank], part.sum(0), strict=True)):
             rows[k, member, :here] = order[end - here : end]
             weight[k, member, :here] = ranks / together
@@ -122,8 +127,8 @@ def dealt(counted: np.ndarray, count: int) -> np.ndarray:
     even, rest = np.divmod(counted.astype(np.int64), max(1, count))
     first = np.cumsum(rest) - rest  # who has more than others begins where the rank before has ended
     turn = (np.arange(count) - first[:, None]) % max(1, count)
-    found: np.ndarray = even[:, None] + (turn < rest[:, None])
-    return found
+    shares: np.ndarray = even[:, None] + (turn < rest[:, None])
+    return shares
 
 
 @dataclass(frozen=True)
@@ -193,13 +198,15 @@ class SequenceRollout(Rollout):
     def batches(self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE) -> Iterator[RolloutBatch]:
         """The minibatches of one epoch; the steps of a minibatch's sequences count alike, on all ranks together."""
         count, members, _ = plan.rows.shape
-        chosen = np.stack([own[plan.rows[:, i]] for i, own in enumerate(self.sequences)], 1)  # [K, N, S, 3]
+        chosen = np.stack(
+            [member_sequences[plan.rows[:, i]] for i, member_sequences in enumerate(self.sequences)], 1
+        )  # [K, N, S, 3]
         lane, start, length = (chosen[..., k, None] for k in range(3))
         length = np.where(plan.weight[..., None] > 0, length, 0)
         steps = np.maximum(ranks.average(length.sum((2, 3))), 1 / ranks.size)  # [K, N], of one rank on average
         for k in range(count):
-            most = max(1, int(length[k].max()))  # a rank may have no sequence of a minibatch
-            offset = np.arange(most)
+            max_length = max(1, int(length[k].max()))  # a rank may have no sequence of a minibatch
+            offset = np.arange(max_length)
             step = start[k] + np.minimum(offset, np.maximum(length[k] - 1, 0))
             rows = step * self.lanes + lane[k] + self.size * np.arange(members)[:, None, None]  # [N, S, L]
             real = offset < length[k]
@@ -275,7 +282,7 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
     longest, kind = members[0].sequence_limit(len(buffer)), members[0].bptt_sequence_type
     sequences = [sequences_of(e, v, longest, kind) for e, v in zip(ends, valid.numpy(), strict=True)]
     hidden = {key: merged(x).to(like.dtype) for key, x in buffer.stored("hidden").items()}
-    samples = [np.arange(len(own)) for own in sequences]
+    samples = [np.arange(len(member_sequences)) for member_sequences in sequences]
     width = buffer.num_envs // count
     return SequenceRollout(obs, action, packed, legal, samples, sequences, width, hidden)
 
@@ -285,9 +292,9 @@ def standardised_over(ranks: Ranks, values: Tensor, counts: Tensor) -> Tensor:
     if ranks.size > 1:
         both = ranks.gather_rows(torch.stack((values, counts)).double().cpu().numpy())  # [W, 2, N, B]
         all_values, all_counts = (torch.from_numpy(x).permute(1, 0, 2).flatten(1) for x in both.swapaxes(0, 1))
-        own = values.shape[1]
+        width = values.shape[1]
         scaled = standardised_over(ONE, all_values, all_counts)
-        return scaled[:, ranks.rank * own : (ranks.rank + 1) * own].to(values)
+        return scaled[:, ranks.rank * width : (ranks.rank + 1) * width].to(values)
     return standardised(values, counts / counts.sum(1, keepdim=True).clamp(min=1))
 
 
@@ -313,8 +320,8 @@ def outcomes(
     cuts: list[list[tuple[int, int, Any]]] = [[] for _ in range(count)]
     for part in buffer.truncations:
         for i, lane in enumerate(part.lanes.tolist()):
-            known = None if part.value is None else part.value[i]
-            cuts[lane // width].append((part.step, lane % width, (take(part.obs, i), known)))
+            value = None if part.value is None else part.value[i]
+            cuts[lane // width].append((part.step, lane % width, (take(part.obs, i), value)))
     if buffer.last_value is not None:
         last = torch.from_numpy(np.asarray(buffer.last_value)).to(like)
         last = last.view(count, width, *last.shape[1:])
@@ -322,23 +329,26 @@ def outcomes(
         shaped = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(like.device), buffer.last_obs)
         shaped = map_leaves(lambda x: x.view(count, width, *x.shape[1:]), shaped)
         last = learner.groups[group].values(learner.groups[group].prepare(shaped))
-    most = max(map(len, cuts))
-    if not most:
+    max_cuts = max(map(len, cuts))
+    if not max_cuts:
         return last, []
     if buffer.truncations[0].value is not None:
-        found = [[known for *_, (_, known) in own] for own in cuts]
-        values = [torch.tensor(np.array(own, np.float64)).to(like) for own in found]
+        final_values = [[value for *_, (_, value) in member_entries] for member_entries in cuts]
+        values = [torch.tensor(np.array(member_entries, np.float64)).to(like) for member_entries in final_values]
     else:
-        spare = next(own[0][2][0] for own in cuts if own)
-        rows = [[obs for *_, (obs, _) in own] + [spare] * (most - len(own)) for own in cuts]
-        stacked = stack(None, [stack(None, own) for own in rows])
+        spare = next(member_entries[0][2][0] for member_entries in cuts if member_entries)
+        rows = [
+            [obs for *_, (obs, _) in member_entries] + [spare] * (max_cuts - len(member_entries))
+            for member_entries in cuts
+        ]
+        stacked = stack(None, [stack(None, member_entries) for member_entries in rows])
         moved = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(like.device), stacked)
         values = list(learner.groups[group].values(learner.groups[group].prepare(moved)).unbind())
     finals = []
-    for member, own in enumerate(cuts):
-        if own:
-            steps, lanes = (torch.tensor([entry[k] for entry in own]) for k in (0, 1))
-            finals.append((member, steps, lanes, values[member][: len(own)]))
+    for member, member_entries in enumerate(cuts):
+        if member_entries:
+            steps, lanes = (torch.tensor([entry[k] for entry in member_entries]) for k in (0, 1))
+            finals.append((member, steps, lanes, values[member][: len(member_entries)]))
     return last, finals
 
 
@@ -372,7 +382,7 @@ def sequences_of(cut: np.ndarray, valid: np.ndarray, longest: int, kind: str) ->
     Returns:
         [S, 3] int64: lane, first step, length; lane by lane, in the order of time.
     """
-    found = []
+    sequences = []
     steps = len(cut)
     for lane in range(cut.shape[1]):
         # An episode goes from the row after an end, or after a row that is not a transition, to the next of either.
@@ -382,9 +392,9 @@ def sequences_of(cut: np.ndarray, valid: np.ndarray, longest: int, kind: str) ->
             stop = end if end == steps or valid[end - 1, lane] else end - 1
             if end == steps and steps and not valid[steps - 1, lane]:
                 stop = steps - 1
-            found += [(lane, start + first, count) for first, count in cut_points(stop - start, longest, kind)]
+            sequences += [(lane, start + first, count) for first, count in cut_points(stop - start, longest, kind)]
             start = end
-    return np.array(found, np.int64).reshape(-1, 3)
+    return np.array(sequences, np.int64).reshape(-1, 3)
 
 
 # --- epochs -----------------------------------------------------------------------------------------------------------
@@ -395,11 +405,11 @@ def _entropy_noise(
 ) -> Tensor | None:
     """New numbers [N, T·E, A] for one epoch, of each active member from its own stream; None where none are needed."""
     drawn = {i: m.draw_entropy_noise(rngs[i], rollout.size) for i, m in enumerate(members) if active[i]}
-    found = {i: numbers for i, numbers in drawn.items() if numbers is not None}
-    if not found:
+    noises = {i: numbers for i, numbers in drawn.items() if numbers is not None}
+    if not noises:
         return None
-    noise = np.zeros((len(members), *next(iter(found.values())).shape))
-    for i, numbers in found.items():
+    noise = np.zeros((len(members), *next(iter(noises.values())).shape))
+    for i, numbers in noises.items():
         noise[i] = numbers
     return torch.from_numpy(noise).to(rollout.numbers.device, rollout.numbers.dtype)
 
@@ -442,7 +452,7 @@ def learn_rollout(
     sizes = [int(m.batch_size) for m in members]
     counted = None  # of all ranks: minibatches are what they have together
     if ranks.size > 1:
-        counted = ranks.gather_rows(np.array([len(own) for own in rollout.samples])).astype(np.int64)
+        counted = ranks.gather_rows(np.array([len(rows) for rows in rollout.samples])).astype(np.int64)
     adapts = [bool(member.adapts_rate) for member in members]
     losses: list[Tensor] = []
     for epoch in range(max(int(m.update_epochs) for m in members)):
@@ -454,17 +464,17 @@ def learn_rollout(
         results = [learner.learn(group, batch) for batch in batches]
         losses += [result.loss for result in results]
         divergence: Any = sum(result.kl for result in results if result.kl is not None)
-        asked = any(adapts) or any(m.target_kl is not None for m in members)
-        watched = asked and isinstance(divergence, Tensor)
-        if watched:
+        needs_kl = any(adapts) or any(m.target_kl is not None for m in members)
+        has_kl = needs_kl and isinstance(divergence, Tensor)
+        if has_kl:
             divergence = ranks.mean(divergence)  # so that all ranks stop after the same epoch
-        counts, found = plan.live.sum(0), divergence.tolist() if watched else [0.0] * len(members)
+        counts, kl_sums = plan.live.sum(0), divergence.tolist() if has_kl else [0.0] * len(members)
         for i, (report, member) in enumerate(zip(reports, members, strict=True)):
             if not active[i]:
                 continue
             report.updates += int(counts[i])
             report.epochs += 1
-            report.kl = found[i] / max(1, int(counts[i]))
+            report.kl = kl_sums[i] / max(1, int(counts[i]))
             limit = member.divergence_limit if adapts[i] else member.target_kl
             if limit is not None and report.kl > limit:
                 active[i] = False

@@ -30,8 +30,8 @@ class TeamRollout(Rollout):
     acted: Tensor | None = None
 
     def _columns(self, noise: Tensor | None) -> list[tuple[str, Tensor]]:
-        own = [] if self.acted is None else [("acted", self.acted)]
-        return [*super()._columns(noise), *own]
+        extra = [] if self.acted is None else [("acted", self.acted)]
+        return [*super()._columns(noise), *extra]
 
 
 def make_team_rollout(
@@ -63,8 +63,8 @@ def make_team_rollout(
     advantage, counts = _advantages(members, buffer, value, last, final)
     advantage, counts = (x.view(raw.shape).flatten(1, 2) for x in (advantage, counts))  # [N, T·E, M]
     returns = advantage + value.flatten(1, 2)
-    for member, own, seen in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
-        member.see_returns(own, seen)
+    for member, member_returns, seen in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
+        member.see_returns(member_returns, seen)
     mean, deviation = _scales(members, like)
     goal = (returns - mean.unsqueeze(1)) / deviation.unsqueeze(1)
     scaled = _standardised(learner.ranks, members[0].groups_of_agents, advantage, counts)
@@ -92,8 +92,8 @@ def _network_values(
     """What critics give: (of the rows [N, T, E, M], of the last observations [N, E, M], of the final observations where
     episodes were cut [N, T, E, M], 0 elsewhere)."""
     shape = (count, len(buffer), -1, buffer.agents)
-    known = _by_lane(buffer, "value", count, like).to(like.dtype) if buffer.values_known else None
-    raw = (learner.groups[group].values(obs) if known is None else known).view(shape)
+    stored = _by_lane(buffer, "value", count, like).to(like.dtype) if buffer.values_known else None
+    raw = (learner.groups[group].values(obs) if stored is None else stored).view(shape)
     last, finals = outcomes(learner, group, count, buffer, raw)
     final = torch.zeros_like(raw)
     for member, steps, lanes, values in finals:
@@ -128,18 +128,18 @@ def _advantages(
 
 def _everywhere(ranks: Ranks, returns: Tensor, counts: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Returns and which of them count [N, R, M], of all ranks one after another."""
-    own = returns.double().cpu().numpy(), counts.cpu().numpy()
+    local = returns.double().cpu().numpy(), counts.cpu().numpy()
     if ranks.size == 1:
-        return own
-    found = np.concatenate(list(ranks.gather_rows(np.stack(own))), axis=2)
-    return found[0], found[1] > 0
+        return local
+    gathered = np.concatenate(list(ranks.gather_rows(np.stack(local))), axis=2)
+    return gathered[0], gathered[1] > 0
 
 
 def _standardised(ranks: Ranks, groups: Sequence[Sequence[int]], advantage: Tensor, counts: Tensor) -> Tensor:
     """Advantages [N, R, M] standardised over all agents of a group, those that count."""
     scaled = torch.zeros_like(advantage)
-    for own in groups:
-        chosen = list(own)
+    for group in groups:
+        chosen = list(group)
         counted = counts[..., chosen].to(advantage.dtype).flatten(1)
         parts = standardised_over(ranks, advantage[..., chosen].flatten(1), counted)
         scaled[..., chosen] = parts.view(*advantage.shape[:2], len(chosen))
@@ -153,8 +153,8 @@ def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray)
     """
 
     def stored(x: np.ndarray) -> np.ndarray:
-        found: np.ndarray = by_member(np.asarray(x), count).numpy()
-        return found
+        array: np.ndarray = by_member(np.asarray(x), count).numpy()
+        return array
 
     there = stored(lead.presence(buffer.stored("obs"))).astype(bool)
     ended = stored(buffer.stored("terminated") | buffer.stored("truncated"))
@@ -162,17 +162,21 @@ def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray)
     breaks = ended | undecided
     longest, kind, lanes = lead.sequence_limit(len(buffer)), lead.bptt_sequence_type, buffer.num_envs // count
     everything = np.ones(ended.shape[1:3], bool)
-    windows = [sequences_of(own.all(-1), everything, longest, kind) for own in ended]
+    windows = [sequences_of(member_rows.all(-1), everything, longest, kind) for member_rows in ended]
     pieces = {
         group: [
-            pieces_of(own, lanes, t.reshape(-1, buffer.agents)[:, numbers], b.reshape(-1, buffer.agents)[:, numbers])
-            for own, t, b in zip(windows, there, breaks, strict=True)
+            pieces_of(
+                member_rows, lanes, t.reshape(-1, buffer.agents)[:, numbers], b.reshape(-1, buffer.agents)[:, numbers]
+            )
+            for member_rows, t, b in zip(windows, there, breaks, strict=True)
         ]
         for group, numbers in zip(lead.grouped_agents, lead.groups_of_agents, strict=True)
     }
     samples = [
-        np.flatnonzero([rows[(start + np.arange(length)) * lanes + lane].any() for lane, start, length in own.tolist()])
-        for own, rows in zip(windows, counted, strict=True)
+        np.flatnonzero(
+            [rows[(start + np.arange(length)) * lanes + lane].any() for lane, start, length in member_rows.tolist()]
+        )
+        for member_rows, rows in zip(windows, counted, strict=True)
     ]
     return windows, pieces, samples
 

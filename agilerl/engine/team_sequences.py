@@ -37,7 +37,7 @@ class TeamSequences:
     def of_member(self, member: int) -> TeamSequences:
         """The part of one member, without the member axis."""
         live = None if self.live is None else (self.live[member],)
-        return TeamSequences({name: own.of_member(member) for name, own in self.groups.items()}, live)
+        return TeamSequences({name: batch.of_member(member) for name, batch in self.groups.items()}, live)
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,18 @@ def pieces_of(windows: np.ndarray, lanes: int, there: np.ndarray, breaks: np.nda
         there: [T·E, K] bool, whether the agent was there. breaks: [T·E, K] bool, whether what it remembers after the
             step does not follow from the step: its episode ended with it, or the row is no transition.
     """
-    size, found, first = len(there), [], [0]
+    size, sequences, first = len(there), [], [0]
     for lane, start, length in windows.tolist():
         rows = (start + np.arange(length)) * lanes + lane
         for k in range(there.shape[1]):
-            own = there[rows, k]
-            episode = np.concatenate(([0], np.cumsum(breaks[rows, k])[:-1]))[own]
-            chosen = rows[own] + k * size
-            found += [part for part in np.split(chosen, np.flatnonzero(np.diff(episode)) + 1) if len(part)]
-        first.append(len(found))
-    lengths = np.array([len(part) for part in found], np.int64)
-    padded = np.zeros((len(found), int(lengths.max(initial=1))), np.int64)
-    for into, part in zip(padded, found, strict=True):
+            present = there[rows, k]
+            episode = np.concatenate(([0], np.cumsum(breaks[rows, k])[:-1]))[present]
+            chosen = rows[present] + k * size
+            sequences += [part for part in np.split(chosen, np.flatnonzero(np.diff(episode)) + 1) if len(part)]
+        first.append(len(sequences))
+    lengths = np.array([len(part) for part in sequences], np.int64)
+    padded = np.zeros((len(sequences), int(lengths.max(initial=1))), np.int64)
+    for into, part in zip(padded, sequences, strict=True):
         into[: len(part)], into[len(part) :] = part, part[-1]
     return Pieces(padded, lengths, np.array(first))
 
@@ -116,32 +116,37 @@ class TeamSequenceRollout(Rollout):
             for group in self.pieces
         }
         for k, live in enumerate(plan.live):
-            chosen = [own[weight > 0] for own, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
-            batches = {group: _gathered(rows[group], own, chosen) for group, own in self.pieces.items()}
+            chosen = [sequences[weight > 0] for sequences, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
+            batches = {group: _gathered(rows[group], sequences, chosen) for group, sequences in self.pieces.items()}
             yield TeamSequences(batches, None if live.all() else tuple(live.tolist()))
 
 
 def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray]) -> RolloutBatch:
     """The sequences of every member's windows [N, S·L, ...]; the weight of padding is 0."""
-    each = [own.of(chosen) for own, chosen in zip(pieces, windows, strict=True)]
-    most = max(1, *(len(ids) for ids in each))
-    longest = max(1, *(int(own.length[ids].max(initial=0)) for own, ids in zip(pieces, each, strict=True)))
-    index, length = np.zeros((len(each), most, longest), np.int64), np.zeros((len(each), most, 1), np.int64)
-    for i, (own, ids) in enumerate(zip(pieces, each, strict=True)):
-        width = min(longest, own.rows.shape[1])
-        index[i, : len(ids), :width] = own.rows[ids, :width]
-        index[i, : len(ids), width:] = own.rows[ids, width - 1 : width]
-        length[i, : len(ids), 0] = own.length[ids]
+    each = [member_pieces.of(chosen) for member_pieces, chosen in zip(pieces, windows, strict=True)]
+    max_sequences = max(1, *(len(ids) for ids in each))
+    longest = max(
+        1, *(int(member_pieces.length[ids].max(initial=0)) for member_pieces, ids in zip(pieces, each, strict=True))
+    )
+    index, length = (
+        np.zeros((len(each), max_sequences, longest), np.int64),
+        np.zeros((len(each), max_sequences, 1), np.int64),
+    )
+    for i, (member_pieces, ids) in enumerate(zip(pieces, each, strict=True)):
+        width = min(longest, member_pieces.rows.shape[1])
+        index[i, : len(ids), :width] = member_pieces.rows[ids, :width]
+        index[i, : len(ids), width:] = member_pieces.rows[ids, width - 1 : width]
+        length[i, : len(ids), 0] = member_pieces.length[ids]
     members, device = len(each), rows.weight.device
     index += rows.weight.shape[1] * np.arange(members)[:, None, None]
     flat, starts = (torch.from_numpy(x.reshape(-1)).to(device) for x in (index, index[:, :, 0]))
     real = torch.from_numpy((np.arange(longest) < length).reshape(members, -1)).to(device)
 
     def gather(x: Tensor) -> Tensor:
-        return x.flatten(0, 1).index_select(0, flat).view(members, most * longest, *x.shape[2:])
+        return x.flatten(0, 1).index_select(0, flat).view(members, max_sequences * longest, *x.shape[2:])
 
     def at_start(x: Tensor) -> Tensor:
-        return x.flatten(0, 1).index_select(0, starts).view(members, most, *x.shape[2:]).transpose(1, 2)
+        return x.flatten(0, 1).index_select(0, starts).view(members, max_sequences, *x.shape[2:]).transpose(1, 2)
 
     columns: dict[str, Any] = {
         name: gather(x) for name, x in vars(rows).items() if isinstance(x, Tensor) and name not in ("obs", "weight")

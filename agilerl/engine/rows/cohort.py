@@ -100,10 +100,10 @@ class Cohort:
         for position, binding in enumerate(self.members[0].parts):
             stacks = [m.parts[position].part.stack for m in self.members]
             layout = PartLayout(binding.name, binding.target is not None, start=column)
-            for i, own in enumerate(binding.part.stack.layers):
+            for i, lead_layer in enumerate(binding.part.stack.layers):
                 wide = max(s.layers[i].in_features for s in stacks)
                 high = max(s.layers[i].out_features for s in stacks)
-                layer = replace(own, in_features=wide, out_features=high)
+                layer = replace(lead_layer, in_features=wide, out_features=high)
                 layout.layers.append(layer)
                 shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]
                 shapes += [(layer.out_features,)] * (2 if layer.layer_norm else 0)
@@ -149,12 +149,12 @@ class Cohort:
         before outputs; a member with fewer than S numbers points at the spare column."""
         each = []
         for member in self.members:
-            own = {p.name: p.part.stack for p in member.parts}
+            stacks = {p.name: p.part.stack for p in member.parts}
             layouts = [self.layout(name) for name in parts]
             slots = [
                 torch.arange(slot.start, slot.start + len(buffer))
                 for layout in layouts
-                for pair, buffers in zip(layout.noise, own[layout.name].buffers, strict=True)
+                for pair, buffers in zip(layout.noise, stacks[layout.name].buffers, strict=True)
                 for slot, buffer in zip(pair, buffers, strict=True)
             ]
             each.append(torch.cat(slots) if slots else torch.zeros(0, dtype=torch.long))

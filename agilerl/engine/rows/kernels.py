@@ -102,16 +102,16 @@ def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = T
             normalised, inverse_std = _normalise(x, layer)
             x = (normalised * layer.norm_weight).add_(layer.norm_bias)
         act = layer.activation
-        kept = None
+        activated = None
         if act is not None:
             if act.needs_input and save:
-                kept, x = x, act.function(x)
+                activated, x = x, act.function(x)
             else:
-                x = kept = act.in_place(x)
+                x = activated = act.in_place(x)
             if layer.mask is not None and not act.zero_at_zero:
                 x = x * layer.mask
         if save:
-            saved.append(Saved(inputs, weight, kept, normalised, inverse_std, noise))
+            saved.append(Saved(inputs, weight, activated, normalised, inverse_std, noise))
     return x.mT, saved
 
 
@@ -252,8 +252,8 @@ def step_live(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[
     moved = (columns.value, columns.first, columns.second, columns.step)
     before = [x[rest] for x in moved]  # an index makes copies
     RULES[rule.kind].step(columns, lr, rule)
-    for x, kept in zip(moved, before, strict=True):
-        x[rest] = kept
+    for x, previous in zip(moved, before, strict=True):
+        x[rest] = previous
 
 
 def adam(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:
@@ -298,11 +298,11 @@ def adam(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool]
 
 def _by_rate(columns: Columns, lr: Tensor, live: Sequence[bool]) -> list[Batch]:
     """(learning rate, rows of the live members that have it: their values, gradients, moments, step counts)."""
-    found: dict[float, list[tuple[Tensor, ...]]] = {}
+    rows_by_rate: dict[float, list[tuple[Tensor, ...]]] = {}
     for row, rate, goes in zip(columns.rows, lr.flatten().tolist(), live, strict=True):
         if goes:
-            found.setdefault(rate, []).append(row)
-    return [(rate, tuple(zip(*rows, strict=True))) for rate, rows in found.items()]
+            rows_by_rate.setdefault(rate, []).append(row)
+    return [(rate, tuple(zip(*rows, strict=True))) for rate, rows in rows_by_rate.items()]
 
 
 def sgd(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:

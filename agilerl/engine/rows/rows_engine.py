@@ -54,10 +54,10 @@ class Unit:
     ) -> None:
         self.cohort, self.rows, self.names, self.network, self.count = cohort, rows, names, network, count
         self.columns = {part: PartName(holder, part) for part in parts}
-        self.cells = {part for part, own in parts.items() if own.kind is PartKind.CELL}
-        self.is_noisy = any(own.kind is PartKind.NOISY for own in parts.values())
-        held = next(p for p in cohort.members[rows.start].parts if p.name.network == holder)
-        self.encoder_source = held.encoder_source
+        self.cells = {part for part, spec in parts.items() if spec.kind is PartKind.CELL}
+        self.is_noisy = any(spec.kind is PartKind.NOISY for spec in parts.values())
+        bound_part = next(p for p in cohort.members[rows.start].parts if p.name.network == holder)
+        self.encoder_source = bound_part.encoder_source
         shadowed = {part: name for part, name in self.columns.items() if cohort.layout(name).has_target}
         self.value = {part: cohort.layers(name, rows) for part, name in self.columns.items()}
         self.target = {part: cohort.layers(name, rows, Rows.TARGET) for part, name in shadowed.items()}
@@ -102,7 +102,7 @@ def encoder_of(network: Any, functions: Mapping[str, Network]) -> Network | None
     ends = np.cumsum([stacks[name].layers[0].in_features for name in names]).tolist()
     pieces = [(functions[name], slice(start, end)) for name, start, end in zip(names, [0, *ends], ends, strict=False)]
     output = functions[last]
-    return lambda x: output(torch.cat([run(x[..., own]) for run, own in pieces], -1))
+    return lambda x: output(torch.cat([run(x[..., columns]) for run, columns in pieces], -1))
 
 
 @dataclass(slots=True)
@@ -290,7 +290,7 @@ class RowsEngine:
         """Networks that are alike and follow one another as one unit; None where they do not."""
         for cohort, cluster in zip(self.cohorts, self._clusters, strict=True):
             for position in range(len(cluster.networks[0])):
-                alike = tuple(own[position] for own in cluster.networks)
+                alike = tuple(networks[position] for networks in cluster.networks)
                 start = alike.index(names[0]) if names[0] in alike else 0
                 if alike[start : start + len(names)] == names:
                     return self._unit(cohort, cluster, position, range(start, start + len(names)))
@@ -381,7 +381,7 @@ class RowsEngine:
         unit, count = self._unit_of(names), self.count
         if unit is None or unit.encoder_source is not None:
             each = [self._through[name] for name in names]
-            return lambda inputs: torch.stack([run(*own) for run, own in zip(each, inputs, strict=True)])
+            return lambda inputs: torch.stack([run(*args) for run, args in zip(each, inputs, strict=True)])
         run = differentiable(unit, self._anchor, self._gradients, False)
 
         def run_each(inputs: Sequence[tuple[Any, ...]]) -> Tensor:
@@ -492,8 +492,8 @@ class RowsEngine:
         unit = self._units[(name,)]
         positions = self._noise_positions.get(name)
         if positions is None:
-            found = unit.cohort.noise_positions(tuple(unit.columns.values()))
-            positions = self._noise_positions[name] = found[unit.rows]
+            all_positions = unit.cohort.noise_positions(tuple(unit.columns.values()))
+            positions = self._noise_positions[name] = all_positions[unit.rows]
         below = len(unit.cohort.members)
         self._set_noise(unit.cohort.noise[unit.rows], positions, values)
         if target_values is not None:
