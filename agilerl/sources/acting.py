@@ -126,7 +126,7 @@ class Acting:
         """Uniformly random legal actions [N, E, ...]."""
         masks = [None] * len(self.agents) if legal is None else legal
         each = zip(self.agents, self._rngs, masks, strict=True)
-        return np.stack([agent.random_action(rng, (self.num_envs,), own) for agent, rng, own in each])
+        return np.stack([agent.random_action(rng, (self.num_envs,), mask) for agent, rng, mask in each])
 
     def _draw_ahead(self) -> None:
         """Exploration draws [count, N, E, ...] for the coming vector steps, each member from its own stream."""
@@ -149,11 +149,11 @@ class Acting:
     def _draw_noise(self, count: int) -> np.ndarray | None:
         """Noise of the policies' noisy layers [count, N, S] for the coming vector steps; None without such layers."""
         each = [agent.draw_acting_noise(rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
-        found = [part for part in each if part is not None]
-        if len(found) < len(each):
+        noises = [part for part in each if part is not None]
+        if len(noises) < len(each):
             return None
-        noise = np.zeros((count, len(found), max(part.shape[1] for part in found)))
-        for row, part in enumerate(found):
+        noise = np.zeros((count, len(noises), max(part.shape[1] for part in noises)))
+        for row, part in enumerate(noises):
             noise[:, row, : part.shape[1]] = part
         return noise
 

@@ -60,8 +60,11 @@ class Plan:
         self.agents, self.lead = agents, agents[0]
         (self.schedule,) = {Schedule.of(int(agent.learn_step), num_envs) for agent in agents}
         shares = [ranks.shares(int(agent.batch_size)) for agent in agents]
-        self.sizes, self.needed = [own[ranks.rank] for own in shares], [max(own) for own in shares]
-        self.divisors = [sum(own) / ranks.size for own in shares]
+        self.sizes, self.needed = (
+            [member_shares[ranks.rank] for member_shares in shares],
+            [max(member_shares) for member_shares in shares],
+        )
+        self.divisors = [sum(member_shares) / ranks.size for member_shares in shares]
         self.largest = max(self.needed)
         self.like = next(iter(self.lead.policy_module().parameters()))
         gammas = [agent.update_hyperparameters().get("gamma") for agent in agents]
@@ -138,8 +141,8 @@ class Updates:
         learns is decided by the rank that holds fewest, until no rank holds too few for anything."""
         if not self._is_filled:
             counter, stored = self.ranks.least([counter, stored]).astype(int).tolist()
-            most = max(plan.largest for plan in self.plans)
-            self._is_filled = stored >= most and counter * self.ranks.size > self.options.learning_delay
+            largest = max(plan.largest for plan in self.plans)
+            self._is_filled = stored >= largest and counter * self.ranks.size > self.options.learning_delay
         return counter * self.ranks.size, stored
 
     def end(self) -> None:
@@ -179,10 +182,10 @@ class Updates:
             plan.loss = result.loss if plan.loss is None else plan.loss + result.loss
         for _, member, _ in taking_part:
             self.tallies[member].updates += count
-        found = [result.priorities for result in results if result.priorities is not None]
-        if not (self.replay.prioritized and found):
+        priorities = [result.priorities for result in results if result.priorities is not None]
+        if not (self.replay.prioritized and priorities):
             return {}
-        values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `learns_from_both`
+        values = torch.stack(priorities).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `learns_from_both`
         values = values.reshape(*values.shape[:2], -1, max(sizes)).sum(2)
         return {member: (indices[:, row, :size], values[:, row, :size]) for row, member, size in taking_part}
 
@@ -205,8 +208,8 @@ class Updates:
         if self.replay.prioritized:
             weight: Sequence[Tensor] = self._priority_weights(plan, sizes, indices, index).unbind()
         else:
-            known = plan.weights.get(tuple(sizes))
-            weight = [self._plain_weights(plan, sizes) if known is None else known] * count
+            cached = plan.weights.get(tuple(sizes))
+            weight = [self._plain_weights(plan, sizes) if cached is None else cached] * count
         like = plan.like
         reward, done = (rows[name].to(like.device, like.dtype) for name in ("reward", "done"))
         fields: dict[str, Tensor] = {
@@ -251,8 +254,8 @@ class Updates:
         weight = np.zeros((len(sizes), max(sizes)))
         for row, size in enumerate(sizes):
             weight[row, :size] = 1 / plan.divisors[row] if size else 0
-        plan.weights[tuple(sizes)] = made = _twice(plan, plan.to_device(torch.from_numpy(weight)))
-        return made
+        plan.weights[tuple(sizes)] = weights = _twice(plan, plan.to_device(torch.from_numpy(weight)))
+        return weights
 
     def _priority_weights(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> Tensor:
         """[updates, N_g, B]: 1/B_i times the importance weight in member i's own rows, 0 beyond."""
@@ -294,8 +297,8 @@ def _unbound(tree: Any, count: int) -> list[Any]:
             parts = [dict(zip(part, row, strict=True)) for row in zip(*inner, strict=True)]
         else:
             parts = trees.unbind(part)
-        for row, own in zip(rows, parts, strict=True):
-            row[key] = own
+        for row, entry in zip(rows, parts, strict=True):
+            row[key] = entry
     return rows
 
 

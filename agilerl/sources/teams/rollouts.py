@@ -78,8 +78,8 @@ class TeamGeneration(OnPolicyGeneration):
         decided = team.acted & batch.mask[:, None]
         defined = team.defined
         if defined is not None:
-            own = self.agents[0].actions.columns.values()
-            decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in own], -1)
+            agent_columns = self.agents[0].actions.columns.values()
+            decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in agent_columns], -1)
         if sound is not None:  # lanes of a diverged member rest; its own row continues
             decided |= ~sound[:, None]
         return self._reward, *ends_of_agents(batch), decided
