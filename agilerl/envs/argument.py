@@ -36,8 +36,8 @@ class Factory:
 
     def __init__(self, make: Callable[..., Any], has_several_agents: bool = False) -> None:
         self.make, self.has_several_agents, self.calls = make, has_several_agents, 0
-        own = foreign.name_of_function(make, UNNAMED)  # partial functions have no name
-        self.__name__ = UNNAMED if own in _UNTELLING else str(own)
+        name = foreign.name_of_function(make, UNNAMED)  # partial functions have no name
+        self.__name__ = UNNAMED if name in _UNTELLING else str(name)
         self.makes = self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -143,16 +143,18 @@ def _of_maker(make: Any) -> Any:
     factory = Factory(make)
     if isinstance(make, type) and issubclass(make, gymnasium.Env):
         return factory
-    made = factory()
-    if _is_vector_like(made) or _is_gym_of_texts(made):
-        return made
+    created_env = factory()
+    if _is_vector_like(created_env) or _is_gym_of_texts(created_env):
+        return created_env
     try:
-        if hasattr(made, "agent_iter"):
-            team_of(made)
-        factory.has_several_agents = foreign.possible_agents(made) is not None and not isinstance(made, gymnasium.Env)
-        factory.makes = name_of(made) if factory.__name__ == UNNAMED else factory.__name__
+        if hasattr(created_env, "agent_iter"):
+            team_of(created_env)
+        factory.has_several_agents = foreign.possible_agents(created_env) is not None and not isinstance(
+            created_env, gymnasium.Env
+        )
+        factory.makes = name_of(created_env) if factory.__name__ == UNNAMED else factory.__name__
     finally:
-        foreign.close(made)
+        foreign.close(created_env)
     factory.calls = 0  # count only those of the run
     return factory
 

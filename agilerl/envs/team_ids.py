@@ -76,13 +76,13 @@ def team_module(env_id: str) -> ModuleType:
         if package in str(error):
             raise EnvError(f'{env_id}: {package} is not installed. fix: pip install "agilerl[marl]"') from None
         raise EnvError(f"{env_id}: {error}. fix: install what it names.") from None
-    known = [
-        f"{parent.__name__}.{found.name}"
-        for found in pkgutil.iter_modules(foreign.search_path(parent))
-        if re.search(r"_v\d+$", found.name)
+    names = [
+        f"{parent.__name__}.{module.name}"
+        for module in pkgutil.iter_modules(foreign.search_path(parent))
+        if re.search(r"_v\d+$", module.name)
     ]
-    if env_id not in known:
-        close = nearest(env_id, known, limit=3) or known[:3]
+    if env_id not in names:
+        close = nearest(env_id, names, limit=3) or names[:3]
         raise EnvError(f"unknown environment {env_id!r}. fix: {', '.join(close) or 'mpe2.simple_spread_v3'}.")
     try:
         return importlib.import_module(env_id)

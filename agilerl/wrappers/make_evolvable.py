@@ -38,10 +38,10 @@ class MakeEvolvable(DummyEvolvable):
         *,
         module: nn.Module | None = None,
     ) -> None:
-        given = network if module is None else module  # `module` is the name that a spec is rebuilt by
-        if given is None:
+        wrapped = network if module is None else module  # `module` is the name that a spec is rebuilt by
+        if wrapped is None:
             raise ConfigError("MakeEvolvable needs a network. fix: MakeEvolvable(network=my_module).")
-        super().__init__(device, given, random_seed=random_seed)
+        super().__init__(device, wrapped, random_seed=random_seed)
         inputs = [x.to(device) for x in (input_tensor, secondary_input_tensor) if x is not None]
         if inputs:
             self._try(inputs)
