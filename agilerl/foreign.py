@@ -185,7 +185,7 @@ def action_space(env: Any, prefix: str = "") -> Any:
 
 
 SPACES = (("observation_space", observation_space), ("action_space", action_space))
-"""(name, what reads it) of both spaces."""
+"""(name, function that reads it) of both spaces."""
 
 
 def env_id(env: Any) -> str | None:

@@ -12,7 +12,7 @@ from agilerl.envs.team_boards import BOARDS, BoardLanes
 from agilerl.errors import ConfigError, unknown_choice
 
 Player = Callable[[BoardLanes, np.random.Generator], np.ndarray]
-"""Gives a choice [L] for whoever's turn it is in each lane."""
+"""Returns the choice [L] of the player to move in each lane."""
 
 
 def uniform(lanes: BoardLanes, rng: np.random.Generator) -> np.ndarray:

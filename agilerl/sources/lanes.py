@@ -106,7 +106,7 @@ class LaneSource(Source, Generic[Options]):
         actions = foreign.action_space(env, "single_") or foreign.action_space(env)
         return without_mask(without_texts(space), actions), actions
 
-    # -- to be said by each source -----------------------------------------------------------------------------------
+    # -- implemented by each source ----------------------------------------------------------------------------------
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         """Run one generation of members whose tensors are held by `learner`."""

@@ -111,7 +111,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
 
 
 class Group:
-    """Members whose rollouts are collected and learned from together.
+    """Members with joint rollouts and updates.
 
     Attributes:
         number: in the learner. members: positions in the shard. lead: representative of all of them.
@@ -216,7 +216,7 @@ class OnPolicyGeneration:
         shared = Shared(None, scale, statistics, running, self.shard.shared.memories)
         return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)
 
-    # -- what a recorder does: see `rollouts.on_policy.record` -------------------------------------------------------
+    # -- recorder interface: see `rollouts.on_policy.record` ---------------------------------------------------------
 
     def act(self, obs: Any, mask: np.ndarray | None) -> Any:
         """Return environment actions of all lanes; finished lanes are masked in `active`."""
@@ -386,7 +386,7 @@ class OnPolicyGeneration:
             for agent in group.agents:
                 agent.take_statistics(self._statistics)
 
-    # -- hidden states of episodes that go on over the end of a generation -------------------------------------------
+    # -- hidden states of episodes that continue across generations --------------------------------------------------
 
     def _recall(self) -> None:
         """Restore the hidden states left by the last generation.

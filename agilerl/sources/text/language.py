@@ -30,7 +30,7 @@ FITNESS = {
     "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",
     "examples": "log-probability of a token of the completions, mean over the test split",
 }
-"""What is maximised where it is no reward."""
+"""Fitness of sources without rewards."""
 
 
 class LanguageSource(Source):
