@@ -1,4 +1,4 @@
-"""How a population learns: which members can share rows, and why others cannot."""
+"""Choice of the engine for a population: which members can share rows, and why others cannot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGE_ENCODERS = ("EvolvableCNN", "EvolvableResNet")
 
 
 class Reason(Enum):
-    """Why an agent cannot live in rows."""
+    """Reason why an agent cannot be stacked as a row."""
 
     LEARN_ONLY = "it defines learn() only"
     OWN_LEARN = "it has a learn() of its own"
@@ -28,13 +28,13 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Choice:
-    """How agents learn, as they are now: choose anew once their networks or optimisers have changed.
+    """Engine chosen for agents; invalid once their networks or optimisers have changed.
 
     Attributes:
-        name: "fused" over rows, "sequential" member by member with their modules, or "agents" where one of them brings
-            its own `learn`, which no engine runs.
-        reason: in words.
-        bindings: of "fused", one for each agent, in their order.
+        name: "fused" over rows, "sequential" member by member with their modules, or "agents" if one of them has a
+            custom `learn`, which no engine runs.
+        reason: for messages.
+        bindings: one per agent, in order; for "fused" only.
     """
 
     name: Literal["fused", "sequential", "agents"]
@@ -43,7 +43,7 @@ class Choice:
 
 
 def own_learn(agent: Any) -> Reason | None:
-    """Why no engine can run the agent's update, on rows or on its modules; None where one can."""
+    """Return why no engine can run the agent's update, on rows or on its modules; None if one can."""
     update = foreign.method(type(agent), "update")
     if update is None or foreign.is_missing(update):
         return Reason.LEARN_ONLY
@@ -53,12 +53,12 @@ def own_learn(agent: Any) -> Reason | None:
 
 
 def can_stack(agent: Any) -> MemberBinding | Reason:
-    """What of an agent can live in rows, or why it cannot."""
+    """Return the agent's binding to rows, or the reason why it has none."""
     return own_learn(agent) or bind(agent)
 
 
 def bind(agent: Any) -> MemberBinding | Reason:
-    """As `can_stack`, whatever calls `update`: an agent's own `learn` may do so too."""
+    """Like `can_stack`, regardless of the caller of `update`: a custom `learn` may call it too."""
     agent.follow_optimizers()
     registry = agent.registry
     parts: list[PartBinding] = []
@@ -92,7 +92,7 @@ def bind(agent: Any) -> MemberBinding | Reason:
 
 
 def said_of(agent: Any, why: Reason) -> str:
-    """The reason in words: which network or optimiser it is, and what would let the members learn in one go."""
+    """Message for a reason: the network or optimiser, and how the members could be updated in one pass."""
     if why is not Reason.NOT_DENSE:
         return str(why.value)
     slow = "so members learn one after another, which is slower"
@@ -105,7 +105,7 @@ def said_of(agent: Any, why: Reason) -> str:
                 return f"its network {name} ({encoder}) reads images, {slow}"
             reason = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"
             flat = "; one vector in place of parts (gymnasium.wrappers.FlattenObservation) is learned from at once"
-            has_encoder = isinstance(network, EvolvableNetwork)  # else it is a module of its own, with a reason for it
+            has_encoder = isinstance(network, EvolvableNetwork)  # else a custom module
             return reason + flat if has_encoder and encoder == "EvolvableMultiInput" else reason
     for config in agent.registry.optimizers:
         kind = type(config.wrapper(agent).optimizer)
@@ -115,13 +115,13 @@ def said_of(agent: Any, why: Reason) -> str:
 
 
 def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
-    """How these agents learn, by a fixed rule over (algorithm, genomes, device).
+    """Choose the engine of these agents, by a fixed rule over (algorithm, genomes, device).
 
     Args:
         wanted: "auto", "fused" or "sequential".
 
     Raises:
-        ConfigError: "fused" is asked for and a member does not stack; another word.
+        ConfigError: "fused" is requested and a member does not stack; unknown `wanted`.
     """
     if wanted not in WANTED:
         raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
