@@ -1,4 +1,4 @@
-"""Rollouts of games of turns, packed: rows of which most agents decided nothing become fewer rows of which all did."""
+"""Packing of turn-based rollouts: decisions of all agents are moved into as few rows as possible."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agilerl.tree import map_leaves
 
 
 def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
-    """The same decisions in as few rows as the agent with most of them has.
+    """Return the same decisions in as many rows as the agent with the most decisions has.
 
-    Each agent's rows are moved up to stand beside those of the others, whatever step they are from. That is the same to
-    an algorithm whose policies and values read what an agent itself sees, and nothing else: a minibatch of packed rows
-    holds decisions only, and twice as many where two agents take turns.
+    Each agent's rows are aligned with those of the others, regardless of their time step. This is equivalent for
+    algorithms whose policies and values read only the agent's own observation: a minibatch of packed rows contains
+    decisions only, twice as many if two agents take turns.
 
     Args:
         team: has `agent_ids`, and `actions.columns` and `actions.masks` by agent.

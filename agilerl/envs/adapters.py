@@ -286,9 +286,8 @@ class _Guess:
         """Check one step.
 
         A lane that ended with the observation of a reset, and whose next step has a reward and leads elsewhere, was
-        reset in
-        the same step: a reset step has no reward and ends at the start. Either sign alone may have other causes (a goal
-        at the start, a wrapper that shifts rewards).
+        reset in the same step: a reset step has no reward and ends at the start. Either sign alone may have other
+        causes (a goal at the start, a wrapper that shifts rewards).
 
         Args:
             resets: [L] lanes whose step should have been a reset. reward: [L]. obs: [L, ...]. ended: [L].

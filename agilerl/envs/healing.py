@@ -56,7 +56,7 @@ class Fault:
 
     def __str__(self) -> str:
         first, last = self.lanes
-        message = self.message.partition(" fix: ")[0].rstrip(".")  # it has been replaced already
+        message = self.message.partition(" fix: ")[0].rstrip(".")  # no advice: it has already been replaced
         return f"worker {self.worker} (lanes {first} to {last}, {_seeds(self.seeds)}) {self.kind}: {message}"
 
 

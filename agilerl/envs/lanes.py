@@ -189,7 +189,7 @@ class SyncLanes:
         """Store the masks of the just observed `lanes`; without a mask all actions are legal.
 
         Args:
-            given: by lane. is_over: [L] bool, lanes whose episode has ended.
+            lane_masks: masks by lane. is_over: [L] bool, lanes whose episode has ended.
         """
         if not self._masks.width:
             if lane_masks:

@@ -50,7 +50,7 @@ mercy merit merry meter minor model moral motor mount mouth movie music nerve no
 opera orbit order other outer owner panel party pasta patch pause peace peach pearl pedal penny phase phone photo
 """
 WORDS = tuple(_LIST.split())
-"""Common words of five letters, each once: what may be guessed, and what is to be found."""
+"""Common five-letter words, each once: possible secrets, and guesses of the players."""
 
 
 def encode(words: Any) -> np.ndarray:
@@ -249,7 +249,7 @@ def informed_player(rng: np.random.Generator, table: np.ndarray, guesses: np.nda
 
 
 PLAYERS: dict[str, Player] = {"random": random_player, "last": last_player, "consistent": consistent_player}
-"""From weak to strong: those whose games data sets hold."""
+"""Players of the data sets, from weak to strong."""
 YARDSTICKS: dict[str, Player] = {**PLAYERS, "informed": informed_player}
 
 

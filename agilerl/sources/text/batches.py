@@ -129,7 +129,7 @@ class CompletionBatches:
 
 
 def _filled(batch: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
-    """Replace groups of equal rewards in `known` by groups of `more` with unequal ones, per member and in order."""
+    """Replace groups of equal rewards in `batch` by groups of `more` with unequal ones, per member and in order."""
     (texts, rewards), (others, theirs) = batch, more
     group = rewards.shape[-1]
     width = max(texts.prompt, others.prompt)
