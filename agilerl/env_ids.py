@@ -133,7 +133,7 @@ def resolve_env_id(env_id: str) -> str:
     except (ImportError, gymnasium.error.Error) as error:
         extra = next((e for start, e in _EXTRAS.items() if module.startswith(start)), None)
         if extra is None:
-            raise EnvError(f"{resolved}: {_plain(error)} fix: install what it names.") from None
+            raise EnvError(f"{resolved}: {_plain(error)} fix: install that package.") from None
         raise EnvError(f'{resolved}: {extra} is not installed. fix: pip install "agilerl[{extra}]"') from None
     return resolved
 

@@ -266,11 +266,11 @@ class Learner:
 
     def _in_rows(self, bindings: Sequence[MemberBinding]) -> list[Group]:
         if len(bindings) != len(self.agents):
-            raise ValueError(f"a choice for {len(bindings)} agents cannot hold {len(self.agents)}: choose for these")
+            raise ValueError(f"the choice is for {len(bindings)} agents; got {len(self.agents)}. fix: choose(agents).")
         by_key: dict[Any, list[int]] = {}
         for position, (agent, binding) in enumerate(zip(self.agents, bindings, strict=True)):
             if any(resolve(agent, o.name).optimizer is not o.optimizer for o in binding.optimizers):
-                raise ValueError(f"agent {agent.index} has other optimisers than the choice was made for: choose anew")
+                raise ValueError(f"agent {agent.index} has new optimisers since the choice. fix: choose(agents).")
             names, reading = tuple(agent.update_hyperparameters()), agent.reading()
             options = (reading, names, agent.update_interval(), *agent.update_options())
             by_key.setdefault((type(agent), binding.signature(), options), []).append(position)

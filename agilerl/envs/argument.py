@@ -59,7 +59,7 @@ class Factory:
             raise EnvError(
                 f"{self.__name__}() raised {type(error).__name__}{f': {text[:300]}' if text else ''}, at its call "
                 f"number {self.calls} of this run. A run makes one environment for every lane, in training and in "
-                "evaluation. fix: hand over one environment in place of what makes it, which is then the only one."
+                "evaluation. fix: pass one environment instead of the factory; it is then the only one."
             ) from error
         check_lookup(env)
         if not _is_environment(env):
@@ -90,13 +90,13 @@ def environment_argument(env: Any) -> Any:
     check_lookup(env)
     if isinstance(env, list | tuple | set):
         raise EnvError(
-            f"the environment is a {type(env).__name__} of {len(env)}; expected one environment or what makes one. "
+            f"the environment is a {type(env).__name__} of {len(env)}; expected an environment or a factory. "
             f"fix: a function that makes one of them, with num_envs={max(1, len(env))}."
         )
     if isinstance(env, type) or (callable(env) and not _is_environment(env)):
         return _of_maker(env)
     if not _is_environment(env):
-        raise EnvError(f"the environment is {short(env)}; expected an environment or what makes one. {_FIX}")
+        raise EnvError(f"the environment is {short(env)}; expected an environment or a factory. {_FIX}")
     if hasattr(env, "agent_iter"):
         team_of(env)  # its error names the conversion
     return env

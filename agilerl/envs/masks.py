@@ -333,7 +333,7 @@ def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], mask: Any) -> 
     if isinstance(mask, Mapping):
         unknown = [str(key) for key in mask if str(key) not in parts]
         if unknown:
-            raise MaskError(f"has the part {unknown[0]!r}, which the action has not")
+            raise MaskError(f"has the part {unknown[0]!r}, which the action does not have")
         each = [mask.get(key) for key in (space.spaces if isinstance(space, spaces.Dict) else parts)]
     elif _is_sequence(mask) and not _is_flat(mask):
         if len(mask) != len(parts):

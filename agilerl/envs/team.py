@@ -200,7 +200,7 @@ def _keys_of(env: Any) -> dict[str, Any]:
     keys = {str(key): key for key in ids}
     if not ids or len(keys) != len(ids):
         what = "is empty" if not ids else f"{ids} has an agent twice (ids are compared as text)"
-        raise EnvError(f"{name_of(env)}: possible_agents {what}. fix: one id of its own for each agent.")
+        raise EnvError(f"{name_of(env)}: possible_agents {what}. fix: a unique id for each agent.")
     return keys
 
 

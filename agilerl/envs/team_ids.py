@@ -29,7 +29,7 @@ def maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
         return (env.__name__ if env.__name__ in FAST_TEAMS else env_id), maker_of(env)
     if is_parallel(env) and not isinstance(env, type):
         raise EnvError(
-            f"make_multi_agent_vect_envs needs what makes an environment, as there are several copies; got an "
+            f"make_multi_agent_vect_envs needs a factory, as there are several copies; got an "
             f"{type(env).__name__} object. fix: the function that made it, or lambda: {type(env).__name__}(...)."
         )
     if not callable(env) or hasattr(env, "agent_iter"):
@@ -75,7 +75,7 @@ def team_module(env_id: str) -> ModuleType:
     except ImportError as error:
         if package in str(error):
             raise EnvError(f'{env_id}: {package} is not installed. fix: pip install "agilerl[marl]"') from None
-        raise EnvError(f"{env_id}: {error}. fix: install what it names.") from None
+        raise EnvError(f"{env_id}: {error}. fix: install that package.") from None
     names = [
         f"{parent.__name__}.{module.name}"
         for module in pkgutil.iter_modules(foreign.search_path(parent))
@@ -87,4 +87,4 @@ def team_module(env_id: str) -> ModuleType:
     try:
         return importlib.import_module(env_id)
     except ImportError as error:
-        raise EnvError(f"{env_id}: {' '.join(str(error).split())}. fix: install what it names.") from None
+        raise EnvError(f"{env_id}: {' '.join(str(error).split())}. fix: install that package.") from None

@@ -227,7 +227,7 @@ class FittedEvaluator(FitnessEvaluator):
             f"fitness: values by fitted Q evaluation, discounted by {gamma:g} (a reward of 1 in every step for ever is "
             f"{1 / (1 - gamma):g}), on {episodes} held-out episodes, {len(self.rows)} of {rows} transitions; no "
             "episode is played, so eval_episodes, eval_screen, eval_share, eval_steps, confirm_episodes, "
-            "rescore_episodes and a target, which is a return, have no part"
+            "rescore_episodes and a target, which is a return, are ignored"
         )
 
     def facts(self) -> dict[str, Any]:

@@ -135,8 +135,8 @@ class LaneSource(Source, Generic[Options]):
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
         for option in ("eval_screen", "eval_share"):
             if vars(self.options)[option] and self._tests:
-                reason = "agents that bring their own methods play whole evaluations, whose steps are not known"
-                self.notes.append(f"{option} has no part: {reason}")
+                reason = "agents with custom methods play whole evaluations, whose steps are unknown"
+                self.notes.append(f"{option} is ignored: {reason}")
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
         self.lanes = self._make_lanes(len(population))

@@ -212,7 +212,7 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
     dataset = agent.arrange(without_masks(dataset, agent))
     notes, rows = [], len(dataset)
     if not rows:
-        raise ConfigError("the data set holds no transition. fix: steps with what follows on them.")
+        raise ConfigError("the data set holds no transition. fix: steps with their successors.")
     if dataset.left_out:
         notes.append(f"data set: steps without a successor, left out: {dataset.left_out}")
     if {"timeouts", "next_observations"} <= set(dataset.missing):
@@ -292,7 +292,7 @@ def _check_finite(parts: Mapping[str, Any]) -> None:
                 bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
                 raise ReplayError(
                     f"the data set's {name} are not finite in {int(bad.sum())} of {len(bad)} rows, row "
-                    f"{int(np.argmax(bad))} first. fix: leave out the episodes that they are of."
+                    f"{int(np.argmax(bad))} first. fix: leave out their episodes."
                 )
 
 

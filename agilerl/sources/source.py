@@ -19,8 +19,8 @@ from agilerl.rollouts.off_policy import EpisodeTracker, Finished
 from agilerl.sources.determinism import Probe
 
 CARRIED_NOTE = (
-    "carry_envs: episodes go on over the end of a generation. A resumed run begins them anew, so it equals one that "
-    "never stopped only statistically, not bit for bit"
+    "carry_envs: episodes continue across generations. A resumed run restarts them, so it equals an uninterrupted run "
+    "statistically, not bit for bit"
 )
 
 

@@ -136,7 +136,7 @@ class OwnTransitions:
                 kind = type(unwrapped(self.agent)).__name__
                 full = "learn(experiences, n_experiences=None, per=False)"
                 raise ConfigError(
-                    f"{kind}.learn takes no argument {name!r}, with which it gets what this memory holds. fix: {full}, "
+                    f"{kind}.learn takes no argument {name!r}, which this memory requires. fix: {full}, "
                     "which with per=True returns (loss, idxs, priorities); or train from a plain ReplayBuffer."
                 )
 

@@ -39,7 +39,7 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
 
     def _check_carrying(self) -> None:
         raise ConfigError(
-            "carry_envs=True is for algorithms of one agent: episodes of teams begin anew with each generation. "
+            "carry_envs=True is for algorithms of one agent: episodes of teams restart with each generation. "
             "fix: carry_envs=False."
         )
 

@@ -114,7 +114,7 @@ def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
     """Raise ConfigError if the memory's agents differ from the environment's, or its fields are unknown."""
     if memory.has_own_fields:
         raise ConfigError(
-            f"the memory has the fields {memory.field_names}, of which training functions do not know the meaning. "
+            f"the memory has the fields {memory.field_names}, which training functions do not support. "
             'fix: field_names=["state", "action", "reward", "next_state", "done"].'
         )
     if list(memory.agent_ids) != list(team.agents):

@@ -87,7 +87,7 @@ class LanguageSource(Source):
         self.learner, why = choose_adapters(population, self.options.learner)
         self.notes.append(f"learner: {self.learner} ({why})")
         if self.is_shared and len(population) > 1:
-            self.notes.append("members share one environment: each learns from batches of its own")
+            self.notes.append("members share one environment: each learns from separate batches")
         if population[0].experience.name in FITNESS:
             self.notes.append(f"fitness: {FITNESS[population[0].experience.name]}")
         self.feed = self._feed(population[0])
