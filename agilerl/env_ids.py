@@ -214,16 +214,16 @@ def import_environment(env_id: str) -> str:
 
 @contextmanager
 def working_directory() -> Iterator[None]:
-    """Also import modules from the current directory, as `python -m` does; it is missing from a command's path."""
-    here = os.getcwd()
-    added = here not in sys.path and "" not in sys.path
+    """Import modules from the current directory too, as `python -m` does; it is missing from a command's path."""
+    directory = os.getcwd()
+    added = directory not in sys.path and "" not in sys.path
     if added:
-        sys.path.append(here)
+        sys.path.append(directory)
     try:
         yield
     finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
+        if added and directory in sys.path:
+            sys.path.remove(directory)
 
 
 def takes_box_actions(env: Any) -> bool:

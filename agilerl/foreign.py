@@ -56,8 +56,8 @@ def num_processes(accelerator: Any) -> int:
 
 def is_terminal(stream: Any) -> bool:
     """Whether a stream is an interactive terminal."""
-    asked = method(stream, "isatty")
-    return asked is not None and bool(asked())
+    isatty = method(stream, "isatty")
+    return isatty is not None and bool(isatty())
 
 
 def notes(error: BaseException) -> list[str]:

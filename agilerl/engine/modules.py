@@ -149,15 +149,15 @@ class ModuleEngine:
         if max_norm is not None:
             for module in wrapper.networks:
                 torch.nn.utils.clip_grad_norm_(module.parameters(), float(max_norm))
-        rate, usual = self._rates.get(wrapper.lr_name, wrapper.lr), wrapper.lr
-        if rate == usual:
+        rate, base_rate = self._rates.get(wrapper.lr_name, wrapper.lr), wrapper.lr
+        if rate == base_rate:
             wrapper.step()
             return
         wrapper.set_lr(rate)  # a schedule: this step only
         try:
             wrapper.step()
         finally:
-            wrapper.set_lr(usual)
+            wrapper.set_lr(base_rate)
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         for one in (name,) if isinstance(name, str) else name:
@@ -207,7 +207,10 @@ def as_input(x: Any, like: Tensor) -> Tensor:
 
 
 def soft_update(network: nn.Module, target: nn.Module, tau: Tensor | float) -> None:
-    """θ⁻ ← τ·θ + (1 − τ)·θ⁻ over all parameters, in place (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
+    """Soft-update all target parameters in place: θ⁻ ← τ·θ + (1 − τ)·θ⁻.
+
+    Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1.
+    """
     with torch.no_grad():
         for source, shadow in zip(network.parameters(), target.parameters(), strict=True):
             shadow.lerp_(source, tau if isinstance(tau, Tensor) else torch.tensor(tau, dtype=shadow.dtype))

@@ -122,15 +122,15 @@ def by_size(members: Sequence[MemberBinding]) -> list[list[int]]:
     """
     widths = [[(x.in_features, x.out_features) for p in m.parts for x in p.part.stack.layers] for m in members]
     order = sorted(range(len(members)), key=lambda i: sum(a * b for a, b in widths[i]))  # stable
-    least, cut = [0.0], [0]
+    min_costs, cut = [0.0], [0]
     for end in range(1, len(order) + 1):
         best, at, high = float("inf"), 0, [(0, 0)] * len(widths[0])
         for start in reversed(range(end)):
             high = [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(high, widths[order[start]], strict=True)]
-            cost = least[start] + GROUP_WEIGHTS + (end - start) * sum(a * b for a, b in high)
+            cost = min_costs[start] + GROUP_WEIGHTS + (end - start) * sum(a * b for a, b in high)
             if cost <= best:  # ties: the largest group
                 best, at = cost, start
-        least.append(best)
+        min_costs.append(best)
         cut.append(at)
     groups, end = [], len(order)
     while end:

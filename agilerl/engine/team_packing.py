@@ -44,8 +44,8 @@ def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
             for a, index in zip(team.agent_ids, indices, strict=True)
         }
     }
-    there = np.arange(rows.shape[-1])[:, None] < counts[:, None, :]  # [N, R, M]
-    valid = torch.from_numpy(there).to(rollout.numbers.device)
+    is_valid = np.arange(rows.shape[-1])[:, None] < counts[:, None, :]  # [N, R, M]
+    valid = torch.from_numpy(is_valid).to(rollout.numbers.device)
     numbers = torch.stack([rollout.numbers[each, index, k] for k, index in enumerate(indices)], 2)
     masks = [team.actions.masks[a] for a in team.agent_ids]
     return replace(
@@ -55,5 +55,5 @@ def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
         numbers=numbers,
         legal=None if rollout.legal is None else side_by_side(rollout.legal, masks),
         samples=[np.arange(most) for most in counts.max(1)],
-        acted=None if there.all() else valid,
+        acted=None if is_valid.all() else valid,
     )

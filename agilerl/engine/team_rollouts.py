@@ -110,8 +110,8 @@ def _advantages(
     gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
     fields = (_by_lane(buffer, name, count, like) for name in ("reward", "terminated", "truncated", "valid"))
     reward, terminated, truncated, acted = fields
-    there = by_member(np.asarray(members[0].presence(buffer.stored("obs"))), count).flatten(2)
-    later = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).view(count, -1)
+    present = by_member(np.asarray(members[0].presence(buffer.stored("obs"))), count).flatten(2)
+    last_present = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).view(count, -1)
     return gae_of_agents(
         reward.to(like.dtype),
         gamma * (~terminated).to(like.dtype),
@@ -120,8 +120,8 @@ def _advantages(
         last.flatten(1),
         terminated | truncated,
         acted,
-        there.bool().to(like.device),
-        later.bool().to(like.device),
+        present.bool().to(like.device),
+        last_present.bool().to(like.device),
         lam,
     )
 
@@ -156,7 +156,7 @@ def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray)
         array: np.ndarray = by_member(np.asarray(x), count).numpy()
         return array
 
-    there = stored(lead.presence(buffer.stored("obs"))).astype(bool)
+    present = stored(lead.presence(buffer.stored("obs"))).astype(bool)
     ended = stored(buffer.stored("terminated") | buffer.stored("truncated"))
     undecided = ~stored(buffer.stored("valid")).any(-1, keepdims=True)  # for example of a replaced lane
     breaks = ended | undecided
@@ -168,7 +168,7 @@ def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray)
             pieces_of(
                 member_rows, lanes, t.reshape(-1, buffer.agents)[:, numbers], b.reshape(-1, buffer.agents)[:, numbers]
             )
-            for member_rows, t, b in zip(windows, there, breaks, strict=True)
+            for member_rows, t, b in zip(windows, present, breaks, strict=True)
         ]
         for group, numbers in zip(lead.grouped_agents, lead.groups_of_agents, strict=True)
     }

@@ -427,7 +427,7 @@ def check_options(num_workers: int | None, deadline_s: float, max_restarts: int)
 
 
 def start_method() -> str:
-    """ "fork" if it is safe and available; else "forkserver", else "spawn".
+    """Return "fork" if it is safe and available; else "forkserver", else "spawn".
 
     A process with CUDA or with threads must not be forked: the child would inherit locks that are never released.
     Monitor threads of progress bars are exempt, because they hold locks only briefly.

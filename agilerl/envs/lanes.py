@@ -137,11 +137,11 @@ class SyncLanes:
                 raise failure(error, f"{self.name}, lane {lane}: step()") from error
             if type(result) is not tuple or len(result) != 5:
                 result = step_values(result, f"{self.name}, lane {lane}")
-            row, got, is_terminated, is_truncated, info = result
+            row, raw_reward, is_terminated, is_truncated, info = result
             if type(info) is not dict:
                 info = as_info(info, f"{self.name}, lane {lane}", "step()")
             row = check_row(row, lane)
-            reward[lane] = got if type(got) is float else check_reward(got, lane)
+            reward[lane] = raw_reward if type(raw_reward) is float else check_reward(raw_reward, lane)
             if flat:
                 obs[lane] = row
             else:

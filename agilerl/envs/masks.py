@@ -123,8 +123,8 @@ class ActionMasks:
         presence = None if info is None else info.get(f"_{MASK}")
         if presence is None and self._is_canonical(masks, num_lanes):
             return masks
-        there = np.ones(num_lanes, bool) if presence is None else np.asarray(presence, bool).reshape(-1)
-        return self._first_that_fits(f"info[{MASK!r}]", candidates(masks, num_lanes), num_lanes, there, is_over)
+        present = np.ones(num_lanes, bool) if presence is None else np.asarray(presence, bool).reshape(-1)
+        return self._first_that_fits(f"info[{MASK!r}]", candidates(masks, num_lanes), num_lanes, present, is_over)
 
     def final(self, info: Mapping[str, Any] | None, num_lanes: int) -> Any:
         """Return the masks [L, W] of `StepBatch.final_obs`; None if the environment gives none.
@@ -152,13 +152,13 @@ class ActionMasks:
         what: str,
         ways: Iterable[list[Any]],
         count: int,
-        there: np.ndarray,
+        present: np.ndarray,
         is_over: np.ndarray | None,
     ) -> np.ndarray:
         """Return the rows of the first way to split a batch that gives valid masks; else raise the first error."""
         first: ValueError | None = None
         for rows in ways:
-            masks = [row if is_there else None for row, is_there in zip(rows, there, strict=True)]
+            masks = [row if is_present else None for row, is_present in zip(rows, present, strict=True)]
             try:
                 return self.rows(masks, what, is_over=is_over)
             except self.error as error:
@@ -273,7 +273,7 @@ def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
     rows = next(candidates(values, count), None)
     if rows is None or present is None:
         return rows
-    return [row if there else None for row, there in zip(rows, np.asarray(present, bool), strict=True)]
+    return [row if is_present else None for row, is_present in zip(rows, np.asarray(present, bool), strict=True)]
 
 
 # --- one mask -------------------------------------------------------------------------------------------------------

@@ -101,13 +101,13 @@ class TeamInfo:
 
 def infos_by_agent(team: Team, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
     """Return the infos of lanes by agent: presence, masks of legal actions, actions decided by the environment."""
-    there = np.asarray(obs[PRESENT]).astype(bool)
-    infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(team.agents)}
+    present = np.asarray(obs[PRESENT]).astype(bool)
+    infos: dict[str, dict[str, Any]] = {a: {"present": present[:, k]} for k, a in enumerate(team.agents)}
     for agent in team.agents:
         columns = team.mask_columns[agent]
         if mask is not None and columns.stop > columns.start:
             infos[agent]["action_mask"] = mask[:, columns]
         if DEFINED in info:
             decided = info[DEFINED][:, team.columns[agent]]
-            infos[agent][DEFINED] = decided.reshape(len(there), *(team.action_spaces[agent].shape or ()))
+            infos[agent][DEFINED] = decided.reshape(len(present), *(team.action_spaces[agent].shape or ()))
     return infos

@@ -166,8 +166,10 @@ class TeamLanes:
                 if type(cut) is not bool:
                     cut = self._flag(p, lane, cuts, "truncations", there[number] and (ended or key in seen))
                 if key in rewards:
-                    got = rewards[key]
-                    reward[lane, number] = got if type(got) is float else p.contract.reward(got, lane)
+                    raw_reward = rewards[key]
+                    reward[lane, number] = (
+                        raw_reward if type(raw_reward) is float else p.contract.reward(raw_reward, lane)
+                    )
                 elif there[number] and (ended or cut or key in seen):
                     raise self._incomplete(p, lane, "rewards")
                 if ended:

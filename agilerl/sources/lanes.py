@@ -121,7 +121,7 @@ class LaneSource(Source, Generic[Options]):
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
-        """Also raises ConfigError for `carry_envs` if the lanes are shared or cannot be paused."""
+        """See `Source.open`; raises ConfigError too for `carry_envs` if the lanes are shared or cannot be paused."""
         if shards != 1:
             raise NotAvailableYetError(f"a generation runs in one shard yet; got shards={shards}. fix: shards=1.")
         self.run_seed = run_seed

@@ -376,7 +376,7 @@ def clip_rows(grad: Tensor, max_norm: Tensor) -> None:
 
 
 def track_rows(pairs: Sequence[tuple[Tensor, Tensor]], share: Tensor) -> None:
-    """θ⁻ ← τ·θ + (1 − τ)·θ⁻ in place (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1).
+    """Soft-update targets in place: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1).
 
     Args:
         pairs: (targets, values), views [N, C] of rows. share: τ, [N, 1] or a scalar.

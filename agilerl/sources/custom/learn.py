@@ -458,8 +458,8 @@ def _lanes_at(entries: list[Any], moment: np.ndarray) -> Any:
     """Select lane e of entry moment[e], [E, ...], with the nesting of the entries."""
     chosen: Any = None
     for t in np.unique(moment).tolist():
-        there = entries[t]
-        chosen = there if chosen is None else trees.choose(moment == t, there, chosen)
+        entry = entries[t]
+        chosen = entry if chosen is None else trees.choose(moment == t, entry, chosen)
     return chosen
 
 

@@ -87,20 +87,23 @@ class OwnTeamTransitions(OwnTransitions):
 
     def _by_agent(self, rows: Mapping[str, Any], more: dict[str, Any]) -> TeamExperiences:
         """Convert rows of the memory to the published tuple."""
-        there = rows["obs"][PRESENT].bool()
+        present = rows["obs"][PRESENT].bool()
         more |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
         seen = [
             TeamObservations(
                 {a: rows[k][AGENTS][a] for a in self.team.agents}, dict(zip(self.team.agents, here.T, strict=True))
             )
-            for k, here in (("obs", there.numpy(force=True)), ("next_obs", rows["next_obs"][PRESENT].numpy(force=True)))
+            for k, here in (
+                ("obs", present.numpy(force=True)),
+                ("next_obs", rows["next_obs"][PRESENT].numpy(force=True)),
+            )
         ]
         action, columns = rows["action"].clone(), self.team.columns
         if self._layout is not None and self._environment_action is not None:
             for agent, agent_columns in columns.items():
                 one = self._layout.of_agent(agent)
                 action[:, agent_columns] += torch.tensor(one.starts or 0, dtype=action.dtype, device=action.device)
-        numbers = [rows[name].to(torch.float32).masked_fill(~there, torch.nan) for name in ("reward", "done")]
+        numbers = [rows[name].to(torch.float32).masked_fill(~present, torch.nan) for name in ("reward", "done")]
         reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(self.team.agents)} for x in numbers)
         actions = {agent: action[:, agent_columns] for agent, agent_columns in columns.items()}
         return TeamExperiences((seen[0], actions, reward, seen[1], done), more)

@@ -159,8 +159,8 @@ class _Rows:
         def flags(values: list[np.ndarray]) -> dict[str, list[np.ndarray]]:
             return {a: [x[:, k].astype(float) for x in values] for k, a in enumerate(agents)}
 
-        there = np.asarray(obs[PRESENT]).astype(bool)
-        is_known = there | self.dones[-1]  # the flag of a waiting agent is NaN: its next observation is still to come
+        present = np.asarray(obs[PRESENT]).astype(bool)
+        is_known = present | self.dones[-1]  # the flag of a waiting agent is NaN: its next observation is still to come
         last = {a: np.where(is_known[:, k], self.dones[-1][:, k], np.nan) for k, a in enumerate(agents)}
         chooses = [a for a in agents if self.team.mask_columns[a].stop > self.team.mask_columns[a].start]
         more = {"action_masks": {a: lists["action_masks"][a] for a in chooses}} if self.has_masks else {}

@@ -143,10 +143,10 @@ class Opponents:
         Args:
             obs, mask: of all lanes, [L, ...]. draws: [L, ...] each, see the teams' `draw_exploration`.
         """
-        there = obs[PRESENT][places.lanes, places.seats].astype(bool)
-        if not there.any():
+        present = obs[PRESENT][places.lanes, places.seats].astype(bool)
+        if not present.any():
             return
-        lanes, who, seats = places.lanes[there], places.who[there], places.seats[there]
+        lanes, who, seats = places.lanes[present], places.who[present], places.seats[present]
         counts = np.bincount(who, minlength=self.count)
         place = np.arange(len(who)) - np.repeat(np.cumsum(counts) - counts, counts)
         grid = np.zeros((self.count, int(counts.max())), np.int64)  # lanes by opponent, padded with lane 0
