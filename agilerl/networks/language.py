@@ -38,8 +38,8 @@ def vocabularies(observation_space: Any, action_space: Any, algo: str = "A langu
             sizes += set(space.nvec.tolist())
     if len(sizes) != 2 or sizes[1] > sizes[0] or len(observation_space.nvec) <= len(action_space.nvec):
         raise AlgorithmError(
-            f"{algo} reads texts and generates tokens: MultiDiscrete([W] * L) observations, padded with 0 on the right, "
-            f"and MultiDiscrete([V] * K) actions, V ≤ W, K < L; got {observation_space} and {action_space}. "
+            f"{algo} reads texts and generates tokens: MultiDiscrete([W] * L) observations, padded with 0 on the "
+            f"right, and MultiDiscrete([V] * K) actions, V ≤ W, K < L; got {observation_space} and {action_space}. "
             "fix: an environment of texts, such as agilerl.envs.wordle.Wordle."
         )
     return sizes[0], sizes[1]
