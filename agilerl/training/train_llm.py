@@ -190,8 +190,10 @@ def _finetune(
 
 def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any]) -> None:
     if (asked["env"] is None) == (asked["env_fn"] is None):
-        count = "neither" if asked["env"] is None else "both"
-        raise ConfigError(f"{function} takes exactly one of env= and env_fn=; got {count}. fix: env=ReasoningGym(...).")
+        passed = "neither" if asked["env"] is None else "both"
+        raise ConfigError(
+            f"{function} takes exactly one of env= and env_fn=; got {passed}. fix: env=ReasoningGym(...)."
+        )
     if not population:
         raise AlgorithmError(f"{function}: the population is empty. fix: GRPO.population(4, model_name=...).")
     for agent in population:
