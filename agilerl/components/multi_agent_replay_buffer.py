@@ -268,7 +268,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         """Return the agent's rows, with placeholders where it is not `present` [B]."""
         rows = trees.map_leaves(_array, rows)
         if present.all() or self.observation_spaces is None:
-            return trees.map_leaves(lambda leaf: _kept(leaf, present), rows)
+            return trees.map_leaves(lambda leaf: _masked(leaf, present), rows)
         empty = nothing(self.observation_spaces[agent], len(present))
 
         def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
@@ -286,7 +286,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 "fix: observation_spaces={agent: env.observation_space(agent), ...}."
             )
         like = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent]
-        return trees.map_leaves(lambda leaf: _kept(leaf.numpy(force=True), np.zeros(count, bool)), like)
+        return trees.map_leaves(lambda leaf: _masked(leaf.numpy(force=True), np.zeros(count, bool)), like)
 
     def _numbers(self, values: Mapping[str, Any], count: int) -> np.ndarray:
         """Return [B, M] float64; NaN for missing agents."""
@@ -344,10 +344,12 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         fields = tuple(
             trees.map_leaves(lambda leaf: leaf.to(self.dtype), by_agent[self._roles[name]]) for name in self.field_names
         )
-        fields = tuple(self._told(rows, name, value) for name, value in zip(self.field_names, fields, strict=True))
+        fields = tuple(
+            self._with_presence(rows, name, value) for name, value in zip(self.field_names, fields, strict=True)
+        )
         return fields if idxs is None else (*fields, idxs)
 
-    def _told(self, rows: Mapping[str, Any], name: str, value: Any) -> Any:
+    def _with_presence(self, rows: Mapping[str, Any], name: str, value: Any) -> Any:
         """Return observations with their presence mask; other fields unchanged."""
         role = self._roles[name]
         if role not in ("obs", "next_obs"):
@@ -439,7 +441,7 @@ def _finite(rows: Any, count: int) -> np.ndarray:
     return np.asarray(np.logical_and.reduce(each))
 
 
-def _kept(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:
+def _masked(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:
     """Set the rows of absent agents to zero; discrete ones are unchanged, since 0 may not be a valid choice."""
     if present.all() or leaf.dtype == np.int64:
         return leaf

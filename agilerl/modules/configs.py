@@ -241,7 +241,7 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     A mapping with all the keys of a net config is treated as one converted by `dataclasses.asdict`: values equal to the
     module's defaults are not set there either.
     """
-    options = _given({} if config is None else config)
+    options = _set_values({} if config is None else config)
     if not isinstance(options, Mapping):
         raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
     kind = _KEYS.get(frozenset(options)) if options is config else None
@@ -257,10 +257,10 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     return {**defaults, **options}
 
 
-def _given(config: Any) -> Any:
+def _set_values(config: Any) -> Any:
     """Return the values set in a net config, including nested ones; other values are unchanged."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config
     fields = {field.name: field for field in dataclasses.fields(config)}
     values = {name: vars(config)[name] for name in fields}
-    return {name: _given(value) for name, value in values.items() if is_set(fields[name], value)}
+    return {name: _set_values(value) for name, value in values.items() if is_set(fields[name], value)}

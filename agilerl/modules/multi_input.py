@@ -105,17 +105,17 @@ class EvolvableMultiInput(LayeredModule):
         if parts_of(space):
             inherited = ("latent_dim", "vector_space_mlp", "cnn_config", "mlp_config")
             config = {**{name: getattr(self, name) for name in inherited}, **config}
-            return self._made(EvolvableMultiInput, space, config, seed)
+            return self._build_part(EvolvableMultiInput, space, config, seed)
         if is_image(space):
             layers = with_usual_layers({**self.cnn_config, **config}, space.shape or ())
-            return self._made(EvolvableCNN, space.shape or (), layers, seed)
+            return self._build_part(EvolvableCNN, space.shape or (), layers, seed)
         return self._make_mlp(int(spaces.flatdim(space)), config, seed)
 
     def _make_mlp(self, width: int, config: dict[str, Any], seed: int) -> EvolvableMLP:
         usual: dict[str, Any] = {"hidden_size": [64], "output_vanish": False}
-        return cast(EvolvableMLP, self._made(EvolvableMLP, width, {**usual, **self.mlp_config, **config}, seed))
+        return cast(EvolvableMLP, self._build_part(EvolvableMLP, width, {**usual, **self.mlp_config, **config}, seed))
 
-    def _made(self, cls: Any, inputs: Any, config: dict[str, Any], seed: int) -> Any:
+    def _build_part(self, cls: Any, inputs: Any, config: dict[str, Any], seed: int) -> Any:
         activations = {"activation": self.activation, "output_activation": self.activation}
         return cls(inputs, self.latent_dim, **{**activations, **config}, device=self._device, random_seed=seed)
 
