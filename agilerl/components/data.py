@@ -144,12 +144,14 @@ class MultiAgentTransition(Transition):
         later = SeenByTeam.of(next_obs)
         before, after, acted = SeenByTeam.of(obs).present, later.present, later.acted
         if before is not None and acted is not None:  # where an environment was replaced no agent has a transition
-            before = {agent: there & acted[agent] for agent, there in before.items()}
+            before = {agent: presence & acted[agent] for agent, presence in before.items()}
         if later.final is not None:
             next_obs, after = later.final, later.final_present
         super().__init__(obs, action, reward, next_obs, done, batch_size, device)
         masks = {"obs_present": before, "next_obs_present": after}
-        self._said: dict[str, Tree] = {name: _tensors(there) for name, there in masks.items() if there is not None}
+        self._said: dict[str, Tree] = {
+            name: _tensors(presence) for name, presence in masks.items() if presence is not None
+        }
 
     def to_dict(self) -> dict[str, Tree]:
         return {**super().to_dict(), **self._said}

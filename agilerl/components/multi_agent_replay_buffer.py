@@ -155,10 +155,10 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         """Add a batch of transitions by agent: `MultiAgentTransition`, a dict of dicts or a TensorDict, [B, ...]."""
         data = dict(data if isinstance(data, Mapping) else data.to_dict())
         for name in ("obs", "next_obs"):
-            there = data.pop(f"{name}_present", None)
-            if there is not None:
+            presence = data.pop(f"{name}_present", None)
+            if presence is not None:
                 data[name] = MaskedObservations(
-                    data[name], {agent: _array(flags).reshape(-1) for agent, flags in there.items()}
+                    data[name], {agent: _array(flags).reshape(-1) for agent, flags in presence.items()}
                 )
         if data.keys() != self._roles.keys():
             data = {TEAM_ROLES.get(name, name): value for name, value in data.items()}
@@ -181,16 +181,16 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         if missing:
             raise ShapeError(f"transitions of a team need the fields {FIELDS}; missing: {missing}. fix: field_names.")
         count = next((trees.count_rows(trees.map_leaves(_array, v)) for v in fields["obs"].values()), 0)
-        there = self._there(fields["obs"], count)
+        presence = self._presence(fields["obs"], count)
         reward, done = (self._numbers(fields[name], count) for name in ("reward", "done"))
-        there &= ~(np.isnan(reward) | np.isnan(done))
+        presence &= ~(np.isnan(reward) | np.isnan(done))
         acted = SeenByTeam.of(fields["next_obs"]).acted
         if acted is not None:  # vector environments: the step that replaced an environment is not a transition
-            there &= np.stack([acted[agent] for agent in self.agent_ids], 1)
+            presence &= np.stack([acted[agent] for agent in self.agent_ids], 1)
         rows = {
-            "obs": {AGENTS: self._observed(fields["obs"], there), PRESENT: there.astype(np.int8)},
-            "action": self._joined(fields["action"], there),
-            "reward": np.where(there, np.nan_to_num(reward), 0.0),
+            "obs": {AGENTS: self._observed(fields["obs"], presence), PRESENT: presence.astype(np.int8)},
+            "action": self._joined(fields["action"], presence),
+            "reward": np.where(presence, np.nan_to_num(reward), 0.0),
             "next_obs": self._next(fields["next_obs"], count),
             "done": np.nan_to_num(done, nan=1.0) != 0,
         }
@@ -215,53 +215,53 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             values: dict[str, Any] = {
                 a: trees.map_leaves(_numeric, by_agent.get(a, like.get(a))) for a in self.agent_ids
             }
-            there = {a: np.full(count, a in by_agent) & _finite(values[a], count) for a in self.agent_ids}
+            presence = {a: np.full(count, a in by_agent) & _finite(values[a], count) for a in self.agent_ids}
             rows[f"{FREE}{place}"] = {a: trees.map_leaves(np.nan_to_num, x) for a, x in values.items()}
-            rows[f"{FREE}{place}_there"] = {a: x.astype(np.int8) for a, x in there.items()}
+            rows[f"{FREE}{place}_there"] = {a: x.astype(np.int8) for a, x in presence.items()}
         return rows
 
     def _free_batch(self, rows: Mapping[str, Any], idxs: Tensor | None) -> Any:
         """Return rows of custom fields as added: numbers as columns [n, 1], NaN for absent rows."""
         fields = []
         for place in range(len(self.field_names or ())):
-            by_agent, there = rows[f"{FREE}{place}"], rows[f"{FREE}{place}_there"]
+            by_agent, presence = rows[f"{FREE}{place}"], rows[f"{FREE}{place}_there"]
             fields.append(
-                {a: self._free_field(_tuples(by_agent[a]), there[a].reshape(-1).bool()) for a in self.agent_ids}
+                {a: self._free_field(_tuples(by_agent[a]), presence[a].reshape(-1).bool()) for a in self.agent_ids}
             )
         return tuple(fields) if idxs is None else (*fields, idxs)
 
-    def _free_field(self, rows: Any, there: Tensor) -> Any:
+    def _free_field(self, rows: Any, presence: Tensor) -> Any:
         def leaf(x: Tensor) -> Tensor:
-            column = x.to(self.dtype).reshape(len(there), *(x.shape[1:] or (1,)))
-            return column.masked_fill(~there.reshape(-1, *[1] * (column.dim() - 1)), torch.nan)
+            column = x.to(self.dtype).reshape(len(presence), *(x.shape[1:] or (1,)))
+            return column.masked_fill(~presence.reshape(-1, *[1] * (column.dim() - 1)), torch.nan)
 
         return trees.map_leaves(leaf, rows)
 
     def _next(self, seen: Mapping[str, Any], count: int) -> dict[str, Any]:
-        there = self._there(seen, count)
-        return {AGENTS: self._observed(seen, there), PRESENT: there.astype(np.int8)}
+        presence = self._presence(seen, count)
+        return {AGENTS: self._observed(seen, presence), PRESENT: presence.astype(np.int8)}
 
-    def _there(self, seen: Mapping[str, Any], count: int) -> np.ndarray:
+    def _presence(self, seen: Mapping[str, Any], count: int) -> np.ndarray:
         """Return [B, M] bool: agents with an observation that has no NaN and is not masked as absent."""
-        there = np.zeros((count, len(self.agent_ids)), bool)
-        present = SeenByTeam.of(seen).present
+        presence = np.zeros((count, len(self.agent_ids)), bool)
+        declared = SeenByTeam.of(seen).present
         for k, agent in enumerate(self.agent_ids):
             if agent in seen:
-                there[:, k] = True if present is None else present[agent]
+                presence[:, k] = True if declared is None else declared[agent]
                 for leaf in map(_array, trees.leaves(seen[agent])):
                     if leaf.dtype.kind == "f":
-                        there[:, k] &= ~np.isnan(leaf.reshape(len(leaf), -1)).any(1)
-        return there
+                        presence[:, k] &= ~np.isnan(leaf.reshape(len(leaf), -1)).any(1)
+        return presence
 
-    def _observed(self, seen: Mapping[str, Any], there: np.ndarray) -> dict[str, Any]:
+    def _observed(self, seen: Mapping[str, Any], presence: np.ndarray) -> dict[str, Any]:
         """Return the observations of all agents, sorted as in lanes; zeros for absent agents."""
         observations = {}
         for agent in sorted(self.agent_ids):
-            present = there[:, self.agent_ids.index(agent)]
+            present = presence[:, self.agent_ids.index(agent)]
             if agent in seen:
                 observations[agent] = self._shown(agent, seen[agent], present)
             else:
-                observations[agent] = self._zeros(agent, len(there))
+                observations[agent] = self._zeros(agent, len(presence))
         return observations
 
     def _shown(self, agent: str, rows: Any, present: np.ndarray) -> Any:
@@ -296,9 +296,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 numbers[:, k] = np.asarray(_array(values[agent]), np.float64).reshape(count)
         return numbers
 
-    def _joined(self, actions: Mapping[str, Any], there: np.ndarray) -> np.ndarray:
+    def _joined(self, actions: Mapping[str, Any], presence: np.ndarray) -> np.ndarray:
         """Return the agents' actions, concatenated: [B, A] float32."""
-        count = len(there)
+        count = len(presence)
         flat = {agent: np.asarray(_array(value), np.float32).reshape(count, -1) for agent, value in actions.items()}
         if self._widths is None:
             absent = [agent for agent in self.agent_ids if agent not in flat]
@@ -312,7 +312,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 raise ShapeError(f"actions of {agent} have {width} numbers; got {part.shape[1]}. fix: one shape.")
             parts.append(np.nan_to_num(part))
         joined = np.concatenate(parts, 1) if self._starts is None else np.concatenate(parts, 1) - self._starts
-        return np.where(there.repeat(list(self._widths.values()), 1), joined, np.float32(0))
+        return np.where(presence.repeat(list(self._widths.values()), 1), joined, np.float32(0))
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -322,12 +322,12 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         rows = self.gather(indices)
         if self.has_own_fields:
             return self._free_batch(rows, idxs)
-        there = rows["obs"][PRESENT].bool()
+        presence = rows["obs"][PRESENT].bool()
         by_agent: dict[str, Any] = {name: values for name, values in rows.items() if name not in FIELDS}
         for name in ("obs", "next_obs"):
             by_agent[name] = {agent: _tuples(rows[name][AGENTS][agent]) for agent in self.agent_ids}
         for name in ("reward", "done"):
-            values = rows[name].to(self.dtype).masked_fill(~there, torch.nan)
+            values = rows[name].to(self.dtype).masked_fill(~presence, torch.nan)
             by_agent[name] = {agent: values[:, k : k + 1] for k, agent in enumerate(self.agent_ids)}
         action = rows["action"].to(self.dtype)
         action = action if self._starts is None else action + torch.from_numpy(self._starts).to(action)
@@ -354,8 +354,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         role = self._roles[name]
         if role not in ("obs", "next_obs"):
             return value
-        there = rows[role][PRESENT].bool().numpy(force=True)
-        return MaskedObservations(value, {agent: there[:, k] for k, agent in enumerate(self.agent_ids)})
+        presence = rows[role][PRESENT].bool().numpy(force=True)
+        return MaskedObservations(value, {agent: presence[:, k] for k, agent in enumerate(self.agent_ids)})
 
     def _action_widths(self, total: int) -> list[int]:
         widths = self._widths or dict.fromkeys(self.agent_ids, 1)

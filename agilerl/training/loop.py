@@ -141,9 +141,9 @@ class TrainingLoop:
             return
         steps, unit = f"max_steps={self.options.max_steps:,}", run_plan(self).steps
         several = len({agent.steps[-1] for agent in self.population}) > 1
-        who = f"a member has made {spent:,} {unit}" if several else f"all members have made their {spent:,} {unit}"
+        progress = f"a member has made {spent:,} {unit}" if several else f"all members have made their {spent:,} {unit}"
         warnings.warn(
-            f"{self.env_id}: nothing was trained: {who}, which {steps} counts from the first one on. "
+            f"{self.env_id}: nothing was trained: {progress}, which {steps} counts from the first one on. "
             f"fix: max_steps={spent + self.options.max_steps} goes on.",
             AgileRLWarning,
             stacklevel=5,

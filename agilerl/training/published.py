@@ -171,13 +171,13 @@ class Request:
 
 
 def _warn_unchanged(function: str, result: EvolveResult, rare: bool) -> None:
-    what, so, fix = "no weight has changed", "nothing", "a higher learning rate"
+    finding, learned, fix = "no weight has changed", "nothing", "a higher learning rate"
     if not result.updates or rare:
         fix = "more steps, or a smaller learn_step, learning_delay or batch_size"
-        what = "no update was made"
+        finding = "no update was made"
     if result.updates and rare:  # a generation starts with an update, whatever its learn_step
-        what, so = f"only {result.updates} updates of all members were made", "next to nothing"
-    text = f"{function}: {what} in {result.generations} generations, so {so} was learned. fix: {fix}."
+        finding, learned = f"only {result.updates} updates of all members were made", "next to nothing"
+    text = f"{function}: {finding} in {result.generations} generations, so {learned} was learned. fix: {fix}."
     warnings.warn(text, AgileRLWarning, stacklevel=4)
 
 

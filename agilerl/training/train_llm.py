@@ -197,9 +197,9 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
     if not population:
         raise AlgorithmError(f"{function}: the population is empty. fix: GRPO.population(4, model_name=...).")
     for agent in population:
-        name, says = kind_of_experience(agent)
+        name, experience = kind_of_experience(agent)
         if name != kind:
-            raise AlgorithmError(f"{function}: {type(agent).__name__} {says}. fix: {_FITTING[kind]}.")
+            raise AlgorithmError(f"{function}: {type(agent).__name__} {experience}. fix: {_FITTING[kind]}.")
         agent.check_registry()
     check_launch(asked["accelerator"])
     if asked["mutation"] is not None:

@@ -294,7 +294,7 @@ def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, i
         if again := _again(directory.path, setup, is_saved):
             error.add_note(f"{'resume' if is_saved else 'begin again'}  {again}")
     elif is_saved and not is_resumed:
-        error.add_note(f"once that is mended  {_again(directory.path, setup, is_saved)}")
+        error.add_note(f"after solving that  {_again(directory.path, setup, is_saved)}")
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
         if (directory.path / METRICS).is_file():  # training has started: partial results can be inspected
