@@ -162,8 +162,8 @@ class BaseModel:
             if not same[key]:
                 raise RunError(
                     f"{where}: the {name} are not those that the adapter was trained with: {known[key][:12]} then "
-                    f"({known['source'] or 'made in memory'}), {current[key][:12]} now ({current['source'] or 'in memory'}). "
-                    "fix: the same base model and tokenizer, unchanged."
+                    f"({known['source'] or 'made in memory'}), {current[key][:12]} now "
+                    f"({current['source'] or 'in memory'}). fix: the same base model and tokenizer, unchanged."
                 )
 
     def __reduce__(self) -> Any:

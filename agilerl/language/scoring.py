@@ -99,14 +99,14 @@ def shared_prompts(texts: Texts, members: int) -> tuple[Tensor, Tensor] | None:
     None if too few prompts are repeated. All members have U prompts; one with fewer repeats its first prompt.
     """
     key = (texts.tokens[:, : texts.prompt] * 2 + texts.attention[:, : texts.prompt]).view(members, -1, texts.prompt)
-    each = [torch.unique(prompts, dim=0, return_inverse=True)[1] for prompts in key]
-    max_prompts = max(int(indices.max()) + 1 for indices in each)
+    each = [torch.unique(ids, dim=0, return_inverse=True)[1] for ids in key]
+    max_prompts = max(int(ids.max()) + 1 for ids in each)
     count = key.shape[1]
     if max_prompts > SHARED * count:
         return None
     rows = torch.zeros(members, max_prompts, dtype=torch.long, device=key.device)
-    for member, indices in enumerate(each):
-        rows[member, indices] = torch.arange(count, device=key.device)  # any row with the prompt
+    for member, ids in enumerate(each):
+        rows[member, ids] = torch.arange(count, device=key.device)  # any row with the prompt
     first = torch.arange(members, device=key.device).unsqueeze(1)
     place = torch.stack(each) + first * max_prompts
     return (rows + first * count).flatten(), place.flatten()
