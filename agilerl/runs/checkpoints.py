@@ -113,12 +113,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _migrated(body: dict[str, Any], path: Path) -> dict[str, Any]:
-    found = int(body["format"])
-    if found > FORMAT:
+    version = int(body["format"])
+    if version > FORMAT:
         raise RunError(
-            f"{path} has checkpoint format {found}; this version reads up to {FORMAT}. fix: upgrade agilerl."
+            f"{path} has checkpoint format {version}; this version reads up to {FORMAT}. fix: upgrade agilerl."
         )
-    for number in range(found, FORMAT):
+    for number in range(version, FORMAT):
         if number not in MIGRATIONS:
             raise RunError(f"{path} has checkpoint format {number}, which is no longer read. fix: an older agilerl.")
         body = MIGRATIONS[number](body)
@@ -131,9 +131,9 @@ def _migrated(body: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def _read_exactly(path: Path, size: int) -> bytes:
     """The content of a file of `size` bytes; nothing is read of one that has another size."""
-    with open_unlinked(path) as (file, found):
-        if found != size:
-            raise CorruptCheckpoint(f"{path} has {found} bytes; expected {size}.")
+    with open_unlinked(path) as (file, actual_size):
+        if actual_size != size:
+            raise CorruptCheckpoint(f"{path} has {actual_size} bytes; expected {size}.")
         return file.read(size)
 
 
@@ -161,24 +161,24 @@ def generations(root: Path) -> list[Path]:
 
 def newest_checkpoint(root: Path) -> tuple[Saved | None, list[str]]:
     """(the newest checkpoint that is whole, what was damaged); damaged ones are renamed `bad-*`, never deleted."""
-    found: list[str] = []
+    damaged: list[str] = []
     for path in reversed(generations(root)):
         try:
-            return read_checkpoint(path), found
+            return read_checkpoint(path), damaged
         except CorruptCheckpoint as error:
-            found.append(_quarantined(path, error))
-    return None, found
+            damaged.append(_quarantined(path, error))
+    return None, damaged
 
 
 def whole_manifests(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
     """(manifests of the checkpoints under `root` that are whole, what was damaged); damaged ones are renamed too."""
-    bodies, found = {}, []
+    bodies, damaged = {}, []
     for path in generations(root):
         try:
             bodies[path] = read_checkpoint(path).body
         except CorruptCheckpoint as error:
-            found.append(_quarantined(path, error))
-    return bodies, found
+            damaged.append(_quarantined(path, error))
+    return bodies, damaged
 
 
 def _quarantined(path: Path, error: CorruptCheckpoint) -> str:
@@ -198,9 +198,9 @@ def set_aside(path: Path) -> Path:
 
 def prune(root: Path, keep: Iterable[Path]) -> None:
     """Delete the checkpoints under `root` that are not in `keep`, and what an interrupted write or deletion left."""
-    kept = set(keep)
+    retained = set(keep)
     for path in generations(root):
-        if path not in kept:
+        if path not in retained:
             os.rename(path, root / f".trash-{path.name}-{secrets.token_hex(4)}")
     if root.is_dir():
         for path in root.iterdir():

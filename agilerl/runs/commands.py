@@ -43,5 +43,5 @@ def imports_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
     if not argv or Path(argv[0]).name not in ("agilerl", "__main__.py"):
         return ()
     pairs = zip(argv, [*argv[1:], ""], strict=True)
-    found = [after if word == "--import" else word for word, after in pairs if word.startswith("--import")]
-    return tuple(name.removeprefix("--import=") for name in found if name)
+    names = [after if word == "--import" else word for word, after in pairs if word.startswith("--import")]
+    return tuple(name.removeprefix("--import=") for name in names if name)

@@ -52,7 +52,7 @@ class RunDirectory:
     def create(cls, out: str | os.PathLike[str], env_id: str, algo: str) -> RunDirectory:
         """Make the next free directory. Two processes never get the same one: `mkdir` decides."""
         folder = Path(out) / folder_name(env_id)
-        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        created = [place for place in (folder, *folder.parents) if not place.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             number = 1 + max((_number(p.name, algo) for p in folder.iterdir()), default=0)
@@ -60,7 +60,7 @@ class RunDirectory:
                 path = folder / f"{algo.lower()}-{number:04d}"
                 try:
                     path.mkdir()
-                    return cls(path, made)
+                    return cls(path, created)
                 except FileExistsError:
                     number += 1
         except OSError as error:
@@ -90,13 +90,13 @@ class RunDirectory:
     def take_data(self, manifest: Manifest) -> Manifest:
         """Move the data set of the manifest into the directory; the manifest with where it is now."""
         written = Path(str(manifest.training.dataset))
-        kept = self.path / written.name
+        target = self.path / written.name
         try:
-            shutil.move(written, kept)
+            shutil.move(written, target)
         except OSError as error:
             self.discard()
             raise RunError(f"the data set cannot be kept in {self.path} ({error.strerror}). fix: out=DIR.") from error
-        return apply_overrides(manifest, {"training.dataset": str(kept)}, "train()")
+        return apply_overrides(manifest, {"training.dataset": str(target)}, "train()")
 
     def with_own_data(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
         """The manifest with the data set that the directory keeps, where that is not in its recorded place any more."""
@@ -140,10 +140,10 @@ class RunDirectory:
         path = self.path / LINEAGE
         if not path.is_file():
             return []
-        known = {f.name for f in fields(Birth)}
+        names = {f.name for f in fields(Birth)}
         lines = read_text(path, LINEAGE_LIMIT).splitlines(keepends=True)
         whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [Birth(**{k: v for k, v in birth.items() if k in known}) for birth in whole]
+        return [Birth(**{k: v for k, v in birth.items() if k in names}) for birth in whole]
 
     def history(self) -> list[list[float]]:
         """Fitness by generation, then member."""
@@ -252,14 +252,14 @@ def _number(name: str, algo: str) -> int:
 
 def versions(env_id: str = "") -> dict[str, str]:
     """Python and the packages that decide a result, also those of several agents or of language models."""
-    found = {"python": sys.version.split()[0]}
+    installed = {"python": sys.version.split()[0]}
     of_kind = TEAM_PACKAGES if is_team_id(env_id) else LANGUAGE_PACKAGES if is_language_id(env_id) else ()
     for name in (*PACKAGES, *of_kind):
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def git_hash() -> str | None:
@@ -283,7 +283,7 @@ class RunFiles:
 
     def lengths(self) -> dict[str, dict[str, Any]]:
         """Length and sha256 of each file that there is, flushed to disk."""
-        found = {}
+        lengths = {}
         for name in (LINEAGE, METRICS):
             path = self.folder / name
             if not path.is_file():
@@ -295,8 +295,8 @@ class RunFiles:
                 added = file.read()
             running.update(added)
             self._known[name] = done + len(added), running
-            found[name] = {"bytes": done + len(added), "sha256": running.hexdigest()}
-        return found
+            lengths[name] = {"bytes": done + len(added), "sha256": running.hexdigest()}
+        return lengths
 
     def begin(self) -> None:
         """A run without any checkpoint starts anew: what an earlier attempt wrote goes."""

@@ -183,22 +183,22 @@ def rebuild_memories(
     Raises:
         RunError: something is lost and `strict` is set.
     """
-    found = {name: _read(logs[name], chunks[name]) for name in memories}
-    notes = [note for _, bad in found.values() for note in bad]
+    contents = {name: _read(logs[name], chunks[name]) for name in memories}
+    notes = [note for _, bad in contents.values() for note in bad]
     if notes and strict:
         raise RunError(f"{notes[0]} fix: resume without strict_replay, which goes on without those rows.")
     for name, memory in memories.items():
         memory.load_state(states[name])
-        for changes, _ in found[name][0]:
+        for changes, _ in contents[name][0]:
             memory.load_changes(changes)
     if not notes:
         for name, memory in memories.items():
             logs[name].continue_from(memory, chunks[name])
         return []
-    kept = _rows_left(memories, {name: [c for c, _ in pieces] for name, (pieces, _) in found.items()})
+    rows_left = _rows_left(memories, {name: [c for c, _ in pieces] for name, (pieces, _) in contents.items()})
     for name, memory in memories.items():
         total = len(memory)
-        memory.keep_rows(kept[name])
+        memory.keep_rows(rows_left[name])
         logs[name].forget()
         notes.append(f"replay {name!r} goes on with {len(memory)} of its {total} rows.")
     return notes

@@ -127,11 +127,11 @@ class RunStore:
     def _begin_again(self, restart: bool) -> list[str]:
         """What was set aside of a run that has lost every checkpoint; nothing of it is ever deleted."""
         if not restart:
-            said = f" {self.notes[-1]}" if self.notes else ""
+            damage = f" {self.notes[-1]}" if self.notes else ""
             anew = run_command("resume", self.folder, "--restart")
             raise RunError(
                 f"no checkpoint of {self.folder} is whole, so there is nothing to go on from; its best policy and its "
-                f"records are as they were.{said} fix: `{anew}` sets them aside and "
+                f"records are as they were.{damage} fix: `{anew}` sets them aside and "
                 "begins again, or train into another folder."
             )
         notes = ["no checkpoint is whole: the run begins again, as asked."]
@@ -152,8 +152,8 @@ class RunStore:
         for path in generations(self._root):
             if int(path.name.removeprefix("gen-")) > number:
                 self.notes.append(f"{path.name} is of this rank alone and was renamed {set_aside(path).name}.")
-        self.saved, found = newest_checkpoint(self._root)
-        self.notes += found
+        self.saved, damaged = newest_checkpoint(self._root)
+        self.notes += damaged
         if self.saved is None or self.saved.number != number:
             raise RunError(
                 f"{self.folder} has no whole state after generation {number}, which another rank goes on from. "
@@ -235,10 +235,10 @@ class RunStore:
             self.notes.append(
                 f"the run goes on with other settings ({what}); it will not equal one that never stopped."
             )
-        known = versions(str(facts.get("env_id") or ""))
-        other = sorted(name for name, value in body["versions"].items() if known.get(name) != value)
+        current = versions(str(facts.get("env_id") or ""))
+        other = sorted(name for name, value in body["versions"].items() if current.get(name) != value)
         if other:
-            what = ", ".join(f"{name} {body['versions'][name]} -> {known.get(name, 'none')}" for name in other)
+            what = ", ".join(f"{name} {body['versions'][name]} -> {current.get(name, 'none')}" for name in other)
             self.notes.append(f"other versions than the run was saved with ({what}): the last bits may differ.")
 
     def _check_parts(self, run: Savable, body: Mapping[str, Any]) -> None:

@@ -51,17 +51,22 @@ class Callbacks:
         for one in given:
             self._take(one)
 
-    def _take(self, one: Any) -> None:
-        found = [name for name in HOOKS if foreign.has_methods(one, name)]
-        name = foreign.name_of_function(one, type(one).__name__)
-        if not found and not callable(one):
-            similar = [close for own in dir(one) if own.startswith("on") for close in nearest(own, HOOKS, 1)]
+    def _take(self, callback: Any) -> None:
+        hooks = [name for name in HOOKS if foreign.has_methods(callback, name)]
+        name = foreign.name_of_function(callback, type(callback).__name__)
+        if not hooks and not callable(callback):
+            similar = [
+                close
+                for attribute in dir(callback)
+                if attribute.startswith("on")
+                for close in nearest(attribute, HOOKS, 1)
+            ]
             hint = f" Did you mean {similar[0]!r}?" if similar else ""
             raise ConfigError(f"callback {name} has none of the hooks {', '.join(HOOKS)}.{hint}")
-        if not found:
-            self._hooks["on_generation"].append((name, one))
-        for hook in found:
-            self._hooks[hook].append((f"{name}.{hook}", foreign.method(one, hook)))
+        if not hooks:
+            self._hooks["on_generation"].append((name, callback))
+        for hook in hooks:
+            self._hooks[hook].append((f"{name}.{hook}", foreign.method(callback, hook)))
 
     def generation(self, record: GenerationRecord) -> None:
         self.births(record.births)

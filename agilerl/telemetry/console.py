@@ -72,14 +72,14 @@ def mutation_label(birth: Birth) -> str:
 def sparkline(values: Sequence[float], low: float, high: float, blocks: str = BLOCKS, width: int = 12) -> str:
     """The last `width` values as blocks between `low` and `high`; a value that is not finite is a blank."""
     span = high - low
-    found = []
+    cells = []
     for value in list(values)[-width:]:
         if not math.isfinite(value):
-            found.append(" ")
+            cells.append(" ")
             continue
         share = (value - low) / span if span > 0 else 0.5
-        found.append(blocks[min(max(int(share * len(blocks)), 0), len(blocks) - 1)])
-    return "".join(found)
+        cells.append(blocks[min(max(int(share * len(blocks)), 0), len(blocks) - 1)])
+    return "".join(cells)
 
 
 def headline(plan: RunPlan, path: str | None) -> str:
@@ -96,10 +96,10 @@ def headline(plan: RunPlan, path: str | None) -> str:
 
 def fitting(parts: Sequence[str], width: int, gap: str = "   ") -> str:
     """The parts in one line; the last ones are left out where the line would be wider than `width`."""
-    kept = list(parts)
-    while len(kept) > 1 and len(gap.join(kept)) > width:
-        kept.pop()
-    return gap.join(kept)[:width]
+    shown = list(parts)
+    while len(shown) > 1 and len(gap.join(shown)) > width:
+        shown.pop()
+    return gap.join(shown)[:width]
 
 
 def folded(parts: Sequence[str], width: int, gap: str = "   ") -> list[str]:
@@ -132,13 +132,18 @@ def pace(made: int, env_steps: int, max_env_steps: int, members: int, seconds: f
 def _pace(plan: RunPlan, record: GenerationRecord | None, env_steps: int, seconds: float) -> str:
     """`pace` within a generation; `record`: the last one that has ended."""
     if record is None:
-        most = plan.max_env_steps
+        max_steps = plan.max_env_steps
         return pace(
-            min(env_steps, most) * plan.population, min(env_steps, most), most, plan.population, seconds, plan.steps
+            min(env_steps, max_steps) * plan.population,
+            min(env_steps, max_steps),
+            max_steps,
+            plan.population,
+            seconds,
+            plan.steps,
         )
     steps, members = min(env_steps, record.max_env_steps), record.going_on
-    made = record.population_env_steps + (steps - record.env_steps) * members
-    return pace(made, steps, record.max_env_steps, members, seconds, plan.steps)
+    total_steps = record.population_env_steps + (steps - record.env_steps) * members
+    return pace(total_steps, steps, record.max_env_steps, members, seconds, plan.steps)
 
 
 def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
@@ -259,8 +264,8 @@ class LiveSink(BaseSink):
 
     def _progress_line(self, plan: RunPlan) -> Text:
         """How far the run is, in the width of the terminal: the last parts go first."""
-        most = plan.max_env_steps if self._record is None else self._record.max_env_steps
-        share = min(self._steps / most, 1.0) if most else 1.0
+        max_steps = plan.max_env_steps if self._record is None else self._record.max_env_steps
+        share = min(self._steps / max_steps, 1.0) if max_steps else 1.0
         filled = round(share * BAR_WIDTH)
         done = self._record
         begin = f"gen {done.generation + 1:>2}/{done.generations}   " if done else ""
@@ -272,8 +277,8 @@ class LiveSink(BaseSink):
         if bar:
             text.append("#" * filled, style="green").append("." * (BAR_WIDTH - filled), style="dim").append("  ")
         parts = [f"{share:4.0%}", left, elapsed, rate, total]  # the most wanted first; shown in the usual order
-        kept = fitting(parts, max(room - used, 4)).split("   ")
-        shown = [part for part in (f"{share:4.0%}", total, rate, elapsed, left) if part in kept]
+        fitted = fitting(parts, max(room - used, 4)).split("   ")
+        shown = [part for part in (f"{share:4.0%}", total, rate, elapsed, left) if part in fitted]
         text.append("   ".join(shown)).truncate(max(room, 1))
         return text
 
@@ -281,17 +286,17 @@ class LiveSink(BaseSink):
         """One row a member, the fittest first, in the width of the terminal: columns are dropped, nothing wraps."""
         rows = self._rows(record)
         widths = {name: max(len(name), *(len(row[at]) for row, _ in rows)) for at, name in enumerate(COLUMNS)}
-        kept = list(COLUMNS)
+        columns = list(COLUMNS)
         for name in DROPPED:
-            if sum(widths[column] + 2 for column in kept) <= self._console.width:
+            if sum(widths[column] + 2 for column in columns) <= self._console.width:
                 break
-            kept.remove(name)
+            columns.remove(name)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for name in kept:
+        for name in columns:
             side: Any = "right" if name in ("#", "parent", "fitness") else "left"
             table.add_column(name, justify=side, no_wrap=True, overflow="crop")
         for row, is_best in rows:
-            cells = [Text(row[at]) for at, name in enumerate(COLUMNS) if name in kept]
+            cells = [Text(row[at]) for at, name in enumerate(COLUMNS) if name in columns]
             table.add_row(*cells, style="bold" if is_best else None)
         return table
 

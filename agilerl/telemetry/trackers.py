@@ -68,7 +68,7 @@ class Background:
 
 def scalars(record: GenerationRecord) -> Iterator[tuple[str, float]]:
     """(name, value) of every finite number of a generation; the population's first, then each slot's."""
-    found: dict[str, float | None] = {
+    values: dict[str, float | None] = {
         "population/best_fitness": record.best.fitness,
         "population/mean_fitness": record.mean_fitness,
         "population/env_steps": record.population_env_steps,
@@ -77,12 +77,12 @@ def scalars(record: GenerationRecord) -> Iterator[tuple[str, float]]:
         "population/confirmation": record.confirmation,
     }
     for member in record.members:
-        found[f"fitness/slot_{member.slot}"] = member.fitness
-        found[f"score/slot_{member.slot}"] = member.score
-        found[f"loss/slot_{member.slot}"] = member.loss
-        found |= {f"{name}/slot_{member.slot}": value for name, value in member.hyperparameters.items()}
-        found |= {f"details.{name}/slot_{member.slot}": value for name, value in member.details.items()}
-    return ((name, float(value)) for name, value in found.items() if value is not None and math.isfinite(value))
+        values[f"fitness/slot_{member.slot}"] = member.fitness
+        values[f"score/slot_{member.slot}"] = member.score
+        values[f"loss/slot_{member.slot}"] = member.loss
+        values |= {f"{name}/slot_{member.slot}": value for name, value in member.hyperparameters.items()}
+        values |= {f"details.{name}/slot_{member.slot}": value for name, value in member.details.items()}
+    return ((name, float(value)) for name, value in values.items() if value is not None and math.isfinite(value))
 
 
 class TensorBoardSink(BaseSink):
