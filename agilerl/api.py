@@ -124,11 +124,11 @@ def train(
                 f"{env.makes} has several agents, and {manifest.algorithm.name} trains one. "
                 f"fix: algo={DEFAULT_FOR_TEAMS!r}, or an environment of one agent."
             )
-        given = None if isinstance(env, str) else env
+        user_env = None if isinstance(env, str) else env
         run = _obeying_sigterm(
             lambda: run_training(
                 manifest,
-                env=given,
+                env=user_env,
                 device=device,
                 out=out,
                 verbose=verbose,
@@ -242,12 +242,12 @@ def resume(
     Raises:
         RunError: no run there, another process trains there, or something that the run needs is missing.
     """
-    given = environment_argument(env)
+    user_env = environment_argument(env)
     return _obeying_sigterm(
         lambda: resume_training(
             path,
             steps=steps,
-            env=given,
+            env=user_env,
             verbose=verbose,
             sinks=sinks,
             strict_replay=strict_replay,
@@ -289,8 +289,8 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     if cls.learns_language:
         with import_module("agilerl.language.base").quiet():
             best = directory.load_language_policy(cls, resolve_device(device))
-        known = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
-        best.environment = None if facts.get("env_given") else known
+        identity = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
+        best.environment = None if facts.get("env_given") else identity
         best.set_training_mode(False)
     else:
         spec, state = directory.load_best()

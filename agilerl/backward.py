@@ -34,8 +34,8 @@ def with_precomputed_gradient(outputs: Sequence[Tensor], slopes: Sequence[Tensor
     Raises:
         ValueError: the shapes differ.
     """
-    have, given = [tuple(x.shape) for x in outputs], [tuple(x.shape) for x in slopes]
-    if have != given:
-        raise ValueError(f"slopes need the shapes of the outputs, {have}; got {given}.")
+    shapes, slope_shapes = [tuple(x.shape) for x in outputs], [tuple(x.shape) for x in slopes]
+    if shapes != slope_shapes:
+        raise ValueError(f"slopes need the shapes of the outputs, {shapes}; got {slope_shapes}.")
     scalar: Tensor = _WithSlopes.apply(list(slopes), *outputs)  # type: ignore[no-untyped-call]
     return scalar

@@ -98,7 +98,7 @@ def export_team(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
         group -> what was written.
     """
     base, spec, state = Path(path), jsonable(agent.policy_spec()), agent.policy_state()
-    found: dict[str, OnnxReport] = {}
+    reports: dict[str, OnnxReport] = {}
     for group, agents in agent.grouped_agents.items():
         weights = {k: v.cpu() for k, v in weights_of(group, agent.grouped_agents, state).items()}
         try:
@@ -109,8 +109,8 @@ def export_team(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
         policy.needs_mask = policy.needs_mask and mask_width(agent.action_space[group]) > 0
         target = base.with_name(f"{base.name.removesuffix('.onnx')}.{file_part(group)}.onnx")
         spaces = agent.observation_space[group], agent.action_space[group]
-        found[group] = _exported(policy, *spaces, partial(_greedy_of, agent, agents[0]), target, rows, seed)
-    return found
+        reports[group] = _exported(policy, *spaces, partial(_greedy_of, agent, agents[0]), target, rows, seed)
+    return reports
 
 
 def file_part(group: str) -> str:
@@ -118,7 +118,7 @@ def file_part(group: str) -> str:
 
     Those become `%` and their number in hexadecimal; a long name is cut and ends with its CRC-32.
     """
-    safe = re.sub(r'[%/\\:*?"<>|\x00-\x1f]', lambda found: f"%{ord(found[0]):02x}", group)
+    safe = re.sub(r'[%/\\:*?"<>|\x00-\x1f]', lambda match: f"%{ord(match[0]):02x}", group)
     if len(safe.encode()) <= MAX_NAME_BYTES:
         return safe
     return f"{safe.encode()[: MAX_NAME_BYTES - 9].decode(errors='ignore')}-{zlib.crc32(group.encode()):08x}"
@@ -143,9 +143,9 @@ def _exported(
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(str(target), options, providers=["CPUExecutionProvider"])
-        given = named_inputs(obs) | ({} if masks is None else {"action_mask": masks})
+        inputs = named_inputs(obs) | ({} if masks is None else {"action_mask": masks})
         starts = range(0, rows, _BATCH)
-        parts = [session.run(None, {name: x[i : i + _BATCH] for name, x in given.items()}) for i in starts]
+        parts = [session.run(None, {name: x[i : i + _BATCH] for name, x in inputs.items()}) for i in starts]
     except Exception as error:  # the runtime has exceptions of its own
         raise RunError(f"{target} was written, but onnxruntime does not run it ({error}).") from error
     expected = trees.leaves(greedy(obs, masks))
@@ -176,10 +176,10 @@ def named_inputs(obs: Any, name: str = "observation") -> dict[str, Any]:
     """The parts of observations by the names of the inputs that they are."""
     if not isinstance(obs, dict | tuple):
         return {name: obs}
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for key, part in obs.items() if isinstance(obs, dict) else enumerate(obs):
-        found |= named_inputs(part, f"{name}.{key}")
-    return found
+        inputs |= named_inputs(part, f"{name}.{key}")
+    return inputs
 
 
 def sample_observations(space: gym.Space[Any], rows: int, seed: int) -> Any:
@@ -235,12 +235,12 @@ class _ByPart(torch.nn.Module):
 def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
     """The policy as an ONNX program whose first axis is free."""
     inputs = named_inputs(example) | ({} if mask is None else {"action_mask": mask})
-    given, batch = tuple(inputs.values()), torch.export.Dim("batch")
-    free: Any = tuple({0: batch} for _ in given)
+    arguments, batch = tuple(inputs.values()), torch.export.Dim("batch")
+    free: Any = tuple({0: batch} for _ in arguments)
     by_part = isinstance(example, dict | tuple) or not policy.single
     module: torch.nn.Module = _ByPart(policy, example).eval() if by_part else policy
     with torch.no_grad():
-        outputs = named_inputs(policy(example, *given[len(list(trees.leaves(example))) :]), "action")
+        outputs = named_inputs(policy(example, *arguments[len(list(trees.leaves(example))) :]), "action")
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings():
@@ -248,7 +248,7 @@ def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
         log.setLevel(logging.ERROR)  # about packages that no policy needs
         program: Any = torch.onnx.export(
             module,
-            given,
+            arguments,
             dynamo=True,
             verbose=False,
             opset_version=OPSET,

@@ -35,8 +35,8 @@ def available_bytes() -> int | None:
 
     None where none of them can be read.
     """
-    found = [_free_of_machine(), _free_of_group(), _free_of_limits()]
-    return min((n for n in found if n is not None), default=None)
+    limits = [_free_of_machine(), _free_of_group(), _free_of_limits()]
+    return min((n for n in limits if n is not None), default=None)
 
 
 def _free_of_machine() -> int | None:
@@ -56,12 +56,12 @@ def _free_of_machine() -> int | None:
 def _free_of_group() -> int | None:
     """Of a container: control groups of version 2, then of version 1."""
     root = Path("/sys/fs/cgroup")
-    for most, used in (
+    for maximum, used in (
         (root / "memory.max", root / "memory.current"),
         (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
     ):
         try:
-            limit = most.read_text(encoding="utf-8").strip()
+            limit = maximum.read_text(encoding="utf-8").strip()
             return None if limit == "max" else max(0, int(limit) - int(used.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue

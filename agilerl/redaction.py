@@ -38,9 +38,9 @@ def is_secret_name(name: str) -> bool:
 
 def redact(text: str, *secrets: Secret | None) -> str:
     """`text` with `***` in place of the secrets, and of the values of environment variables named as secrets are."""
-    known = [secret.reveal() for secret in secrets if secret is not None]
-    known += [value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= _SHORTEST]
-    for value in sorted({value for value in known if value}, key=len, reverse=True):
+    values = [secret.reveal() for secret in secrets if secret is not None]
+    values += [value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= _SHORTEST]
+    for value in sorted({value for value in values if value}, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     return text
 

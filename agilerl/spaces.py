@@ -58,9 +58,9 @@ def counts_of(texts: Any) -> np.ndarray:
     """
     if isinstance(texts, str):
         return _counts(str(texts)).copy()
-    given = np.asarray(texts, dtype=object)
-    rows = [_counts(str(text)) for text in given.ravel()]
-    return np.stack(rows).reshape(*given.shape, BUCKETS) if rows else np.zeros((*given.shape, BUCKETS), np.uint8)
+    array = np.asarray(texts, dtype=object)
+    rows = [_counts(str(text)) for text in array.ravel()]
+    return np.stack(rows).reshape(*array.shape, BUCKETS) if rows else np.zeros((*array.shape, BUCKETS), np.uint8)
 
 
 def is_text(space: Any) -> bool:
@@ -133,8 +133,8 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":
         # Saved spaces are those that networks read: a mask among their parts is a feature.
-        made = MaskAsFeature if MASK in data["spaces"] else spaces.Dict
-        return made({key: space_from_json(sub) for key, sub in data["spaces"].items()})
+        dict_class = MaskAsFeature if MASK in data["spaces"] else spaces.Dict
+        return dict_class({key: space_from_json(sub) for key, sub in data["spaces"].items()})
     if kind == "Tuple":
         return spaces.Tuple([space_from_json(sub) for sub in data["spaces"]])
     raise ConfigError(unknown_choice("space type", str(kind), KINDS))

@@ -74,14 +74,15 @@ class TeamPolicy:
     def __init__(self, spec: dict[str, Any], weights: dict[str, Tensor]) -> None:
         try:
             self.groups = {agent: group for group, agents in spec["groups"].items() for agent in agents}
-            given = {group: {**spec, "network": network} for group, network in spec["networks"].items()}
-            missing = [agent for agent, group in self.groups.items() if group not in given]
+            specs = {group: {**spec, "network": network} for group, network in spec["networks"].items()}
+            missing = [agent for agent, group in self.groups.items() if group not in specs]
         except (KeyError, TypeError, AttributeError) as error:
             raise PolicyError(f"policy.json does not say who is in the team ({error}).") from error
-        if missing or not given:
+        if missing or not specs:
             raise PolicyError(f"policy.json has no network for {missing or 'anyone'}.")
         self.policies = {
-            group: build({**own, "action_masks": False}, _part(weights, group, given)) for group, own in given.items()
+            group: build({**policy_spec, "action_masks": False}, _part(weights, group, specs))
+            for group, policy_spec in specs.items()
         }
         self.needs_mask = bool(spec.get("action_masks", False))
 
@@ -105,8 +106,10 @@ def _part(weights: dict[str, Tensor], group: str, groups: Iterable[str]) -> dict
     """The weights of one group; names may have dots, so "bot" and "bot.0" may both be groups."""
     start = f"{group}."
     others = tuple(f"{other}." for other in groups if other.startswith(start))
-    own = {name: value for name, value in weights.items() if name.startswith(start) and not name.startswith(others)}
-    return {name.removeprefix(start): value for name, value in own.items()}
+    group_weights = {
+        name: value for name, value in weights.items() if name.startswith(start) and not name.startswith(others)
+    }
+    return {name.removeprefix(start): value for name, value in group_weights.items()}
 
 
 def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
@@ -170,17 +173,17 @@ class Policy(nn.Module):
         """Numbers that are not learned: bounds of observations and actions, running statistics."""
         if self.scaled and self.space["type"] == "Box":
             low, high = _bounds_seen(self.space)
-            kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
-            self.register_buffer("centre", torch.where(kept, (low + high) / 2, 0.0), persistent=False)
-            self.register_buffer("factor", torch.where(kept, 2 / (high - low), 1.0), persistent=False)
+            is_scaled = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
+            self.register_buffer("centre", torch.where(is_scaled, (low + high) / 2, 0.0), persistent=False)
+            self.register_buffer("factor", torch.where(is_scaled, 2 / (high - low), 1.0), persistent=False)
         for place, actions in enumerate(_leaves(self.actions)):
             if actions["type"] == "Box":
                 constants = dict(zip(("low", "high"), _bounds(actions), strict=True))
                 if self.stochastic and self.in_bounds and not self.squashed:
                     constants |= dict(zip(("middle", "half_range"), _units(actions), strict=True))
                 for name, values in constants.items():
-                    own = name if self.single else f"{name}_{place}"
-                    self.register_buffer(own, torch.tensor(values, dtype=torch.float64), persistent=False)
+                    buffer_name = name if self.single else f"{name}_{place}"
+                    self.register_buffer(buffer_name, torch.tensor(values, dtype=torch.float64), persistent=False)
         normaliser = spec.get("normaliser")
         self.normalised = normaliser is not None
         if normaliser is not None:
@@ -192,10 +195,10 @@ class Policy(nn.Module):
 
     def _apply(self, function: Any, recurse: bool = True) -> Policy:
         """Move and convert weights; the constants stay in float64 and follow the device alone."""
-        kept = {name: value for name, value in self.named_buffers() if name not in ("obs_mean", "obs_scale")}
+        constants = {name: value for name, value in self.named_buffers() if name not in ("obs_mean", "obs_scale")}
         super()._apply(function, recurse)  # type: ignore[no-untyped-call]
         device = next(self.parameters()).device
-        for name, value in kept.items():
+        for name, value in constants.items():
             setattr(self, name, value.to(device))
         return self
 
@@ -219,9 +222,9 @@ class Policy(nn.Module):
 
     def _legal(self, mask: Any, device: Any) -> Tensor:
         """Masks of the components [B, sum of choices] as masks of their combinations [B, A]."""
-        given = torch.as_tensor(mask, device=device).bool()
-        joint = torch.ones((given.shape[0], 1), dtype=torch.bool, device=device)
-        for part in torch.split(given, self._choices()[0], -1):
+        component_mask = torch.as_tensor(mask, device=device).bool()
+        joint = torch.ones((component_mask.shape[0], 1), dtype=torch.bool, device=device)
+        for part in torch.split(component_mask, self._choices()[0], -1):
             joint = (joint[:, :, None] & part[:, None, :]).flatten(1)
         return joint
 
@@ -269,11 +272,11 @@ class Policy(nn.Module):
 
     def _side_by_side(self, space: dict[str, Any], obs: Any, like: Tensor) -> Iterator[Tensor]:
         """The parts of a Dict or Tuple observation in their order, each as numbers [B, I]."""
-        for part, given in _parts_of(space, obs):
+        for part, values in _parts_of(space, obs):
             if "spaces" in part:
-                yield from self._side_by_side(part, given, like)
+                yield from self._side_by_side(part, values, like)
                 continue
-            x = torch.as_tensor(_read(part, given), device=like.device)
+            x = torch.as_tensor(_read(part, values), device=like.device)
             if part["type"] != "Box":
                 yield _one_hot(part, x, like)
                 continue
@@ -287,13 +290,13 @@ class Policy(nn.Module):
     def _nested(self, space: dict[str, Any], obs: Any, like: Tensor) -> list[Any]:
         """The parts of a Dict or Tuple observation in their order, each [B, ...] as its encoder takes it."""
         rows: list[Any] = []
-        for part, given in _parts_of(space, obs):
+        for part, values in _parts_of(space, obs):
             if "spaces" in part:
-                rows.append(self._nested(part, given, like))
+                rows.append(self._nested(part, values, like))
             elif _is_image(part):
-                rows.append(self._image(part, torch.as_tensor(given, device=like.device), like))
+                rows.append(self._image(part, torch.as_tensor(values, device=like.device), like))
             else:
-                x = torch.as_tensor(_read(part, given), device=like.device)
+                x = torch.as_tensor(_read(part, values), device=like.device)
                 rows.append(_one_hot(part, x, like) if part["type"] != "Box" else _scaled(part, x, like, self.scaled))
         return rows
 
@@ -332,11 +335,11 @@ class Policy(nn.Module):
         if self.single:
             return self._action(self.actions, "", out, mask)
         each = list(_leaves(self.actions))
-        outputs = torch.split(out, [self._width(own) for own in each], -1)
-        masks: Any = [None] * len(each) if mask is None else torch.split(mask, [_mask_width(own) for own in each], -1)
+        outputs = torch.split(out, [self._width(leaf) for leaf in each], -1)
+        masks: Any = [None] * len(each) if mask is None else torch.split(mask, [_mask_width(leaf) for leaf in each], -1)
         parts = [
-            self._action(own, f"_{place}", self._mean(x) if own["type"] == "Box" else x, legal)
-            for place, (own, x, legal) in enumerate(zip(each, outputs, masks, strict=True))
+            self._action(leaf, f"_{place}", self._mean(x) if leaf["type"] == "Box" else x, legal)
+            for place, (leaf, x, legal) in enumerate(zip(each, outputs, masks, strict=True))
         ]
         return _nested_as(self.actions, iter(parts))
 
@@ -399,8 +402,8 @@ class Policy(nn.Module):
         axes = len(space["shape"]) if kind == "Box" else len(sizes) if isinstance(sizes, list | tuple) else 1
         mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
         one = x.dim() == axes
-        given = obs if "spaces" in self.space else x
-        action = self(_batched(given) if one else given, mask if one else action_mask)
+        batch = obs if "spaces" in self.space else x
+        action = self(_batched(batch) if one else batch, mask if one else action_mask)
         return _first(action) if one else action
 
 
@@ -439,9 +442,9 @@ def _check(network: dict[str, Any]) -> None:
         choices = (*choices, "MultiBinary")
     if "spaces" in actions and kind not in ("StochasticActor", "SharedActorCritic"):
         raise PolicyError(f"{actions['type']} actions are not covered for policies of class {kind}.")
-    for own in _leaves(actions):
-        if own["type"] not in ("Box", *choices):
-            raise PolicyError(f"{own['type']} actions are not covered.")
+    for leaf in _leaves(actions):
+        if leaf["type"] not in ("Box", *choices):
+            raise PolicyError(f"{leaf['type']} actions are not covered.")
 
 
 def _leaves(space: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -502,10 +505,10 @@ def _parts_of(space: dict[str, Any], obs: Any) -> Iterator[tuple[dict[str, Any],
     names: Any = space["spaces"]
     for key in names if isinstance(names, dict) else range(len(names)):
         try:
-            given = obs[key]
+            values = obs[key]
         except (KeyError, IndexError, TypeError):
             raise PolicyError(f"observations have no part {key!r}; expected {list(names)}.") from None
-        yield names[key], given
+        yield names[key], values
 
 
 def _read(space: dict[str, Any], obs: Any) -> Any:
@@ -519,7 +522,7 @@ def _read(space: dict[str, Any], obs: Any) -> Any:
     return obs
 
 
-def _counts(text: str, buckets: int, most: float) -> Tensor:
+def _counts(text: str, buckets: int, max_count: float) -> Tensor:
     """Every word and every two neighbouring words count in two buckets each, by bits of their CRC-32."""
     words = re.findall(r"\w+", text.lower())
     counts = torch.zeros(buckets)
@@ -527,7 +530,7 @@ def _counts(text: str, buckets: int, most: float) -> Tensor:
         number = zlib.crc32(term.encode())
         for bucket in (number % buckets, (number >> 16) % buckets):
             counts[bucket] += 1
-    return counts.clamp(max=most)
+    return counts.clamp(max=max_count)
 
 
 def _batched(obs: Any) -> Any:
@@ -561,8 +564,8 @@ def _scaled(space: dict[str, Any], x: Tensor, like: Tensor, scaled: bool) -> Ten
     if not scaled:
         return x
     low, high = _bounds_seen(space)
-    kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
-    centre, factor = torch.where(kept, (low + high) / 2, 0.0), torch.where(kept, 2 / (high - low), 1.0)
+    is_bounded = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
+    centre, factor = torch.where(is_bounded, (low + high) / 2, 0.0), torch.where(is_bounded, 2 / (high - low), 1.0)
     return (x - centre.to(like)) * factor.to(like)
 
 
@@ -583,28 +586,28 @@ class _Parts(nn.Module):
 
     def __init__(self, space: dict[str, Any], config: dict[str, Any], outputs: int) -> None:
         super().__init__()
-        spaces, made = space["spaces"], config.get("init_dicts") or {}
+        spaces, configs = space["spaces"], config.get("init_dicts") or {}
         parts = list(spaces.values()) if isinstance(spaces, dict) else list(spaces)
         is_vector = ["spaces" not in part and not _is_image(part) for part in parts]
-        self.joined = [i for i, known in enumerate(is_vector) if known and config.get("vector_space_mlp")]
+        self.joined = [i for i, is_plain in enumerate(is_vector) if is_plain and config.get("vector_space_mlp")]
         apart = [i for i in range(len(parts)) if i not in self.joined]
-        if len(made) != len(apart) + bool(self.joined) or len(parts) > LARGEST_PARTS:
-            raise PolicyError(f"policy.json has {len(made)} encoders for the {len(parts)} parts of an observation.")
-        width, names = _size(config["latent_dim"]), [name for name in made if not self.joined or name != JOINED]
+        if len(configs) != len(apart) + bool(self.joined) or len(parts) > LARGEST_PARTS:
+            raise PolicyError(f"policy.json has {len(configs)} encoders for the {len(parts)} parts of an observation.")
+        width, names = _size(config["latent_dim"]), [name for name in configs if not self.joined or name != JOINED]
         self.feature_net = nn.ModuleDict()
         for i, name in zip(apart, names, strict=True):
             kind = PARTS if "spaces" in parts[i] else IMAGES if _is_image(parts[i]) else DENSE
-            self.feature_net[name] = _encoder(parts[i], kind, made[name], width)
+            self.feature_net[name] = _encoder(parts[i], kind, configs[name], width)
         if self.joined:  # one network over all vectors side by side
             for i in self.joined:
                 if parts[i]["type"] not in SIMPLE:
                     raise PolicyError(f"{parts[i]['type']} observations are not covered.")
-            self.vector_mlp = _One(_dense(_size(sum(_inputs(parts[i]) for i in self.joined)), made[JOINED], width))
+            self.vector_mlp = _One(_dense(_size(sum(_inputs(parts[i]) for i in self.joined)), configs[JOINED], width))
         activation = config.get("output_activation") or "Identity"
         if activation not in ACTIVATIONS:
             raise PolicyError(f"the activation {activation!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")
         self.model = nn.Sequential()
-        self.model.add_module("linear_output", nn.Linear(width * len(made), outputs, device="meta"))
+        self.model.add_module("linear_output", nn.Linear(width * len(configs), outputs, device="meta"))
         self.model.add_module("act_output", ACTIVATIONS[activation]())
 
     def forward(self, x: list[Any]) -> Tensor:
@@ -729,10 +732,10 @@ def _units(space: dict[str, Any]) -> tuple[list[float], list[float]]:
         limits = (math.inf, 2.0**bits - 3) if whole[1] else (2.0 ** (bits - 1) - 2, 2.0 ** (bits - 1) - 3)
     middle, half = [], []
     for low, high in zip(*_bounds(space), strict=True):
-        own = high / 2 - low / 2
-        is_open = not own < MAX_HALF_RANGE or -low >= limits[0] or high >= limits[1]
+        half_range = high / 2 - low / 2
+        is_open = not half_range < MAX_HALF_RANGE or -low >= limits[0] or high >= limits[1]
         middle.append(0.0 if is_open else low / 2 + high / 2)
-        half.append(1.0 if is_open or own < torch.finfo(torch.float32).tiny else own)
+        half.append(1.0 if is_open or half_range < torch.finfo(torch.float32).tiny else half_range)
     return middle, half
 
 

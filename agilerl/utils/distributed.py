@@ -27,8 +27,8 @@ def gather_tensor(tensor: Tensor | float, accelerator: Any) -> Tensor:
     Returns:
         [P, *shape], of P processes, in their order; P = 1 without an accelerator.
     """
-    own = torch.as_tensor(tensor) if accelerator is None else torch.as_tensor(tensor, device=accelerator.device)
-    return own[None] if accelerator is None else torch.as_tensor(accelerator.gather(own[None]))
+    local = torch.as_tensor(tensor) if accelerator is None else torch.as_tensor(tensor, device=accelerator.device)
+    return local[None] if accelerator is None else torch.as_tensor(accelerator.gather(local[None]))
 
 
 def aggregate_metrics_across_gpus(accelerator: Any, metric_tensor: Tensor | float) -> float:
@@ -49,8 +49,8 @@ def consolidate_mutations(population: Sequence[Any]) -> None:
     from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 
     names = [list(agent.registry.hp_config.names()) for agent in population]
-    told = [(a.mut, {n: getattr(a, n) for n in own}) for a, own in zip(population, names, strict=True)]
-    for agent, (mut, values) in zip(population, broadcast_object_list(told, from_process=0), strict=True):
+    states = [(a.mut, {n: getattr(a, n) for n in hp_names}) for a, hp_names in zip(population, names, strict=True)]
+    for agent, (mut, values) in zip(population, broadcast_object_list(states, from_process=0), strict=True):
         agent.mut = mut
         for name, value in values.items():
             setattr(agent, name, value)

@@ -63,12 +63,12 @@ def create_mlp(
     name: str = "mlp",
 ) -> nn.Sequential:
     """Dense layers from [..., input_size] to [..., output_size] as a plain `nn.Sequential`; see `EvolvableMLP`."""
-    made = EvolvableMLP(
+    mlp = EvolvableMLP(
         input_size, output_size, list(hidden_size), activation, output_activation, layer_norm=layer_norm,
         output_layernorm=output_layernorm, output_vanish=output_vanish, init_layers=init_layers, noisy=noisy,
         noise_std=noise_std, device=device, name=name, min_mlp_nodes=1,
     )  # fmt: skip
-    layers: nn.Sequential = made.model
+    layers: nn.Sequential = mlp.model
     return layers
 
 
@@ -83,9 +83,9 @@ def create_simba(
     name: str = "simba",
 ) -> nn.Module:
     """Residual blocks under LayerNorm from [..., input_size] to [..., output_size]; see `EvolvableSimBa`."""
-    made = EvolvableSimBa(
+    simba = EvolvableSimBa(
         input_size, output_size, hidden_size, num_blocks, output_activation=output_activation,
         scale_factor=scale_factor, device=device, name=name,
     )  # fmt: skip
-    made.disable_mutations()
-    return made
+    simba.disable_mutations()
+    return simba

@@ -40,8 +40,8 @@ def language_population(
                 "fix: leave it out; model_name= or actor_network= with tokenizer= names the model."
             )
     accepted = set(inspect.signature(cls.__init__).parameters).difference(OF_THE_CALL)
-    given = {name: value for name, value in base.items() if value is not None}
-    arguments = {**constructor_arguments(init_hp, accepted), **given, **dict(algo_kwargs or {})}
+    base_arguments = {name: value for name, value in base.items() if value is not None}
+    arguments = {**constructor_arguments(init_hp, accepted), **base_arguments, **dict(algo_kwargs or {})}
     unknown = sorted(set(arguments) - accepted)
     if unknown:
         raise AlgorithmError(f"{cls.__name__} has no argument {unknown[0]!r}. fix: leave it out of algo_kwargs.")

@@ -41,10 +41,10 @@ def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str])
             arguments[by_key[upper]] = value
             continue
         constructors = (inspect.signature(find_algorithm(name).__init__).parameters for name in available())
-        known = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *(name.upper() for each in constructors for name in each)}
-        if upper in known:
+        valid_keys = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *(name.upper() for each in constructors for name in each)}
+        if upper in valid_keys:
             continue  # of another algorithm: one INIT_HP serves several
-        close = nearest(upper, known, limit=1)
+        close = nearest(upper, valid_keys, limit=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         warnings.warn(f"INIT_HP key {key!r} is not known and changes nothing.{hint}", AgileRLWarning, stacklevel=3)
     return arguments

@@ -80,8 +80,8 @@ def check_q_learning_with_probe_env(
     """
     agent = _learned(env, algo_class(**algo_args, device=device), memory, learn_steps)
     with torch.no_grad():
-        found = agent.actor(_all_observations(env)).cpu().numpy()
-    np.testing.assert_allclose(found, env.expected_q(agent.gamma), atol=VALUE_ERROR, err_msg=_what(agent, env, "Q"))
+        values = agent.actor(_all_observations(env)).cpu().numpy()
+    np.testing.assert_allclose(values, env.expected_q(agent.gamma), atol=VALUE_ERROR, err_msg=_what(agent, env, "Q"))
     return agent
 
 
@@ -104,9 +104,9 @@ def check_policy_q_learning_with_probe_env(
     raw = low + (high - low) * (chosen - space.low) / (space.high - space.low)
     name = "critic" if "critic" in vars(agent) else "critic_1"
     with torch.no_grad():
-        found = getattr(agent, name)(observations, raw.astype(np.float32)).cpu().numpy()[:, 0]
+        values = getattr(agent, name)(observations, raw.astype(np.float32)).cpu().numpy()[:, 0]
     wanted = env.unwrapped.values_of(chosen, agent.gamma)
-    np.testing.assert_allclose(found, wanted, atol=VALUE_ERROR, err_msg=_what(agent, env, "Q of the policy"))
+    np.testing.assert_allclose(values, wanted, atol=VALUE_ERROR, err_msg=_what(agent, env, "Q of the policy"))
     return agent
 
 
@@ -134,8 +134,8 @@ def check_policy_on_policy_with_probe_env(
             right = right + 1 if _wrong(agent, env) is None else 0
             if right == 2:  # twice in a row is no accident
                 break
-    said = _wrong(agent, env)
-    assert said is None, said
+    error = _wrong(agent, env)
+    assert error is None, error
     return agent
 
 

@@ -177,11 +177,11 @@ def create_population(
     return population
 
 
-def _are_spaces(given: Any) -> bool:
+def _are_spaces(value: Any) -> bool:
     """Whether this is a space, or the spaces of several agents."""
-    each = given.values() if isinstance(given, Mapping) and not isinstance(given, gym.Space) else given
-    is_group = isinstance(given, Mapping | list | tuple) and not isinstance(given, gym.Space) and len(given) > 0
-    return isinstance(given, gym.Space) or (is_group and all(isinstance(space, gym.Space) for space in each))
+    each = value.values() if isinstance(value, Mapping) and not isinstance(value, gym.Space) else value
+    is_group = isinstance(value, Mapping | list | tuple) and not isinstance(value, gym.Space) and len(value) > 0
+    return isinstance(value, gym.Space) or (is_group and all(isinstance(space, gym.Space) for space in each))
 
 
 def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_space: Any, agent_ids: Any) -> None:
@@ -196,15 +196,15 @@ def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_sp
         )
 
 
-def _critics(given: Any, accepted: set[str], algo: str) -> dict[str, Any]:
+def _critics(networks: Any, accepted: set[str], algo: str) -> dict[str, Any]:
     """`critic_network` as the constructor's argument: one critic, or a sequence of them; twins are copies of one."""
-    if "critic_networks" in accepted and (isinstance(given, Mapping) or "agent_ids" in accepted):
-        return {"critic_networks": given}
+    if "critic_networks" in accepted and (isinstance(networks, Mapping) or "agent_ids" in accepted):
+        return {"critic_networks": networks}
     if "critic_networks" in accepted:
-        pair = list(given) if isinstance(given, list | tuple) else [given, given.clone()]
+        pair = list(networks) if isinstance(networks, list | tuple) else [networks, networks.clone()]
         return {"critic_networks": pair}
     if "critic_network" in accepted:
-        return {"critic_network": given[0] if isinstance(given, list | tuple) else given}
+        return {"critic_network": networks[0] if isinstance(networks, list | tuple) else networks}
     raise ConfigError(f"create_population(critic_network=): {algo} has no critic. fix: leave it out.")
 
 
@@ -225,8 +225,8 @@ def get_env_defined_actions(info: Mapping[str, Any], agents: Sequence[str]) -> d
     Returns:
         agent -> its action, None where the agent chooses itself; None where all of them do.
     """
-    given = {agent: info.get(agent) or {} for agent in agents}
-    actions = {agent: own.get(DEFINED, own.get(DEFINED[:-1])) for agent, own in given.items()}
+    infos = {agent: info.get(agent) or {} for agent in agents}
+    actions = {agent: agent_info.get(DEFINED, agent_info.get(DEFINED[:-1])) for agent, agent_info in infos.items()}
     return None if all(action is None for action in actions.values()) else actions
 
 
