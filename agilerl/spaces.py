@@ -52,9 +52,8 @@ def counts_of(texts: Any) -> np.ndarray:
     """Convert a text to counts [128], or nested texts [...] to counts [..., 128], uint8.
 
     Every word (letters, digits and underscores; in lower case) and every pair of neighbouring words increments two of
-    128
-    buckets: bits 0 to 6 and 16 to 22 of the CRC-32 of their UTF-8 bytes, with one space between the words of a pair.
-    Two buckets separate terms that share one of them, and pairs keep some of the order.
+    128 buckets: bits 0 to 6 and 16 to 22 of the CRC-32 of their UTF-8 bytes, with one space between the words of a
+    pair. Two buckets separate terms that share one of them, and pairs keep some of the order.
     """
     if isinstance(texts, str):
         return _counts(str(texts)).copy()
