@@ -1,4 +1,4 @@
-"""`create_population` of language algorithms: no spaces, one base below all members."""
+"""`create_population` for language algorithms: no spaces, one base model shared by all members."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agilerl.rng import resolve_seed
 from agilerl.utils.legacy import constructor_arguments
 
 OF_THE_CALL = ("self", "index", "hp_config", "device", "accelerator", "wrap", "mut", "seed")
-"""Arguments of constructors that `create_population` has itself."""
+"""Arguments of constructors that `create_population` sets."""
 
 
 def language_population(
@@ -24,14 +24,14 @@ def language_population(
     seed: int | None,
     **shared: Any,
 ) -> list[Any]:
-    """As `create_population`.
+    """See `create_population`.
 
     Args:
-        base: actor_network, tokenizer, model_name, lora_config and vllm_config, as they were given.
-        meaningless: what is of networks and spaces, as it was given. shared: hp_config, device, accelerator.
+        base: actor_network, tokenizer, model_name, lora_config and vllm_config, as passed.
+        meaningless: arguments of networks and spaces, as passed. shared: hp_config, device, accelerator.
 
     Raises:
-        ConfigError: an argument that says nothing about a language model. AlgorithmError: no base, or two.
+        ConfigError: an argument that does not apply to language models. AlgorithmError: no base, or two.
     """
     for name, value in meaningless.items():
         if value is not None:
