@@ -244,7 +244,7 @@ def make_vect_envs(
     except ImportError as exc:
         if env_id is None:
             raise
-        raise EnvError(f"{env_id} has a missing dependency: {exc}. fix: install it.") from exc
+        raise EnvError(f"{env_id} needs a missing package: {exc}. fix: install it.") from exc
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
