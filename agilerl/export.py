@@ -147,7 +147,7 @@ def _exported(
         inputs = named_inputs(obs) | ({} if masks is None else {"action_mask": masks})
         starts = range(0, rows, _BATCH)
         parts = [session.run(None, {name: x[i : i + _BATCH] for name, x in inputs.items()}) for i in starts]
-    except Exception as error:  # the runtime has exceptions of its own
+    except Exception as error:  # the runtime has its own exception classes
         raise RunError(f"{target} was written, but onnxruntime does not run it ({error}).") from error
     expected = trees.leaves(greedy(obs, masks))
     largest, others, has_choices = 0.0, np.zeros(rows, bool), False

@@ -251,7 +251,9 @@ def runs(out: Path) -> Iterator[str]:
     if not out.is_dir():
         yield f"no runs yet: there is no folder {out}"
         return
-    entries = [_found(path) for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)]
+    entries = [
+        _read_entry(path) for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)
+    ]
     if not entries:
         yield f"no runs in {out}"
         return
@@ -264,7 +266,7 @@ def runs(out: Path) -> Iterator[str]:
     yield from (f"resume   {way_on(run.path, run.facts)}" for run in entries if run.status == "interrupted")
 
 
-def _found(path: Path) -> Found:
+def _read_entry(path: Path) -> Found:
     try:
         facts = read_json(path / "run.json")
     except FileNotFoundError:

@@ -95,7 +95,7 @@ def convert(data: Mapping[str, Any], source: str = "config") -> Conversion:
     """
     older = any(str(key).upper() in OLDER for key in data)
     conversion = _of_older(data, source) if older else _of_newer(data, source)
-    _leave_out_what_is_ignored(conversion)
+    _drop_ignored(conversion)
     return conversion
 
 
@@ -138,7 +138,7 @@ def _older_key(conversion: Conversion, key: str, value: Any, declared: Mapping[s
     elif key == "LR" and "LR_ACTOR" in declared:
         for name in ("LR_ACTOR", "LR_CRITIC"):
             conversion.put("algorithm", declared[name], value)
-    elif key in _known_anywhere():
+    elif key in _all_hyperparameters():
         conversion.drop(f"INIT_HP.{key}", "of another algorithm")
     else:
         raise ConfigError(f"{source}: {_unknown(f'INIT_HP.{key}', key, {*PLACES, *DROPPED, *declared})}")
@@ -207,7 +207,7 @@ def _of_newer(data: Mapping[str, Any], source: str) -> Conversion:
     conversion.put("algorithm", "name", algo)
     for key, value in algorithm.items():
         if key.upper() in DROPPED:
-            _say_if_set(conversion, f"algorithm.{key}", value)
+            _note_if_set(conversion, f"algorithm.{key}", value)
         else:  # unknown keys are reported when the manifest is validated
             conversion.put("algorithm", declared.get(key.upper(), key), value)
     mutation = sections.pop("mutation", {})
@@ -216,11 +216,11 @@ def _of_newer(data: Mapping[str, Any], source: str) -> Conversion:
             bounds = {
                 hyperparameter: limits
                 for name, limits in value.items()
-                for hyperparameter in _named_or_own(str(name), declared)
+                for hyperparameter in _hyperparameters_or_name(str(name), declared)
             }
             conversion.put("mutation", key, bounds)
         elif key in NEWER["mutation"]:
-            _say_if_set(conversion, f"mutation.{key}", value)
+            _note_if_set(conversion, f"mutation.{key}", value)
         else:
             conversion.put("mutation", key, value)
     training = sections.pop("training", {})
@@ -242,11 +242,11 @@ def _of_newer(data: Mapping[str, Any], source: str) -> Conversion:
     return conversion
 
 
-def _named_or_own(name: str, declared: Mapping[str, str]) -> list[str]:
+def _hyperparameters_or_name(name: str, declared: Mapping[str, str]) -> list[str]:
     return _hyperparameters_named(name.upper(), declared) or [name]
 
 
-def _say_if_set(conversion: Conversion, path: str, value: Any) -> None:
+def _note_if_set(conversion: Conversion, path: str, value: Any) -> None:
     if value not in (None, False):
         conversion.drop(path, DROPPED.get(path.rpartition(".")[2].upper(), "there is no such option"))
 
@@ -314,7 +314,7 @@ def _network(conversion: Conversion, network: Mapping[str, Any], source: str) ->
         if key in Network.model_fields:
             conversion.put("network", key, value)
         else:
-            _say_if_set(conversion, f"network.{key}", value)
+            _note_if_set(conversion, f"network.{key}", value)
 
 
 # Keys of dense layers that manifests do not have: their defaults describe how layers are built here.
@@ -328,11 +328,11 @@ def _dense(conversion: Conversion, layers: Mapping[str, Any], name: str, valid_n
             if value is not None or key == "output_activation":
                 config[key] = value
         elif key not in ("init_layers", "output_vanish") or value is False:
-            _say_if_set(conversion, f"network.{name}.{key}", value)
+            _note_if_set(conversion, f"network.{name}.{key}", value)
     return config
 
 
-def _leave_out_what_is_ignored(conversion: Conversion) -> None:
+def _drop_ignored(conversion: Conversion) -> None:
     """Remove the keys that the algorithm ignores: one file may serve several algorithms."""
     algo = conversion.content["algorithm"]["name"]
     for path in ignored_by(find_algorithm(algo).experience.name):
@@ -357,7 +357,7 @@ def _upper(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key.upper(): value for key, value in section.items()}
 
 
-def _known_anywhere() -> set[str]:
+def _all_hyperparameters() -> set[str]:
     """Hyperparameters of all algorithms: one INIT_HP may serve several."""
     return {name.upper() for algo in available() for name in hyperparameters(find_algorithm(algo))}
 

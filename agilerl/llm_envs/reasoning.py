@@ -271,14 +271,14 @@ class ReasoningGym(DataGym[Prompt]):
                 f"step needs completions of {len(prompts)} prompts; got {len(completions)}. "
                 "fix: one tensor [completions, tokens] for each prompt of the last batch."
             )
-        groups = [self._said(prompt, group) for prompt, group in zip(prompts, completions, strict=True)]
+        groups = [self._without_prompt(prompt, group) for prompt, group in zip(prompts, completions, strict=True)]
         texts = [[self._text(tokens, raw=False) for tokens in group] for group in groups]
         raw = self.return_raw_completions
         self.completions = [[self._text(tokens, raw=True) for tokens in group] for group in groups] if raw else texts
         rewards = torch.as_tensor(self.score(prompts, texts).rewards, dtype=torch.float32)
         return self._published(self._next(False)), rewards
 
-    def _said(self, prompt: Prompt, group: Any) -> list[list[int]]:
+    def _without_prompt(self, prompt: Prompt, group: Any) -> list[list[int]]:
         tokens = torch.as_tensor(group)
         if tokens.ndim != 2 or tokens.is_floating_point():
             raise ShapeError(

@@ -97,11 +97,11 @@ class Ended:
 
 def in_words(run: Ended) -> str:
     """The summary in three or four sentences."""
-    outcome, going_on = (_found, _next) if run.measure is None else (_found_in_texts, _next_of_texts)
-    return " ".join(part for part in (outcome(run), _won(run), _trouble(run), going_on(run)) if part)
+    outcome, going_on = (_outcome, _next) if run.measure is None else (_outcome_of_texts, _next_of_texts)
+    return " ".join(part for part in (outcome(run), _best_agent(run), _trouble(run), going_on(run)) if part)
 
 
-def _found_in_texts(run: Ended) -> str:
+def _outcome_of_texts(run: Ended) -> str:
     """The score of a language policy, before and after training."""
     about, cost = f"{run.algo} on {run.env}", f"{count(run.made)} {run.steps} of all members together"
     if run.score is None:
@@ -147,7 +147,7 @@ def _next_of_texts(run: Ended) -> str:
     return f"Next: {run.go_on}{', or a higher learning rate' if verdict == 0 else ''}."
 
 
-def _found(run: Ended) -> str:
+def _outcome(run: Ended) -> str:
     about = f"{run.algo} on {run.env}"
     cost = f"{count(run.made)} {run.steps} of all members together"
     if run.score is None:
@@ -181,7 +181,7 @@ def _beside_random(run: Ended) -> str:
     return f" (random play {level}: {'nothing was learned' if run.verdict == 0 else 'worse than that'})"
 
 
-def _won(run: Ended) -> str:
+def _best_agent(run: Ended) -> str:
     if run.best is None:
         return ""
     line = _line(run)

@@ -245,7 +245,7 @@ class LiveSink(BaseSink):
         self._console.print(Text(text))
 
     def close(self) -> None:
-        """Draw the last state and leave the terminal as it was."""
+        """Draw the last state and release the terminal."""
         if self._live is not None:
             self._draw()
             self._live.stop()

@@ -50,8 +50,8 @@ def minari_to_agile_dataset(dataset_id: str, remote: bool = False) -> dict[str, 
     """A data set as arrays [N, ...], for `train_offline(dataset=)`.
 
     Returns:
-        "observations", "actions", "rewards", "next_observations", "terminals" and "timeouts" (truncated before the next
-        row). The published function returns an open HDF5 file with the same keys.
+        "observations", "actions", "rewards", "next_observations", "terminals" and "timeouts" (ends of episodes without
+        termination). The published function returns an open HDF5 file with the same keys.
     """
     data = read_minari(dataset_id, remote=remote)
     return {
