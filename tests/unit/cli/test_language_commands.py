@@ -206,7 +206,7 @@ def test_a_run_that_was_resumed_equals_one_that_never_stopped_and_loads(base: Pa
     assert digest_tree(loaded.best.policy_state()) == whole[3]
     assert len(loaded.population) == 2
     assert loaded.population[0].base is loaded.population[1].base
-    with pytest.raises(RunError, match="no film"):
+    with pytest.raises(RunError, match="cannot be filmed"):
         loaded.record()
 
     more = agilerl.train("arithmetic/addition-2", agents=loaded, steps=8, verbose=False, out=None)
