@@ -87,7 +87,7 @@ class Request:
     def _check_agents(self) -> None:
         """Raise AlgorithmError for agents that lack something that this run reads or calls."""
         asked, needed = self.asked, ["index", "steps", "scores", "fitness", "algo", "test"]
-        needed += [] if asked["tournament"] is None else ["clone"]
+        needed += ["clone"] if isinstance(asked["tournament"], TournamentSelection) else []
         needed += ["save_checkpoint"] if asked["save_elite"] or asked["checkpoint"] is not None else []
         for agent in self.population:
             inner, kind = unwrapped(agent), type(unwrapped(agent)).__name__
