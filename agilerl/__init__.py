@@ -4,7 +4,7 @@
     run = agilerl.train("LunarLander-v3")
     run.best.evaluate(episodes=100)
 
-Nothing heavy is imported before it is used.
+Imports are lazy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "Run", "_
 _HOME = dict.fromkeys(("train", "load", "resume", "Run", "Evaluation"), "agilerl.api")
 _HOME |= dict.fromkeys(("AgileRLError", "AgileRLWarning"), "agilerl.errors")
 _HOME["Callback"] = "agilerl.telemetry.callbacks"
-# Published flags -> packages whose presence they stand for; found, not imported.
+# Published flags -> packages that must be installed; located, not imported.
 _NEEDS = {
     "HAS_LLM_DEPENDENCIES": ("transformers", "peft", "accelerate", "safetensors", "tokenizers", "datasets"),
     "HAS_LIGER_KERNEL": ("liger_kernel",),
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'agilerl' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value  # the next access does not come here
+    globals()[name] = value  # cached for the next access
     return value
 
 

@@ -1,4 +1,4 @@
-"""Three calls: train a population, go on with a run, load what a run left."""
+"""The Python interface: train a population, resume a run, load a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-DATASET = ("dataset", "training.dataset")  # keys that name the data set
+DATASET = ("dataset", "training.dataset")  # keys of the data set
 
 
 def train(
@@ -61,34 +61,35 @@ def train(
     """Train a population and evolve its hyperparameters.
 
     Args:
-        env: a Gymnasium id, an environment, a vector environment, or a function that makes one; of several agents an id
-            as "mpe2.simple_spread_v3", or what has PettingZoo's parallel interface; of language models an id as
-            "reasoning/chain_sum" or "arithmetic/addition-2", or a gym of `agilerl.llm_envs`, with `model="PATH"`.
-        algo: a name, or a class of your own. Default: that of the environment's preset; without one PPO, or MADDPG for
-            several agents, or GRPO for questions.
-        population: members; steps: environment steps of ONE member, of language models prompts. Defaults: the preset's.
+        env: a Gymnasium id, an environment, a vector environment, or a function that makes one. Multi-agent: an id such
+            as "mpe2.simple_spread_v3", or an object with PettingZoo's parallel interface. Language models: an id such
+            as "reasoning/chain_sum" or "arithmetic/addition-2", or a gym of `agilerl.llm_envs`, with `model="PATH"`.
+        algo: a name, or a custom class. Default: that of the environment's preset; without one PPO, MADDPG for several
+            agents, or GRPO for language environments.
+        population: number of members. steps: environment steps of ONE member; prompts for language models. Defaults:
+            the preset's.
         seed: None takes the configuration's (0 in every preset).
-        device: "auto" is CUDA where there is one.
-        config: a YAML file, a mapping or a manifest; what it leaves out comes from the preset.
-        out: the folder that gets `<env>/<algo>-<nnnn>/`; None writes nothing.
+        device: "auto" is CUDA if available.
+        config: a YAML file, a mapping or a manifest; missing keys come from the preset.
+        out: the folder for `<env>/<algo>-<nnnn>/`; None writes nothing.
         verbose: False prints nothing.
         evolution: False trains the population without selection and mutation.
-        preset: False begins as for an environment that nobody has tuned, whatever presets there are.
-        minutes: in place of steps: what fits into so many, at the measured speed of this machine. The run records it as
-            steps; on another machine it is another budget.
-        sinks: more places for the records.
-        callbacks: hooks of your own (`agilerl.Callback`: on_generation, on_birth, on_best, on_end), or functions that
-            take a `GenerationRecord`; one that returns False stops the run.
-        agents: start from these: a run, the path of one, or a list such as `run.population`. They stay as they are; the
-            new run trains copies, with its own seed and budget, and names the run and the members that they come from.
-            Hyperparameters that are named here are set to these values, the others stay as they have evolved; replay
-            starts empty and exploration at `eps_start`.
+        preset: False ignores presets.
+        minutes: budget in minutes instead of steps, converted at the measured speed of this machine. The run records it
+            as steps, so that the budget differs between machines.
+        sinks: further destinations of the records.
+        callbacks: custom hooks (`agilerl.Callback`: on_generation, on_birth, on_best, on_end), or functions of a
+            `GenerationRecord`; returning False stops the run.
+        agents: initial agents: a run, the path of one, or a list such as `run.population`. They are not modified; the
+            new run trains copies, with its own seed and budget, and records their run and members. Hyperparameters
+            passed here override theirs; the others keep their evolved values. Replay starts empty and exploration at
+            `eps_start`.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
-            4}`). `dataset` may be arrays, or what else `agilerl.data.dataset.read_dataset` takes: the run directory
-            keeps them as a file.
+            4}`). `dataset` may be arrays, or anything that `agilerl.data.dataset.read_dataset` accepts: the run
+            directory keeps them as a file.
 
     Raises:
-        ConfigError, AlgorithmError, EnvError: before anything runs, with what to do.
+        ConfigError, AlgorithmError, EnvError: before training starts, with a fix.
     """
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
@@ -124,11 +125,11 @@ def train(
                 f"{env.makes} has several agents, and {manifest.algorithm.name} trains one. "
                 f"fix: algo={DEFAULT_FOR_TEAMS!r}, or an environment of one agent."
             )
-        given = None if isinstance(env, str) else env
+        user_env = None if isinstance(env, str) else env
         run = _obeying_sigterm(
             lambda: run_training(
                 manifest,
-                env=given,
+                env=user_env,
                 device=device,
                 out=out,
                 verbose=verbose,
@@ -146,7 +147,7 @@ def train(
 
 
 def _check_kinds(algo: Any, config: Any, out: Any, sinks: Any, callbacks: Any) -> None:
-    """ConfigError for an argument of `train` of a kind that it does not take."""
+    """Raise ConfigError for an argument of `train` of the wrong type."""
     if algo is not None and not isinstance(algo, str | type):
         raise ConfigError(
             f"algo must be a name or a class; got {_kind(algo)}. "
@@ -179,7 +180,7 @@ def ancestors_in(agents: Any, device: str) -> Ancestors:
 
 
 def dotted(manifest: Manifest, names: Iterable[str]) -> list[str]:
-    """Settings by their dotted keys, whatever short names they were given by."""
+    """Resolve names of settings to dotted keys."""
     paths = leaf_paths(manifest.algorithm.name)
     return [resolve_key(name, paths, "train()") for name in names]
 
@@ -193,10 +194,10 @@ def continue_training(
     sets: Iterable[str] = (),
     **more: Any,
 ) -> Run:
-    """As `train(environment of the run, agents=path)`, with settings as `--set` has them; `more` as of `run_training`.
+    """`train(environment of the run, agents=path)`, with settings in the syntax of `--set`; `more`: see `run_training`.
 
     Raises:
-        RunError: no run there, or its environment was handed over and has no id.
+        RunError: no run at the path, or its environment was passed as an object and has no id.
     """
     directory = RunDirectory.open(path)
     if directory.facts().get("env_given"):
@@ -225,29 +226,29 @@ def resume(
     callbacks: Sequence[Any] = (),
     restart: bool = False,
 ) -> Run:
-    """Go on with a run from its newest checkpoint that is whole, as if it had never stopped, to the bit.
+    """Resume a run from its newest intact checkpoint, bit-identical to an uninterrupted run.
 
-    That holds on the same kind of machine with the same versions; what differs is said. Damaged checkpoints are
-    renamed `bad-*` and older ones used. Everything comes from the run's record: configuration, seed, device, learner,
-    back end, threads. A run that was killed before its first checkpoint begins again, with the same result.
+    That holds on the same kind of machine with the same versions; differences are reported. Damaged checkpoints are
+    renamed `bad-*` and older ones used. All settings come from the run's record: configuration, seed, device, learner,
+    back end, threads. A run that was killed before its first checkpoint starts again, with the same result.
 
     Args:
-        path: the run directory. steps: a new budget per member; the run then equals none that never stopped.
-        env: the environment, of a run that was given one and not an id.
-        verbose: False prints nothing. sinks: more places for the records. callbacks: as of `train`.
-        strict_replay: refuse where a part of the replay is damaged, instead of going on without it.
-        carry_envs: switches that option from here on, which the run says of itself; None follows the record.
-        restart: begin again where every checkpoint is damaged; what is left of the run is renamed `bad-*`.
+        path: the run directory. steps: a new budget per member; the run then no longer equals an uninterrupted one.
+        env: the environment, for a run that was started with an object instead of an id.
+        verbose: False prints nothing. sinks: further destinations of the records. callbacks: see `train`.
+        strict_replay: reject a damaged replay instead of continuing without the lost rows.
+        carry_envs: changes that option from here on, which the run records; None follows the record.
+        restart: start again if every checkpoint is damaged; files of the run are renamed `bad-*`.
 
     Raises:
-        RunError: no run there, another process trains there, or something that the run needs is missing.
+        RunError: no run at the path, another process trains it, or a file that it needs is missing.
     """
-    given = environment_argument(env)
+    user_env = environment_argument(env)
     return _obeying_sigterm(
         lambda: resume_training(
             path,
             steps=steps,
-            env=given,
+            env=user_env,
             verbose=verbose,
             sinks=sinks,
             strict_replay=strict_replay,
@@ -259,7 +260,7 @@ def resume(
 
 
 def _obeying_sigterm(run: Callable[[], Run]) -> Run:
-    """What `run` returns; after SIGTERM the process ends with 143 once everything is written, as it was asked to."""
+    """Return the result of `run`; after SIGTERM the process exits with 143 once everything is written."""
     try:
         ended = run()
     except Stopped as error:
@@ -275,12 +276,12 @@ def _obeying_sigterm(run: Callable[[], Run]) -> Run:
 
 
 def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
-    """A run from its directory: `.best` acts and evaluates as it did at the end of the training.
+    """Load a run from its directory: `.best` acts and evaluates as at the end of training.
 
-    `.population` are the members as they stand in the newest checkpoint, with their optimisers; without one `[best]`.
+    `.population` are the members of the newest checkpoint, with their optimisers; without a checkpoint `[best]`.
 
     Raises:
-        RunError: no run there, no policy in it, or a damaged file.
+        RunError: no run at the path, no policy in it, or a damaged file.
     """
     directory = RunDirectory.open(path)
     facts = directory.facts()
@@ -289,8 +290,8 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     if cls.learns_language:
         with import_module("agilerl.language.base").quiet():
             best = directory.load_language_policy(cls, resolve_device(device))
-        known = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
-        best.environment = None if facts.get("env_given") else known
+        identity = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
+        best.environment = None if facts.get("env_given") else identity
         best.set_training_mode(False)
     else:
         spec, state = directory.load_best()
@@ -315,11 +316,11 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
 
 
 def env_name(env: Any) -> str:
-    """The id of an environment given as an id, an object or a function."""
+    """The id of an environment passed as an id, an object or a function."""
     if isinstance(env, str):
         return env
     if foreign.possible_agents(env) is not None and not isinstance(env, type) and not is_vector(env):
-        return team_name(env)  # PettingZoo's conversions are called as the game that they hold
+        return team_name(env)  # PettingZoo's conversions have the name of the wrapped game
     name = foreign.env_id(env) or foreign.name_of_function(env, type(env).__name__)
     return name.strip("<>")
 
@@ -338,7 +339,7 @@ def build_manifest(
 ) -> Manifest:
     """The resolved configuration: preset, then `config`, then `overrides`, then the named arguments.
 
-    `env` is the environment where it is more than an id.
+    `env`: the environment, unless it is only an id.
     """
     manifest = base_manifest(env_id, algo, config, env, preset)
     manifest = apply_overrides(manifest, overrides or {}, "train()")
@@ -351,14 +352,14 @@ def _has_several_agents(env: Any) -> bool:
 
 
 def usual_for_gym(env: Any) -> str | None:
-    """What learns from the prompts, pairs or examples of a gym; None of any other environment."""
+    """Default algorithm for the prompts, pairs or examples of a gym; None for any other environment."""
     return next((DEFAULT_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in DEFAULT_BY_GYM), None)
 
 
 def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = None, preset: bool = True) -> Manifest:
     """The configuration before any override, from a preset, a mapping, a file or a manifest.
 
-    An environment without a preset, or `preset=False`, has the target that its own registration names, if it does.
+    Without a preset, or with `preset=False`, the target is the environment's registered reward threshold, if any.
     """
     if not preset and config is not None:
         raise ConfigError("preset=False leaves out the preset; config has settings of its own. fix: one of the two.")

@@ -1,4 +1,4 @@
-"""Backward passes from slopes that are already known."""
+"""Backward passes from precomputed gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class _WithSlopes(torch.autograd.Function):
-    """Zero, whose derivatives by its inputs are given numbers."""
+    """Zero, whose gradients are precomputed."""
 
     @staticmethod
     def forward(ctx: Any, slopes: Sequence[Tensor], *outputs: Tensor) -> Tensor:
@@ -23,19 +23,20 @@ class _WithSlopes(torch.autograd.Function):
 
 
 def with_precomputed_gradient(outputs: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
-    """A scalar whose backward pass begins at `outputs` with `slopes`.
+    """A scalar whose backward pass starts at `outputs` with the gradients `slopes`.
 
-    `with_slopes(outputs, slopes).backward()` leaves the same bits as `torch.autograd.backward(outputs, slopes)`, which
-    loads torch's symbolic shapes (sympy among them, a second of every new process) to compare the shapes.
+    `with_precomputed_gradient(outputs, slopes).backward()` is bit-identical to `torch.autograd.backward(outputs,
+    slopes)`, which loads torch's symbolic shapes (including sympy, a second in every new process) to compare the
+    shapes.
 
     Args:
-        outputs: tensors of a graph. slopes: as many, of the same shapes: the derivatives of a loss by them.
+        outputs: tensors of a graph. slopes: gradients of a loss with respect to them, of the same shapes.
 
     Raises:
         ValueError: the shapes differ.
     """
-    have, given = [tuple(x.shape) for x in outputs], [tuple(x.shape) for x in slopes]
-    if have != given:
-        raise ValueError(f"slopes need the shapes of the outputs, {have}; got {given}.")
+    shapes, slope_shapes = [tuple(x.shape) for x in outputs], [tuple(x.shape) for x in slopes]
+    if shapes != slope_shapes:
+        raise ValueError(f"slopes need the shapes of the outputs, {shapes}; got {slope_shapes}.")
     scalar: Tensor = _WithSlopes.apply(list(slopes), *outputs)  # type: ignore[no-untyped-call]
     return scalar

@@ -1,4 +1,4 @@
-"""A tree of plain state <-> one safetensors file, written atomically. No pickle is read, no algorithm known."""
+"""Trees of plain state as safetensors files, written atomically. Pickles are never read."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _FIX = "fix: use an older checkpoint, or train again; the file cannot be repaire
 
 
 class CorruptCheckpoint(RunError):
-    """The file is not what was written: truncated, changed, or of another kind."""
+    """The file is truncated, changed, or of another format."""
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+    """Write `data` to `path` atomically: a reader sees the old file or the new one.
 
     A temporary file in the same folder is written, flushed to disk and renamed; then the folder is flushed.
-    Parent folders are created. After any failure the old file is as it was and no temporary file is left.
+    Parent folders are created. After a failure the old file is unchanged and no temporary file is left.
 
     Args:
         path: the file to write or replace. data: bytes, or text that is written as UTF-8.
@@ -53,7 +53,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file and flush it to disk; FileExistsError if there is one, also a link to nowhere."""
+    """Write a new file and flush it to disk; FileExistsError if it exists, even as a dangling link."""
     with open(path, "xb") as file:
         file.write(data)
         file.flush()
@@ -61,7 +61,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk, so that a rename in it survives a power cut."""
+    """Flush a folder's entries to disk, so that a rename in it survives a power failure."""
     if os.name != "posix":  # other systems cannot open a folder
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -72,10 +72,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def put_files(made: Path, folder: Path, last: str) -> None:
-    """Move the files of `made`, which is beside it, into `folder`: whatever else is there stays.
+    """Move the files of `made`, a sibling folder, into `folder`, keeping its other files.
 
-    Each is there whole or not at all, and `last` comes after all others. Where there was no such folder, it appears
-    with all of them.
+    Each file is moved atomically, `last` after all others. A missing `folder` appears with all files at once.
     """
     for path in made.iterdir():
         with open(path, "rb") as file:
@@ -131,7 +130,7 @@ def encode_tree(tree: Mapping[str, Any]) -> bytes:
 
 
 def _ordered(data: bytes) -> bytes:
-    """The same file with its header in one order: the library writes what is in it in a random one."""
+    """The same file with a sorted header: the library writes its entries in random order."""
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     metadata = dict(sorted(header.pop("__metadata__").items()))
@@ -148,7 +147,7 @@ def digest_tree(tree: Mapping[str, Any]) -> str:
 
 
 def decode_tree(data: bytes, name: str = "checkpoint") -> dict[Any, Any]:
-    """The tree in `data`; `name` stands in the messages."""
+    """Decode the tree in `data`; `name` is for messages."""
     _refuse_pickle(data, name)
     metadata = _metadata(data, name)
     structure = metadata.get(_TREE_KEY, "")

@@ -1,4 +1,4 @@
-"""Is the environment there? Asked before anything is written, answered with what to install or to type."""
+"""Resolution of environment ids before a run writes anything; errors name the package to install or the nearest id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agilerl.errors import EnvError, warn_once
 
 _LIST = "fix: `agilerl list envs` prints the known ids."
 _IMPORT = "fix: --import MODULE, if a package or code of yours registers it; `agilerl list envs` prints the known ids."
-# Packages that register their ids when they are imported by the user: how ids begin -> (module, package).
+# Packages that register their ids when imported by the user: prefixes of ids -> (module, package).
 OTHERS = {
     ("highway-", "merge-", "roundabout-", "parking-", "intersection-", "racetrack-"): ("highway_env", "highway-env"),
     ("Panda",): ("panda_gym", "panda-gym"),
@@ -33,11 +33,12 @@ _EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
 @dataclass(frozen=True)
 class Family:
-    """Environments of a package that registers them when it is imported, known by how their ids begin.
+    """Environments of a package that registers them on import, recognised by the prefix of their ids.
 
     Attributes:
-        starts: of the ids. module: to import. register: its function that registers them; empty where importing does.
-        extra: of this package, that brings it. example: an id.
+        starts: prefixes of the ids. module: to import. register: name of its registration function; empty if importing
+            registers.
+        extra: extra of this package that installs it. example: an id.
     """
 
     starts: tuple[str, ...]
@@ -55,18 +56,18 @@ FAMILIES = (
 
 
 def family_of(env_id: str) -> Family | None:
-    """The package that an id's beginning names."""
+    """Return the package with the id's prefix, or None."""
     return next((family for family in FAMILIES if env_id.startswith(family.starts)), None)
 
 
 def _bring(family: Family, env_id: str) -> None:
-    """Import the package that registers ids like this one, once; EnvError where it is missing."""
+    """Import the package that registers ids like this one, once; EnvError if it is missing."""
     import gymnasium
 
-    if family.register and any(known.startswith(family.starts) for known in gymnasium.registry):
-        return  # a second time would warn
+    if family.register and any(name.startswith(family.starts) for name in gymnasium.registry):
+        return  # registering twice would warn
     try:
-        with _quiet_logging():  # what it says of optional packages of its own, to no end
+        with _quiet_logging():  # irrelevant warnings about its optional dependencies
             module = importlib.import_module(family.module)
     except ImportError as error:
         package = family.module.partition(".")[0]
@@ -78,7 +79,7 @@ def _bring(family: Family, env_id: str) -> None:
 
 @contextmanager
 def _quiet_logging() -> Iterator[None]:
-    """Warnings of the root logger are not shown inside the block."""
+    """Suppress warnings of the root logger inside the block."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     root.setLevel(logging.ERROR)
@@ -89,23 +90,23 @@ def _quiet_logging() -> Iterator[None]:
         root.handlers[:] = handlers  # `logging.warning` adds one
 
 
-# Ids of this package -> (entry point, time limit); made known to Gymnasium when one of them is asked for.
+# Ids of this package -> (entry point, time limit); registered in Gymnasium on first use.
 SHIPPED = {
     "MaskedCartPole-v1": ("agilerl.envs.classic:masked_cartpole", 500),
     "MaskedPendulum-v1": ("agilerl.envs.classic:masked_pendulum", 200),
 }
-TEXTS = {"Wordle-v0": ("agilerl.envs.wordle:Wordle", None)}  # as SHIPPED, of language policies
+TEXTS = {"Wordle-v0": ("agilerl.envs.wordle:Wordle", None)}  # like SHIPPED, for language policies
 
 
-TEAM_PACKAGES = ("mpe2", "pettingzoo")  # whose modules an id may name: importing others would run unknown code
+TEAM_PACKAGES = ("mpe2", "pettingzoo")  # packages allowed in ids: importing others would run unknown code
 
 
 def is_team_id(env_id: str) -> bool:
-    """Whether an id names a module of environments of several agents: "mpe2.simple_spread_v3"."""
+    """Whether an id names a module of a multi-agent environment: "mpe2.simple_spread_v3"."""
     return env_id.partition(".")[0] in TEAM_PACKAGES and "." in env_id
 
 
-LANGUAGE_FAMILIES = ("reasoning", "arithmetic")  # before the slash of an id
+LANGUAGE_FAMILIES = ("reasoning", "arithmetic")  # part of an id before the slash
 
 
 def is_language_id(env_id: str) -> bool:
@@ -115,36 +116,36 @@ def is_language_id(env_id: str) -> bool:
 
 
 def resolve_env_id(env_id: str) -> str:
-    """As `registered_id`; EnvError also where a package that it needs is missing. Gymnasium's own words are kept.
+    """Like `registered_id`, and raise EnvError if a required package is missing, with Gymnasium's message.
 
-    Ids of several agents and of language models are looked for where environments of their kinds are made
-    (`envs.team_vector`, `llm_envs.by_id`)."""
+    Ids of multi-agent and language environments are returned unchanged: `envs.team_vector` and `llm_envs.by_id` resolve
+    them."""
     if is_team_id(env_id) or is_language_id(env_id):
         return env_id
     import gymnasium  # kept out of imports that must stay fast
 
-    found = registered_id(env_id, "{} is retired in Gymnasium; {} is used.", quote="'")
-    entry_point = gymnasium.spec(found).entry_point
+    resolved = registered_id(env_id, "{} is retired in Gymnasium; {} is used.", quote="'")
+    entry_point = gymnasium.spec(resolved).entry_point
     module = entry_point.partition(":")[0] if isinstance(entry_point, str) else ""
-    try:  # importing the environment's module is where a missing simulator shows
+    try:  # a missing simulator raises when the environment's module is imported
         if module:
             importlib.import_module(module)
     except (ImportError, gymnasium.error.Error) as error:
         extra = next((e for start, e in _EXTRAS.items() if module.startswith(start)), None)
         if extra is None:
-            raise EnvError(f"{found}: {_plain(error)} fix: install what it names.") from None
-        raise EnvError(f'{found}: {extra} is not installed. fix: pip install "agilerl[{extra}]"') from None
-    return found
+            raise EnvError(f"{resolved}: {_plain(error)} fix: install that package.") from None
+        raise EnvError(f'{resolved}: {extra} is not installed. fix: pip install "agilerl[{extra}]"') from None
+    return resolved
 
 
 def registered_id(env_id: str, message: str, quote: str = "`") -> str:
-    """The id that Gymnasium can make; a version that it has retired becomes the newest one, with `message` once.
+    """Return an id that Gymnasium can create; a retired version is replaced by the newest, with `message` once.
 
-    `quote` stands around names in what Gymnasium says: a terminal shows its backticks badly.
+    `quote` replaces the backticks in Gymnasium's messages, which terminals show badly.
 
     Raises:
-        EnvError: with Gymnasium's own message, which names the nearest ids and versions; or the id names a module to
-            import, as "package.module:Name-v0" does.
+        EnvError: unknown id, with Gymnasium's message, which names the nearest ids and versions; or an id with a module
+            to import, such as "package.module:Name-v0".
     """
     import gymnasium
 
@@ -162,7 +163,7 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
             entry_point, limit = ours[env_id]
             gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=limit)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "out of date": said once below, in one line, where it matters
+            warnings.simplefilter("ignore")  # "out of date" is reported below, once
             gymnasium.spec(env_id)
     except gymnasium.error.DeprecatedEnv as error:
         newest = _newest(env_id, list(gymnasium.registry))
@@ -175,27 +176,27 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
     return env_id
 
 
-def _unknown(env_id: str, told: str, known: list[str]) -> str:
-    """What is said of an id that is not registered: the nearest one, or the package that may have it."""
+def _unknown(env_id: str, message: str, names: list[str]) -> str:
+    """Message for an unregistered id: the nearest id, or the package that may provide it."""
     for starts, (module, package) in OTHERS.items():
         if env_id.startswith(starts):
-            return f"{env_id}: {told.rstrip('.')}. fix: pip install {package}, then --import {module}."
-    close = _closest(env_id, known)
-    told = told.partition(" Did you mean")[0].rstrip(".")  # Gymnasium names it without its version
-    return f"{env_id or repr(env_id)}: {told}. {f'Did you mean {close!r}? {_LIST}' if close else _IMPORT}"
+            return f"{env_id}: {message.rstrip('.')}. fix: pip install {package}, then --import {module}."
+    close = _closest(env_id, names)
+    message = message.partition(" Did you mean")[0].rstrip(".")  # Gymnasium's suggestion lacks the version
+    return f"{env_id or repr(env_id)}: {message}. {f'Did you mean {close!r}? {_LIST}' if close else _IMPORT}"
 
 
-def _closest(env_id: str, known: list[str]) -> str | None:
-    """The newest version of the registered environment whose name is nearest to that of an id, whatever its case."""
-    bases = {_base(name).lower(): _base(name) for name in reversed(known)}  # of equal names the first
+def _closest(env_id: str, names: list[str]) -> str | None:
+    """Return the newest version of the registered environment with the nearest name, ignoring case."""
+    bases = {_base(name).lower(): _base(name) for name in reversed(names)}  # of equal names the first
     close = difflib.get_close_matches(_base(env_id).lower(), bases, 1, 0.75)
-    return _newest(bases[close[0]], known) or bases[close[0]] if close else None
+    return _newest(bases[close[0]], names) or bases[close[0]] if close else None
 
 
 def import_environment(env_id: str) -> str:
-    """Import the module that an id names and give the id without it; any other id as it is.
+    """Import the module in an id and return the id without it; other ids are unchanged.
 
-    Only for a user who has asked for it: importing runs code.
+    Only at the user's request: importing runs code.
     """
     module, separator, name = env_id.rpartition(":")
     if not separator:
@@ -213,37 +214,37 @@ def import_environment(env_id: str) -> str:
 
 @contextmanager
 def working_directory() -> Iterator[None]:
-    """Modules are looked for in the current directory too, as `python -m` does; a command's own path lacks it."""
-    here = os.getcwd()
-    added = here not in sys.path and "" not in sys.path
+    """Import modules from the current directory too, as `python -m` does; it is missing from a command's path."""
+    directory = os.getcwd()
+    added = directory not in sys.path and "" not in sys.path
     if added:
-        sys.path.append(here)
+        sys.path.append(directory)
     try:
         yield
     finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
+        if added and directory in sys.path:
+            sys.path.remove(directory)
 
 
 def takes_box_actions(env: Any) -> bool:
-    """Whether an environment, given as an object, a function or an id, takes Box actions; False where it is unknown."""
+    """Whether an environment (object, factory or id) takes Box actions; False if unknown."""
     import gymnasium
 
     if isinstance(env, str) and (is_team_id(env) or is_language_id(env)):
         return False
-    made = None
+    created_env = None
     if isinstance(env, str):
-        made = env = gymnasium.make(resolve_env_id(env), disable_env_checker=True)
+        created_env = env = gymnasium.make(resolve_env_id(env), disable_env_checker=True)
     elif callable(env) and not hasattr(env, "action_space"):
-        made = env = env()
+        created_env = env = env()
     space = foreign.action_space(env, "single_") or foreign.action_space(env)
-    if made is not None:
-        foreign.close(made)
+    if created_env is not None:
+        foreign.close(created_env)
     return isinstance(space, gymnasium.spaces.Box)
 
 
 def check_lookup(env: Any) -> None:
-    """Raise EnvError for an object whose `__getattr__` does not raise AttributeError for what it lacks."""
+    """Raise EnvError for an object whose `__getattr__` does not raise AttributeError for missing attributes."""
     try:
         hasattr(env, "agilerl_lookup")
     except Exception as error:
@@ -255,7 +256,7 @@ def check_lookup(env: Any) -> None:
 
 
 def has_several_agents(env: Any) -> bool:
-    """Whether an environment, given as an object, a function or an id, has several agents; False where unknown."""
+    """Whether an environment (object, factory or id) has several agents; False if unknown."""
     if isinstance(env, str):
         return is_team_id(env)
     if foreign.possible_agents(env) is not None:
@@ -266,20 +267,20 @@ def has_several_agents(env: Any) -> bool:
 
     if isinstance(env, type) and issubclass(env, gymnasium.Env):
         return False
-    made = env()
-    found = foreign.possible_agents(made) is not None
-    foreign.close(made)
-    return found
+    created_env = env()
+    is_team = foreign.possible_agents(created_env) is not None
+    foreign.close(created_env)
+    return is_team
 
 
 def _base(env_id: str) -> str:
-    """An id without its version."""
+    """Return an id without its version."""
     return re.sub(r"-v\d+$", "", env_id)
 
 
-def _newest(env_id: str, known: list[str]) -> str | None:
+def _newest(env_id: str, names: list[str]) -> str | None:
     base = _base(env_id)
-    versions = [int(m[1]) for k in known if (m := re.fullmatch(re.escape(base) + r"-v(\d+)", k))]
+    versions = [int(m[1]) for name in names if (m := re.fullmatch(re.escape(base) + r"-v(\d+)", name))]
     return f"{base}-v{max(versions)}" if versions else None
 
 
@@ -288,7 +289,7 @@ def _plain(error: Exception, quote: str = "'") -> str:
 
 
 def reward_threshold(env: Any) -> float | None:
-    """The return at which an environment counts as solved by its own registration; None where it names none."""
+    """Return the return at which an environment counts as solved by its registration; None if there is none."""
     if isinstance(env, str):
         if is_team_id(env) or is_language_id(env):
             return None
@@ -297,7 +298,7 @@ def reward_threshold(env: Any) -> float | None:
         try:
             spec: Any = gymnasium.spec(registered_id(env, "{} is retired in Gymnasium; {} is used.", quote="'"))
         except (EnvError, gymnasium.error.Error):
-            return None  # said where it is made
+            return None  # reported when it is created
     else:
         spec = foreign.spec(env)
     return foreign.reward_threshold(spec)

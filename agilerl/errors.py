@@ -1,4 +1,4 @@
-"""Errors and warnings: each says what, where, expected, got, and the fix, in one sentence each."""
+"""Errors and warnings. Each message has what, where, expected, got, and the fix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class AgileRLError(Exception):
-    """Base of every error that a user's input can cause; the command line prints it without a traceback."""
+    """Base of all errors caused by user input; the command line prints them without a traceback."""
 
 
 class ConfigError(AgileRLError, ValueError):
@@ -24,7 +24,7 @@ class ArgumentError(AlgorithmError, TypeError):
 
 
 class EnvError(AgileRLError, ValueError):
-    """The environment cannot be made or does not keep the Gymnasium interface."""
+    """The environment cannot be made or violates the Gymnasium interface."""
 
 
 class ShapeError(AgileRLError, ValueError):
@@ -32,7 +32,7 @@ class ShapeError(AgileRLError, ValueError):
 
 
 class ReplayError(AgileRLError, ValueError):
-    """Experience that no member may learn from: it is not finite."""
+    """Invalid experience: it is not finite."""
 
 
 class RunError(AgileRLError, ValueError):
@@ -40,11 +40,11 @@ class RunError(AgileRLError, ValueError):
 
 
 class NotAvailableYetError(AgileRLError, NotImplementedError):
-    """A published argument or command that this version does not implement yet."""
+    """A published argument or command that is not implemented yet."""
 
 
 class RegistryError(AgileRLError, AttributeError):
-    """An algorithm's registration is incomplete, or names an attribute that it does not have."""
+    """An algorithm's registration is incomplete, or names a missing attribute."""
 
 
 class MutationError(AgileRLError, ValueError):
@@ -52,7 +52,7 @@ class MutationError(AgileRLError, ValueError):
 
 
 class CallbackError(AgileRLError, RuntimeError):
-    """A callback of the user's own has raised."""
+    """A user's callback has raised."""
 
 
 class AgileRLWarning(UserWarning):
@@ -60,13 +60,13 @@ class AgileRLWarning(UserWarning):
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names closest to `name`, best first; compared without regard to case."""
+    """The known names closest to `name`, best first; case is ignored."""
     by_lower = {k.lower(): k for k in known}
     return [by_lower[m] for m in difflib.get_close_matches(name.lower(), by_lower, n=limit, cutoff=0.5)]
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """One sentence for an unknown name: what it is, the nearest known one, and all known ones."""
+    """A message for an unknown name, with the nearest known name and all known names."""
     known = sorted(known)
     close = nearest(name, known, limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -74,14 +74,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def unknown_choice(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """As `unknown_name`, with a fix: the nearest known name, else any of them; `otherwise`: what may stand instead."""
+    """`unknown_name` with a fix: the nearest known name, else any of them; `otherwise`: an alternative to the names."""
     known = list(known)
     fix = [*(nearest(name, known, limit=1) or ["a known one"]), *([otherwise] if otherwise else [])]
     return f"{unknown_name(kind, name, known)} fix: {' or '.join(fix)}."
 
 
 def with_one_fix(problems: Iterable[str]) -> str:
-    """Several messages as one, whose fixes stand together at its end."""
+    """Join messages to one, with all fixes at its end."""
     parts = [problem.partition(" fix: ") for problem in problems]
     fixes = dict.fromkeys(fix.rstrip(".") for _, _, fix in parts if fix)
     return " ".join([*(what for what, _, _ in parts), *([f"fix: {'; '.join(fixes)}."] if fixes else [])])

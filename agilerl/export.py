@@ -1,4 +1,4 @@
-"""The best policy of a run as an ONNX file, compared with the agent on fresh observations."""
+"""ONNX export of policies, verified against the agent on random observations."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from agilerl.standalone.policy import Policy, PolicyError, build
 from agilerl.telemetry.files import jsonable
 
 ROWS = 10_000
-MAX_NAME_BYTES = 150  # bytes that a group takes in a file's name, of 255 that file systems have
+MAX_NAME_BYTES = 150  # of a group in a file name; file systems allow 255
 OPSET = 18
 _BATCH = 500
 
 
 @dataclass(frozen=True)
 class OnnxReport:
-    """What was written, and how far it is from the agent.
+    """The written file and its differences from the agent.
 
     Attributes:
-        path: the file. observations: how many were compared.
+        path: the file. observations: number of compared observations.
         largest_difference: of any component of any action.
         different_actions: observations with another action, for discrete actions; None for a Box.
     """
@@ -56,7 +56,7 @@ class OnnxReport:
 
 
 def plain_policy(agent: Any) -> Policy:
-    """The agent's greedy policy as `best/policy.py` makes it; NotAvailableYetError where it does not."""
+    """The agent's greedy policy, built like in `best/policy.py`; NotAvailableYetError if it is not covered."""
     try:
         state = {name: value.detach().cpu().clone() for name, value in agent.policy_state().items()}
         return build(jsonable(agent.policy_spec()), state)
@@ -68,14 +68,14 @@ def plain_policy(agent: Any) -> Policy:
 def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> OnnxReport:
     """Write the agent's greedy policy as ONNX: `observation` [batch, ...] -> `action` [batch, ...].
 
-    Each part of a Dict or Tuple observation is an input of its own, named by its keys or numbers:
-    `observation.camera`, `observation.inner.0`. So is each part of a Dict or Tuple action an output: `action.gear`.
+    Each part of a Dict or Tuple observation is a separate input, named by its keys or indices: `observation.camera`,
+    `observation.inner.0`. Each part of a Dict or Tuple action is a separate output: `action.gear`.
 
-    A policy that was trained with masks of legal actions has a second input, `action_mask` [batch, A] bool, and takes
-    no other actions.
+    A policy that was trained with action masks has a second input, `action_mask` [batch, A] bool, and chooses only
+    legal actions.
 
     Args:
-        agent: what `agilerl.load(RUN).best` gives. path: the file. rows: observations that are compared.
+        agent: such as `agilerl.load(RUN).best`. path: the file. rows: number of compared observations.
         seed: of these observations.
 
     Raises:
@@ -92,13 +92,13 @@ def export_onnx(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
 
 
 def export_team(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0) -> dict[str, OnnxReport]:
-    """Write the greedy policy of every group of a team as ONNX, as `export_onnx` does, into `<path>.<group>.onnx`.
+    """Write the greedy policy of every group of a team to `<path>.<group>.onnx`; see `export_onnx`.
 
     Returns:
-        group -> what was written.
+        group -> report.
     """
     base, spec, state = Path(path), jsonable(agent.policy_spec()), agent.policy_state()
-    found: dict[str, OnnxReport] = {}
+    reports: dict[str, OnnxReport] = {}
     for group, agents in agent.grouped_agents.items():
         weights = {k: v.cpu() for k, v in weights_of(group, agent.grouped_agents, state).items()}
         try:
@@ -109,16 +109,17 @@ def export_team(agent: Any, path: str | Path, *, rows: int = ROWS, seed: int = 0
         policy.needs_mask = policy.needs_mask and mask_width(agent.action_space[group]) > 0
         target = base.with_name(f"{base.name.removesuffix('.onnx')}.{file_part(group)}.onnx")
         spaces = agent.observation_space[group], agent.action_space[group]
-        found[group] = _exported(policy, *spaces, partial(_greedy_of, agent, agents[0]), target, rows, seed)
-    return found
+        reports[group] = _exported(policy, *spaces, partial(_greedy_of, agent, agents[0]), target, rows, seed)
+    return reports
 
 
 def file_part(group: str) -> str:
-    """The name of a group as a part of a file's name: itself, but for characters that file systems refuse.
+    """The name of a group for a file name.
 
-    Those become `%` and their number in hexadecimal; a long name is cut and ends with its CRC-32.
+    Characters that file systems reject become `%` and their hexadecimal code; a long name is cut and ends with its
+    CRC-32.
     """
-    safe = re.sub(r'[%/\\:*?"<>|\x00-\x1f]', lambda found: f"%{ord(found[0]):02x}", group)
+    safe = re.sub(r'[%/\\:*?"<>|\x00-\x1f]', lambda match: f"%{ord(match[0]):02x}", group)
     if len(safe.encode()) <= MAX_NAME_BYTES:
         return safe
     return f"{safe.encode()[: MAX_NAME_BYTES - 9].decode(errors='ignore')}-{zlib.crc32(group.encode()):08x}"
@@ -143,10 +144,10 @@ def _exported(
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(str(target), options, providers=["CPUExecutionProvider"])
-        given = named_inputs(obs) | ({} if masks is None else {"action_mask": masks})
+        inputs = named_inputs(obs) | ({} if masks is None else {"action_mask": masks})
         starts = range(0, rows, _BATCH)
-        parts = [session.run(None, {name: x[i : i + _BATCH] for name, x in given.items()}) for i in starts]
-    except Exception as error:  # the runtime has exceptions of its own
+        parts = [session.run(None, {name: x[i : i + _BATCH] for name, x in inputs.items()}) for i in starts]
+    except Exception as error:  # the runtime has its own exception classes
         raise RunError(f"{target} was written, but onnxruntime does not run it ({error}).") from error
     expected = trees.leaves(greedy(obs, masks))
     largest, others, has_choices = 0.0, np.zeros(rows, bool), False
@@ -159,7 +160,7 @@ def _exported(
 
 
 def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> Any:
-    """The agent's own greedy actions for observations [B, ...], as the environment takes them; masks [B, A]."""
+    """The agent's greedy environment actions for observations [B, ...]; masks [B, A]."""
     before = agent.training
     agent.set_training_mode(False)
     try:
@@ -173,18 +174,18 @@ def greedy_actions(agent: Any, obs: Any, masks: np.ndarray | None = None) -> Any
 
 
 def named_inputs(obs: Any, name: str = "observation") -> dict[str, Any]:
-    """The parts of observations by the names of the inputs that they are."""
+    """The parts of observations by input name."""
     if not isinstance(obs, dict | tuple):
         return {name: obs}
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for key, part in obs.items() if isinstance(obs, dict) else enumerate(obs):
-        found |= named_inputs(part, f"{name}.{key}")
-    return found
+        inputs |= named_inputs(part, f"{name}.{key}")
+    return inputs
 
 
 def sample_observations(space: gym.Space[Any], rows: int, seed: int) -> Any:
-    """Observations [rows, ...]: uniform within finite bounds, else standard normal; uniform for discrete spaces. Nested
-    as the space is."""
+    """Sample observations [rows, ...], nested like the space: uniform within finite bounds, else standard normal;
+    uniform for discrete spaces."""
     if isinstance(space, spaces.Dict):
         return {key: sample_observations(part, rows, seed + i) for i, (key, part) in enumerate(space.items())}
     if isinstance(space, spaces.Tuple):
@@ -206,7 +207,7 @@ def sample_observations(space: gym.Space[Any], rows: int, seed: int) -> Any:
 
 
 def sample_masks(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
-    """Masks of legal actions [rows, A] bool, half of the actions on average and at least one of each component."""
+    """Sample action masks [rows, A] bool: half of the actions on average, and at least one per component."""
     rng = stream(seed, Purpose.PROBE, 1)
     legal = rng.random((rows, mask_width(space))) < 0.5
     sizes = component_sizes(space)
@@ -216,8 +217,8 @@ def sample_masks(space: gym.Space[Any], rows: int, seed: int) -> np.ndarray:
 
 
 class _ByPart(torch.nn.Module):
-    """A policy whose inputs are the leaves of nested observations, one after another, and the mask if there is one; so
-    are its outputs those of nested actions."""
+    """A policy with flat inputs and outputs: the leaves of nested observations and the mask, if any, to the leaves of
+    nested actions."""
 
     def __init__(self, policy: Policy, like: Any) -> None:
         super().__init__()
@@ -233,14 +234,14 @@ class _ByPart(torch.nn.Module):
 
 
 def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
-    """The policy as an ONNX program whose first axis is free."""
+    """The policy as an ONNX program with a dynamic batch axis."""
     inputs = named_inputs(example) | ({} if mask is None else {"action_mask": mask})
-    given, batch = tuple(inputs.values()), torch.export.Dim("batch")
-    free: Any = tuple({0: batch} for _ in given)
+    arguments, batch = tuple(inputs.values()), torch.export.Dim("batch")
+    free: Any = tuple({0: batch} for _ in arguments)
     by_part = isinstance(example, dict | tuple) or not policy.single
     module: torch.nn.Module = _ByPart(policy, example).eval() if by_part else policy
     with torch.no_grad():
-        outputs = named_inputs(policy(example, *given[len(list(trees.leaves(example))) :]), "action")
+        outputs = named_inputs(policy(example, *arguments[len(list(trees.leaves(example))) :]), "action")
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings():
@@ -248,7 +249,7 @@ def _program(policy: Policy, example: Any, mask: torch.Tensor | None) -> bytes:
         log.setLevel(logging.ERROR)  # about packages that no policy needs
         program: Any = torch.onnx.export(
             module,
-            given,
+            arguments,
             dynamo=True,
             verbose=False,
             opset_version=OPSET,

@@ -19,8 +19,8 @@ def has_methods(thing: Any, *names: str) -> bool:
 
 def method(thing: Any, name: str) -> Callable[..., Any] | None:
     """Return the method of this name, or None."""
-    found = getattr(thing, name, None)
-    return found if callable(found) else None
+    attribute = getattr(thing, name, None)
+    return attribute if callable(attribute) else None
 
 
 def name_of_function(function: Any, default: str) -> str:
@@ -56,8 +56,8 @@ def num_processes(accelerator: Any) -> int:
 
 def is_terminal(stream: Any) -> bool:
     """Whether a stream is an interactive terminal."""
-    asked = method(stream, "isatty")
-    return asked is not None and bool(asked())
+    isatty = method(stream, "isatty")
+    return isatty is not None and bool(isatty())
 
 
 def notes(error: BaseException) -> list[str]:
@@ -131,8 +131,8 @@ def possible_agents(env: Any) -> Any:
 
 def num_envs(env: Any) -> int:
     """Return the number of environments of a vector; 1 for a single environment."""
-    found = getattr(env, "num_envs", None)
-    return max(1, int(found)) if isinstance(found, Integral) else 1
+    count = getattr(env, "num_envs", None)
+    return max(1, int(count)) if isinstance(count, Integral) else 1
 
 
 def can_replicate(env: Any) -> bool:
@@ -142,8 +142,8 @@ def can_replicate(env: Any) -> bool:
 
 def copies(env: Any) -> list[Any]:
     """Return the environments of an in-process vector; [] for any other."""
-    found = getattr(env, "envs", None)
-    return list(found) if isinstance(found, Iterable) else []
+    envs = getattr(env, "envs", None)
+    return list(envs) if isinstance(envs, Iterable) else []
 
 
 def single(env: Any) -> Any:
@@ -153,8 +153,8 @@ def single(env: Any) -> Any:
 
 def bare(env: Any) -> Any:
     """Return the environment inside all wrappers."""
-    found = getattr(env, "unwrapped", None)
-    return env if found is None else found
+    inner = getattr(env, "unwrapped", None)
+    return env if inner is None else inner
 
 
 def unlimited(env: Any) -> Any:
@@ -164,14 +164,14 @@ def unlimited(env: Any) -> Any:
 
 def metadata(env: Any) -> Mapping[str, Any]:
     """Return its metadata; {} by default."""
-    found = getattr(env, "metadata", None)
-    return found if isinstance(found, Mapping) else {}
+    declared = getattr(env, "metadata", None)
+    return declared if isinstance(declared, Mapping) else {}
 
 
 def render_mode(env: Any) -> str | None:
     """Return its render mode."""
-    found: str | None = getattr(env, "render_mode", None)
-    return found
+    mode: str | None = getattr(env, "render_mode", None)
+    return mode
 
 
 def observation_space(env: Any, prefix: str = "") -> Any:
@@ -185,19 +185,19 @@ def action_space(env: Any, prefix: str = "") -> Any:
 
 
 SPACES = (("observation_space", observation_space), ("action_space", action_space))
-"""(name, what reads it) of both spaces."""
+"""(name, function that reads it) of both spaces."""
 
 
 def env_id(env: Any) -> str | None:
     """Return its Gymnasium id, None if it was not created from one."""
-    found: str | None = getattr(spec(env), "id", None)
-    return found
+    identifier: str | None = getattr(spec(env), "id", None)
+    return identifier
 
 
 def own_id(env: Any) -> str | None:
     """Return the id that a vector of environments was created from, None if unknown."""
-    found: str | None = getattr(env, "env_id", None)
-    return found
+    identifier: str | None = getattr(env, "env_id", None)
+    return identifier
 
 
 def takes_seed_per_lane(env: Any) -> bool:
@@ -217,8 +217,8 @@ def registered_maker(env: Any) -> Any:
 
 def reward_threshold(registered: Any) -> float | None:
     """Return the return at which a registered environment counts as solved, or None."""
-    found = getattr(registered, "reward_threshold", None)
-    return None if found is None else float(found)
+    threshold = getattr(registered, "reward_threshold", None)
+    return None if threshold is None else float(threshold)
 
 
 def spec(env: Any) -> Any:
@@ -256,8 +256,8 @@ def own_name(env: Any) -> str:
 
 def file_of(data: Any) -> str | None:
     """Return the path of an open HDF5 file or group; None for anything else."""
-    found: str | None = getattr(data, "filename", None)
-    return found
+    path: str | None = getattr(data, "filename", None)
+    return path
 
 
 def hdf5_attributes(data: Any) -> dict[str, Any]:
@@ -267,8 +267,8 @@ def hdf5_attributes(data: Any) -> dict[str, Any]:
 
 def recorded_id(data: Any) -> str | None:
     """Return the environment id of a Minari data set, None if unknown."""
-    found: str | None = getattr(getattr(spec(data), "env_spec", None), "id", None)
-    return found
+    identifier: str | None = getattr(getattr(spec(data), "env_spec", None), "id", None)
+    return identifier
 
 
 def name_or_path(tokenizer: Any) -> str:
@@ -308,8 +308,8 @@ def has_generation_config(model: Any) -> bool:
 
 def activation(module: Any) -> str | None:
     """Return the name of a network's activation, or None."""
-    found: str | None = getattr(module, "activation", None)
-    return found
+    name: str | None = getattr(module, "activation", None)
+    return name
 
 
 def value(member: Any) -> Any:
@@ -322,8 +322,8 @@ def value(member: Any) -> Any:
 
 def shape(thing: Any) -> tuple[int, ...] | None:
     """Return the shape of an array, tensor or space; None without one."""
-    found = getattr(thing, "shape", None)
-    return None if found is None else tuple(found)
+    dims = getattr(thing, "shape", None)
+    return None if dims is None else tuple(dims)
 
 
 def start(space: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system; memory that ran out is named, with what can be done."""
+"""Memory of the process: returning freed memory to the system, and errors for exhausted memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 from agilerl.errors import AgileRLError, RunError
 
-TORCH_ON_CPU = "can't allocate memory"  # of a plain RuntimeError; on a GPU it is torch.OutOfMemoryError
+TORCH_ON_CPU = "can't allocate memory"  # in a plain RuntimeError; on a GPU it is torch.OutOfMemoryError
 
 
 def return_freed_memory() -> bool:
-    """Ask the C library to give back what it holds without need; False where it has no such call (glibc has).
+    """Return freed memory to the system by `malloc_trim`; False if the C library does not have it (glibc does).
 
-    Simulators make and free many small objects between long-lived ones; without this the resident memory of a
-    population that trains for hours grows although nothing is kept.
+    Simulators allocate and free many small objects between long-lived ones; without this, fragmentation increases the
+    resident memory of a population that trains for hours.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
@@ -31,12 +31,12 @@ def return_freed_memory() -> bool:
 
 
 def available_bytes() -> int | None:
-    """Memory that this process may still take: what the machine has free, its control group and its limits allow.
+    """Memory that this process may still allocate, given the machine's free memory, its control group and its limits.
 
-    None where none of them can be read.
+    None if none of them can be read.
     """
-    found = [_free_of_machine(), _free_of_group(), _free_of_limits()]
-    return min((n for n in found if n is not None), default=None)
+    limits = [_free_of_machine(), _free_of_group(), _free_of_limits()]
+    return min((n for n in limits if n is not None), default=None)
 
 
 def _free_of_machine() -> int | None:
@@ -54,14 +54,14 @@ def _free_of_machine() -> int | None:
 
 
 def _free_of_group() -> int | None:
-    """Of a container: control groups of version 2, then of version 1."""
+    """Free memory of a container: control groups version 2, then version 1."""
     root = Path("/sys/fs/cgroup")
-    for most, used in (
+    for maximum, used in (
         (root / "memory.max", root / "memory.current"),
         (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
     ):
         try:
-            limit = most.read_text(encoding="utf-8").strip()
+            limit = maximum.read_text(encoding="utf-8").strip()
             return None if limit == "max" else max(0, int(limit) - int(used.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
@@ -78,17 +78,17 @@ def _free_of_limits() -> int | None:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether memory ran out, on the CPU or on a GPU."""
+    """Whether it is an out-of-memory error, on the CPU or a GPU."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or TORCH_ON_CPU in str(error)
 
 
 @contextmanager
 def naming_shortage(env_id: str, progress: Any, way_on: str | None) -> Iterator[None]:
-    """Inside the block, memory that runs out is a `RunError` with the generation and the ways to go on.
+    """Context manager: out-of-memory errors become a `RunError` with the generation and the fixes.
 
-    Nothing is made smaller in silence: another batch size or another number of lanes is another experiment, and would
-    end the promise that a resumed run has the same bits. `progress.generations` are whole. `way_on` is the command
-    that resumes the run, if there is one.
+    Nothing is reduced silently: another batch size or number of lanes is another experiment, and a resumed run would no
+    longer be bit-identical. `progress.generations`: number of finished generations. `way_on`: the command that resumes
+    the run, if any.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Reading what somebody else may have written: plain files of a bounded size, and one named error for what is wrong."""
+"""Reading of untrusted files: plain files of bounded size, and one named error for malformed content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2**20
 JSON_LIMIT = 64 * MIB
 _WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, RecursionError, OverflowError)
 
-# No link is followed and no pipe is waited for; not every system has all of the flags.
+# Do not follow links or block on pipes; not every system has all of the flags.
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 READ_PLAIN = os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -25,12 +25,12 @@ def read_regular(path: str | os.PathLike[str], limit: int | None = None) -> byte
     """The content of a plain file.
 
     Args:
-        path: no symbolic link, no device, no pipe: those are refused without being read.
-        limit: bytes; a larger file is refused before anything is read.
+        path: symbolic links, devices and pipes are rejected without being read.
+        limit: bytes; a larger file is rejected before anything is read.
 
     Raises:
-        FileNotFoundError, IsADirectoryError: as `open` does.
-        RunError: not a plain file, too large, or it cannot be read.
+        FileNotFoundError, IsADirectoryError: see `open`.
+        RunError: not a plain file, too large, or unreadable.
     """
     source = Path(path)
     if source.is_symlink():
@@ -49,11 +49,11 @@ def read_regular(path: str | os.PathLike[str], limit: int | None = None) -> byte
             raise RunError(f"{source} is not a plain file. fix: name a file.")
         if limit is not None and facts.st_size > limit:
             raise RunError(f"{source} has {facts.st_size} bytes; at most {limit} are read. fix: name another file.")
-        return file.read(facts.st_size)  # a larger number would be asked of the memory at once
+        return file.read(facts.st_size)  # a larger number would allocate that much memory
 
 
 def read_text(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> str:
-    """As `read_regular`, UTF-8."""
+    """See `read_regular`; decoded as UTF-8."""
     try:
         return read_regular(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -61,7 +61,7 @@ def read_text(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> str:
 
 
 def read_json(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> Any:
-    """The content of a JSON file; FileNotFoundError as `open`, RunError if it is not JSON or nested too deeply."""
+    """The content of a JSON file; FileNotFoundError like `open`, RunError if it is not JSON or nested too deeply."""
     text = read_text(path, limit)
     try:
         return json.loads(text)
@@ -72,7 +72,7 @@ def read_json(path: str | os.PathLike[str], limit: int = JSON_LIMIT) -> Any:
 
 @contextmanager
 def malformed(source: str | os.PathLike[str]) -> Iterator[None]:
-    """What goes wrong with the content of a file is the file's fault, in one line."""
+    """Context manager: errors caused by malformed content of a file become a `RunError` in one line."""
     try:
         yield
     except AgileRLError:

@@ -1,7 +1,7 @@
-"""Names of earlier published versions that live elsewhere now: old module -> old name -> new place.
+"""Moved names of earlier published versions: old module -> old name -> new path.
 
-A module that is left of an old path asks `forward` for its names. What works as before comes with one
-DeprecationWarning; what does not is an ImportError that says the new name.
+Modules at old paths get their names by `forward`. Compatible names come with one DeprecationWarning; incompatible ones
+raise an ImportError with the new name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOVED: dict[str, dict[str, str]] = {
         "printHyperparams": "agilerl.utils.utils.print_hyperparams",
     },
 }
-# Whose arguments are others now, so that a call would not mean the same: (new place, what to mind).
+# Names whose arguments have changed incompatibly: (new path, hint).
 REPLACED: dict[str, dict[str, tuple[str, str]]] = {
     "agilerl.networks.evolvable_cnn": {
         "EvolvableCNN": ("agilerl.modules.cnn.EvolvableCNN", "it has no hidden_size; num_outputs follows input_shape"),
@@ -64,11 +64,11 @@ REPLACED: dict[str, dict[str, tuple[str, str]]] = {
 
 
 def forward(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module: its old names, from where they are now.
+    """The `__getattr__` of a module, which resolves its old names.
 
     Raises (the returned function):
-        ImportError: what stands for the name now takes other arguments; says where it is.
-        AttributeError: no such name, neither old nor new.
+        ImportError: the name's replacement has other arguments; the message has its path.
+        AttributeError: an unknown name.
     """
 
     def find(name: str) -> Any:

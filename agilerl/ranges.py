@@ -53,9 +53,9 @@ def _settings(value: Any) -> Any:
     """Reduce a PEFT configuration to its non-default fields; a mapping is unchanged."""
     if not foreign.has_methods(value, "to_dict"):
         return value
-    usual, kept = type(value)().to_dict(), ("peft_type", "r", "lora_alpha")
-    found = {k: v for k, v in value.to_dict().items() if v != usual.get(k) or k in kept}
-    plain = {k: sorted(v) if isinstance(v, set | frozenset) else foreign.value(v) for k, v in found.items()}
+    usual, required = type(value)().to_dict(), ("peft_type", "r", "lora_alpha")
+    changed = {k: v for k, v in value.to_dict().items() if v != usual.get(k) or k in required}
+    plain = {k: sorted(v) if isinstance(v, set | frozenset) else foreign.value(v) for k, v in changed.items()}
     return {k: v for k, v in plain.items() if v is not None}
 
 
@@ -84,10 +84,10 @@ def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str
 
 
 def _bounds(metadata: tuple[Any, ...] | list[Any]) -> list[str]:
-    found = []
+    bounds = []
     for item in metadata:
         for part in foreign.marks(item):  # `Field(...)` inside Annotated holds a list of marks
             for kind, sign in ((Gt, ">"), (Ge, ">="), (Lt, "<"), (Le, "<=")):
                 if isinstance(part, kind):
-                    found.append(f"{sign} {getattr(part, kind.__name__.lower())}")
-    return found
+                    bounds.append(f"{sign} {getattr(part, kind.__name__.lower())}")
+    return bounds

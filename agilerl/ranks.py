@@ -59,7 +59,7 @@ class Ranks:
     def shares(self, count: int) -> list[int]:
         """Split `count` things over the ranks: as equally as possible, but at least one each. Not a collective."""
         each = [count * (rank + 1) // self.size - count * rank // self.size for rank in range(self.size)]
-        return [max(1, own) for own in each]
+        return [max(1, share) for share in each]
 
     # -- tensors -----------------------------------------------------------------------------------------------------
 
@@ -73,9 +73,9 @@ class Ranks:
         """Return the mean of a tensor over all ranks; the argument itself with a single rank."""
         if self.size == 1:
             return tensor
-        found = tensor.detach().clone()
-        self.mean_([found])
-        return found
+        result = tensor.detach().clone()
+        self.mean_([result])
+        return result
 
     # -- small numbers -----------------------------------------------------------------------------------------------
 
@@ -127,8 +127,8 @@ class Ranks:
         """Raise RankError on every rank unless `data` is identical on all; only a hash is sent."""
         if self.size == 1:
             return
-        found = self.gather(hashlib.sha256(data).digest())
-        other = [rank for rank, digest in enumerate(found) if digest != found[0]]
+        digests = self.gather(hashlib.sha256(data).digest())
+        other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if other:
             raise RankError(f"{what} of the ranks {other} are not those of rank 0. fix: {fix}.")
 
@@ -178,18 +178,18 @@ class ProcessRanks(Ranks):
         self._do(lambda: dist.all_reduce(flat, group=self._tensors), "averaging gradients")
 
     def gather_rows(self, values: np.ndarray) -> np.ndarray:
-        own = torch.from_numpy(np.array(values, np.float64))
-        found = [torch.empty_like(own) for _ in range(self.size)]
-        self._do(lambda: torch.distributed.all_gather(found, own, group=self._numbers), "agreeing")
-        return torch.stack(found).numpy()
+        local = torch.from_numpy(np.array(values, np.float64))
+        gathered = [torch.empty_like(local) for _ in range(self.size)]
+        self._do(lambda: torch.distributed.all_gather(gathered, local, group=self._numbers), "agreeing")
+        return torch.stack(gathered).numpy()
 
     def gather(self, data: bytes) -> list[bytes]:
         lengths = self.gather_rows(np.array(len(data)))[:, ...].astype(int).tolist()
-        own = torch.zeros(max(1, *lengths), dtype=torch.uint8)
-        own[: len(data)] = _bytes(data)
-        found = [torch.empty_like(own) for _ in range(self.size)]
-        self._do(lambda: torch.distributed.all_gather(found, own, group=self._numbers), "gathering")
-        return [part[:length].numpy().tobytes() for part, length in zip(found, lengths, strict=True)]
+        local = torch.zeros(max(1, *lengths), dtype=torch.uint8)
+        local[: len(data)] = _bytes(data)
+        gathered = [torch.empty_like(local) for _ in range(self.size)]
+        self._do(lambda: torch.distributed.all_gather(gathered, local, group=self._numbers), "gathering")
+        return [part[:length].numpy().tobytes() for part, length in zip(gathered, lengths, strict=True)]
 
     def broadcast(self, data: bytes) -> bytes:
         length = int(self.gather_rows(np.array(len(data)))[0])
@@ -211,7 +211,11 @@ class ProcessRanks(Ranks):
 
     def close(self) -> None:
         """Leave the groups, so that other ranks stop waiting for this one. Not a collective."""
-        for group in {id(own): own for own in (self._tensors, self._numbers) if own is not None}.values():
+        for group in {
+            id(process_group): process_group
+            for process_group in (self._tensors, self._numbers)
+            if process_group is not None
+        }.values():
             with contextlib.suppress(Exception):
                 torch.distributed.destroy_process_group(group)
         self._numbers = self._tensors = None
@@ -255,13 +259,13 @@ def processes_of(accelerator: Any) -> int:
 
 
 def _timeout() -> float:
-    given = os.environ.get("AGILERL_RANKS_TIMEOUT", str(TIMEOUT_SECONDS))
+    setting = os.environ.get("AGILERL_RANKS_TIMEOUT", str(TIMEOUT_SECONDS))
     try:
-        seconds = float(given)
+        seconds = float(setting)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ConfigError(f"AGILERL_RANKS_TIMEOUT must be seconds above 0; got {given!r}. fix: 600.")
+        raise ConfigError(f"AGILERL_RANKS_TIMEOUT must be seconds above 0; got {setting!r}. fix: 600.")
     return seconds
 
 

@@ -60,9 +60,9 @@ def seeds(run_seed: int, purpose: Purpose, count: int, generation: int = 0, memb
 
 def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
     """Restore a generator from its `bit_generator.state`; ValueError if it is not one of numpy's."""
-    known, name = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"), str(state["bit_generator"])
-    if name not in known:
-        raise ValueError(f"unknown bit generator {name!r}; expected one of {list(known)}.")
+    names, name = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"), str(state["bit_generator"])
+    if name not in names:
+        raise ValueError(f"unknown bit generator {name!r}; expected one of {list(names)}.")
     bits = getattr(np.random, name)(0)
     bits.state = dict(state)
     return np.random.Generator(bits)

@@ -52,15 +52,14 @@ def counts_of(texts: Any) -> np.ndarray:
     """Convert a text to counts [128], or nested texts [...] to counts [..., 128], uint8.
 
     Every word (letters, digits and underscores; in lower case) and every pair of neighbouring words increments two of
-    128
-    buckets: bits 0 to 6 and 16 to 22 of the CRC-32 of their UTF-8 bytes, with one space between the words of a pair.
-    Two buckets separate terms that share one of them, and pairs keep some of the order.
+    128 buckets: bits 0 to 6 and 16 to 22 of the CRC-32 of their UTF-8 bytes, with one space between the words of a
+    pair. Two buckets separate terms that share one of them, and pairs keep some of the order.
     """
     if isinstance(texts, str):
         return _counts(str(texts)).copy()
-    given = np.asarray(texts, dtype=object)
-    rows = [_counts(str(text)) for text in given.ravel()]
-    return np.stack(rows).reshape(*given.shape, BUCKETS) if rows else np.zeros((*given.shape, BUCKETS), np.uint8)
+    array = np.asarray(texts, dtype=object)
+    rows = [_counts(str(text)) for text in array.ravel()]
+    return np.stack(rows).reshape(*array.shape, BUCKETS) if rows else np.zeros((*array.shape, BUCKETS), np.uint8)
 
 
 def is_text(space: Any) -> bool:
@@ -133,8 +132,8 @@ def space_from_json(data: Mapping[str, Any]) -> Space[Any]:
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":
         # Saved spaces are those that networks read: a mask among their parts is a feature.
-        made = MaskAsFeature if MASK in data["spaces"] else spaces.Dict
-        return made({key: space_from_json(sub) for key, sub in data["spaces"].items()})
+        dict_class = MaskAsFeature if MASK in data["spaces"] else spaces.Dict
+        return dict_class({key: space_from_json(sub) for key, sub in data["spaces"].items()})
     if kind == "Tuple":
         return spaces.Tuple([space_from_json(sub) for sub in data["spaces"]])
     raise ConfigError(unknown_choice("space type", str(kind), KINDS))

@@ -1,4 +1,4 @@
-"""Intra-op threads of torch: set around the work, given back afterwards, never at import."""
+"""Intra-op threads of torch: set by context managers, never at import."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from agilerl.errors import warn_once
 
 @contextlib.contextmanager
 def fixed_threads(count: int) -> Iterator[None]:
-    """`count` intra-op torch threads inside the block; the caller's setting comes back afterwards.
+    """Context manager: `count` intra-op torch threads; the previous setting is restored afterwards.
 
-    Rounding depends on this number, and not on how many cores a machine has: with fewer of them the same numbers come
-    out, later, and a warning says so.
+    Rounding depends on this number, not on the cores of a machine: with fewer cores the results are the same, but
+    slower, which a warning reports.
     """
     cores = available_cores()
     if count > cores:
@@ -34,10 +34,10 @@ def fixed_threads(count: int) -> Iterator[None]:
 
 
 def one_thread() -> contextlib.AbstractContextManager[None]:
-    """One intra-op torch thread inside the block: small networks run fastest so."""
+    """Context manager: one intra-op torch thread, which is fastest for small networks."""
     return fixed_threads(1)
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -77,7 +77,7 @@ def choose(rows: np.ndarray, where: Tree, otherwise: Tree) -> Tree:
 
 def put(batch: Tree, lane: Any, row: Tree) -> None:
     """Write one observation to row `lane` of `batch`, or several to as many rows, in place."""
-    map_leaves(lambda leaf, own: leaf.__setitem__(lane, own), batch, row)
+    map_leaves(lambda leaf, part: leaf.__setitem__(lane, part), batch, row)
 
 
 def stack(space: Any, rows: Sequence[Tree]) -> Tree:

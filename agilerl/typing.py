@@ -1,6 +1,6 @@
-"""Published names of types: what observations, tensors and network configurations may be, and how episodes are cut.
+"""Published type aliases for observations, tensors, network configurations and sequences.
 
-They are for annotations; nothing in this package needs them. Protocols of the published library stand as `Any`.
+They are for annotations; this package does not use them. Protocols of the published library are `Any`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BPTTSequenceType(StrEnum):
-    """How `PPO` cuts episodes into sequences for back-propagation through time; each equals its value."""
+    """Splitting of episodes into sequences for backpropagation through time in `PPO`; each equals its value."""
 
     CHUNKED = "chunked"
     MAXIMUM = "maximum"

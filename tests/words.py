@@ -84,10 +84,10 @@ def code_of(source: str, *, without_messages: bool = False, without_names: bool 
     for node in ast.walk(tree):
         if isinstance(node, WITH_DOCSTRINGS) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]
+    if without_names:  # before values shown in messages become text
+        tree = Names().visit(tree)
     if without_messages:
         tree = Messages().visit(tree)
-    if without_names:
-        tree = Names().visit(tree)
     return ast.dump(tree, indent=1)
 
 

@@ -107,7 +107,7 @@ class MAPPO(TeamPPO):
         return team_actor_critics.make_network(self, group, space, seed, count if count > 1 else 0, **more)
 
     def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
-        """Return the value inputs of a group's K agents as rows [..., K·B, ...]: joint observations; ids if K > 1."""
+        """Return the value inputs of a group of K agents, rows [..., K·B, ...]: joint observations, ids if K > 1."""
         count = len(self.grouped_agents[group])
         joint = obs[JOINT] if JOINT in obs else self._joint(obs)
         if count == 1:

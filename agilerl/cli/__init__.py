@@ -1,4 +1,4 @@
-"""The `agilerl` command. Nothing heavy is imported before a command needs it."""
+"""The `agilerl` command. Heavy imports are deferred until a command needs them."""
 
 from agilerl.cli.main import app
 

@@ -13,7 +13,7 @@ from agilerl.errors import ConfigError
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
-    """Put the commands into `app`; `user_errors` is the context manager that ends each of them."""
+    """Register the commands in `app`; `user_errors` is the context manager that handles their errors."""
     group = typer.Typer(help="Translate configurations.", no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(group, name="config")
 

@@ -22,7 +22,7 @@ from agilerl.cli.options import (
 
 
 def register(app: typer.Typer, user_errors: Any, close: Any) -> None:
-    """Put the command into `app`; `close` scores the best agent and prints the closing lines."""
+    """Register the command in `app`; `close` scores the best agent and prints the closing lines."""
 
     @app.command(
         name="continue",
@@ -57,8 +57,8 @@ def register(app: typer.Typer, user_errors: Any, close: Any) -> None:
 
             if out is None:
                 out = folder_beside(run, str(RunDirectory.open(run).facts().get("env_id")))
-            found = continue_training(
+            new_run = continue_training(
                 run, steps=steps, seed=seed, device=device, sets=settings or (), out=out, verbose=not quiet,
                 imports=imports or (),
             )  # fmt: skip
-            close(found, test_episodes)
+            close(new_run, test_episodes)

@@ -12,12 +12,12 @@ import typer
 from agilerl.cli.options import AsJson, Debug, Imports, Settings, examples, real_option, steps_option, whole_option
 from agilerl.errors import ConfigError
 
-ROWS = 10_000  # recorded unless another number is asked for
-UNTRAINED = "random"  # the policy that no training makes
+ROWS = 10_000  # default number of recorded rows
+UNTRAINED = "random"  # the policy that needs no training
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
-    """Put the commands into `app`; `user_errors` is the context manager that ends each of them."""
+    """Register the commands in `app`; `user_errors` is the context manager that handles their errors."""
     group = typer.Typer(help="Make and describe data sets.", no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(group, name="data")
 
@@ -110,7 +110,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
 
 
 def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
-    """(best agent, name, attributes) of the run that `policy` names; ConfigError where it is no run."""
+    """(best agent, name, attributes) of the run that `policy` names; ConfigError if it is not a run."""
     from agilerl.api import load
     from agilerl.errors import unknown_choice
     from agilerl.training.datasets import POLICIES
@@ -124,9 +124,9 @@ def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
     run = load(path, "cpu")
     trained = run.manifest.environment
     if trained.name != env_id or trained.kwargs:
-        made = f" with the keywords {dict(trained.kwargs)}" if trained.kwargs else ""
+        keywords = f" with the keywords {dict(trained.kwargs)}" if trained.kwargs else ""
         raise ConfigError(
-            f"{path} was trained in {trained.name}{made}, and the data set is to be of {env_id}. "
+            f"{path} was trained in {trained.name}{keywords}, and the data set is to be of {env_id}. "
             f"fix: `agilerl data make {trained.name}`, with a run without keywords."
         )
     about = {"algo": run.manifest.algorithm.name, "preset": run.manifest.hash(), "run_seed": run.manifest.training.seed}

@@ -1,4 +1,4 @@
-"""`agilerl doctor`: what this machine has, what is missing and how to get it, and whether algorithms learn here."""
+"""`agilerl doctor`: installed and missing components, with fixes, and a check that algorithms learn here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CORE = ("torch", "numpy", "gymnasium", "tensordict", "pydantic", "safetensors")
-# Extra of the package -> (module that shows that it is there, what it is for).
+# Extra of the package -> (module that shows that it is installed, its purpose).
 EXTRAS = {
     "box2d": ("Box2D", "LunarLander, BipedalWalker, CarRacing"),
     "mujoco": ("mujoco", "HalfCheetah, Ant, Humanoid"),
@@ -37,7 +37,7 @@ GAMMA, CLOSE = 0.5, 0.2  # the probes' nearest wrong answer is 0.5 away
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, "ok", "note" or "broken", and what to do."""
+    """One line: the component, "ok", "note" or "broken", and the fix."""
 
     name: str
     state: str
@@ -54,10 +54,10 @@ class Finding:
 
 
 def examine(full: bool = False, env_id: str | None = None) -> Iterator[Finding]:
-    """What there is to say, as it is found.
+    """Yield findings as the checks run.
 
     Args:
-        full: train on the probe environments too. env_id: make and step this environment, and nothing else of it.
+        full: train on the probe environments too. env_id: make and step this environment, without training.
     """
     yield from packages()
     yield from extras()
@@ -70,7 +70,7 @@ def examine(full: bool = False, env_id: str | None = None) -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Python and the packages that everything needs; found by their metadata, which imports nothing."""
+    """Python and the required packages, by their metadata, without importing them."""
     version = sys.version.split()[0]
     old = sys.version_info < (3, 11)
     yield Finding("python", BROKEN if old else OK, version, "Python 3.11 or newer" if old else "")
@@ -82,7 +82,7 @@ def packages() -> Iterator[Finding]:
 
 
 def extras() -> Iterator[Finding]:
-    """What can be installed besides."""
+    """Optional dependencies."""
     for extra, (module, purpose) in EXTRAS.items():
         if importlib.util.find_spec(module) is not None:
             yield Finding(extra, OK, f"installed: {purpose}")
@@ -102,7 +102,7 @@ def machine(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 
 def threads(cores: int, load: float | None) -> Finding:
-    """Whether others use the cores: then everything takes longer."""
+    """Cores and load: training slows down where other processes use the cores."""
     text = f"{cores} cores" + ("" if load is None else f", load {load:.1f}")
     if load is not None and load > cores:
         return Finding("threads", NOTE, text, "wait until it is less: training shares the cores")
@@ -110,7 +110,7 @@ def threads(cores: int, load: float | None) -> Finding:
 
 
 def gpu(has_driver: bool, is_cpu_build: bool) -> Finding:
-    """A GPU that this PyTorch cannot use is worth a word."""
+    """Whether this PyTorch can use the GPU."""
     if has_driver and is_cpu_build:
         return Finding("gpu", NOTE, "an NVIDIA driver, but PyTorch is a CPU build", "install PyTorch with CUDA")
     if has_driver:
@@ -119,7 +119,7 @@ def gpu(has_driver: bool, is_cpu_build: bool) -> Finding:
 
 
 def disk(free: float, is_writable: bool) -> Finding:
-    """Room for run directories, which are made in the working folder."""
+    """Disk space for run directories, which are created in the working directory."""
     text = f"{free / 1e9:.1f} GB free here"
     if not is_writable:
         return Finding("disk", BROKEN, "the working folder cannot be written", "--out DIR, or another folder")
@@ -136,7 +136,7 @@ def _cpu_build() -> bool:
 
 
 def torch_here() -> Iterator[Finding]:
-    """What PyTorch itself says."""
+    """CUDA devices, by PyTorch."""
     import torch
 
     if torch.cuda.is_available():
@@ -146,7 +146,7 @@ def torch_here() -> Iterator[Finding]:
 
 
 def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
-    """Make and step an environment; what it takes and gives, how fast, whether it ends, which algorithms fit."""
+    """Make and step an environment: its spaces, speed, time limit, and the algorithms that fit."""
     import gymnasium
 
     from agilerl.algorithms import available, find_algorithm, is_team
@@ -170,12 +170,12 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
         yield Finding(env_id, BROKEN, message.strip() or type(error).__name__, fix)
         return
     try:
-        seen = readable(env).observation_space
-        yield Finding(name, OK, f"observations {short_form(seen)}, actions {short_form(env.action_space)}")
+        space = readable(env).observation_space
+        yield Finding(name, OK, f"observations {short_form(space)}, actions {short_form(env.action_space)}")
         yield _limit(time_limit(env), ends_by_itself(env))
         yield _stepped(env, steps)
         try:
-            check_supported(seen)
+            check_supported(space)
         except AgileRLError as error:
             yield Finding("fits", BROKEN, str(error))
             return
@@ -199,7 +199,7 @@ def _limit(limit: int | None, ends: bool) -> Finding:
 
 
 def _stepped(env: Any, steps: int) -> Finding:
-    """Random actions; legal ones, where it says which are, in its info, its observations or by `action_masks()`."""
+    """Step with random actions; legal ones if it has a mask in its info, observations or `action_masks()`."""
     from agilerl.envs.lanes import mask_method
     from agilerl.envs.masks import MASK, ActionMasks, sample_mask
     from agilerl.envs.observed_masks import holds_mask
@@ -209,14 +209,14 @@ def _stepped(env: Any, steps: int) -> Finding:
 
     def legal(obs: Any, info: Any) -> Any:
         if isinstance(info, dict) and MASK in info:
-            given = info[MASK]
+            mask = info[MASK]
         elif by_method is not None:
-            given = by_method()
+            mask = by_method()
         else:
-            given = obs[MASK] if is_seen else None
-        if given is None or not reader.width:
+            mask = obs[MASK] if is_seen else None
+        if mask is None or not reader.width:
             return space.sample()
-        return space.sample(mask=sample_mask(space, reader.one(given)))
+        return space.sample(mask=sample_mask(space, reader.one(mask)))
 
     try:
         space.seed(0)
@@ -229,13 +229,13 @@ def _stepped(env: Any, steps: int) -> Finding:
                 episodes += 1
                 obs, info = env.reset()
         rate = steps / max(time.perf_counter() - begun, 1e-9)
-    except Exception as error:  # whatever an environment of somebody's own raises
+    except Exception as error:  # a custom environment may raise anything
         return Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")
     return Finding("steps", OK, f"{steps} random ones, {rate:.0f} a second, {episodes} episodes ended")
 
 
 def questions(env_id: str) -> Iterator[Finding]:
-    """Make an environment of language models; what it asks, which algorithms learn from it."""
+    """Make a language environment: an example prompt, and the algorithms that fit."""
     import string
 
     from agilerl.algorithms import LANGUAGE
@@ -255,7 +255,7 @@ def questions(env_id: str) -> Iterator[Finding]:
 
 
 def team_environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
-    """As `environment`, of one with several agents."""
+    """See `environment`, for a multi-agent environment."""
     import numpy as np
 
     from agilerl.algorithms import available, find_algorithm, is_team
@@ -294,7 +294,7 @@ def team_environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
             episodes, info = episodes + int((batch.terminated | batch.truncated).sum()), batch.info
         rate = steps / max(time.perf_counter() - begun, 1e-9)
         yield Finding("steps", OK, f"{steps} random ones, {rate:.0f} a second, {episodes} episodes ended")
-    except Exception as error:  # whatever an environment of somebody's own raises
+    except Exception as error:  # a custom environment may raise anything
         yield Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         vector.close()
@@ -307,14 +307,14 @@ def team_environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Probe:
-    """An environment whose answer is known: what it is called, and what is wrong where it is not learned."""
+    """An environment with a known solution: its name, its factory, and the likely fault if it is not learned."""
 
     name: str
     make: Callable[[], Any]
     fails: str
 
 
-# How each kind of learner is set for the probes; `seen` gives [S] values of the states [S, O].
+# Settings of each kind of learner for the probes.
 SETTINGS: dict[str, dict[str, Any]] = {
     "transitions": {
         "steps": 2400, "lr": 4e-3, "batch_size": 32, "learn_step": 2, "tau": 0.1, "num_envs": 2, "learning_delay": 100,
@@ -333,7 +333,7 @@ COMMON: dict[str, Any] = {
 
 
 def probes() -> Iterator[Finding]:
-    """Train the usual algorithm of each kind on environments that isolate one thing each, and look at the answers."""
+    """Train the default algorithm of each kind on environments that isolate one component each; check the values."""
     from agilerl.algorithms import DEFAULT_ALGORITHM, available, find_algorithm
     from agilerl.envs import probe
 
@@ -350,7 +350,7 @@ def probes() -> Iterator[Finding]:
 
 
 def verdict_of(algo: str, kind: str, settings: Mapping[str, Any], case: Probe) -> Finding:
-    """One algorithm on one probe."""
+    """Train one algorithm on one probe."""
     name, begun = f"{algo} {case.name}", time.perf_counter()
     try:
         error, is_best = learned(algo, kind, settings, case.make)
@@ -358,13 +358,13 @@ def verdict_of(algo: str, kind: str, settings: Mapping[str, Any], case: Probe) -
         return Finding(name, BROKEN, f"it fails: {type(failure).__name__}: {' '.join(str(failure).split())}")
     spent = f"[{time.perf_counter() - begun:.1f} s]"
     if error > CLOSE or not is_best:
-        what = f"values are off by {error:.2f}" if error > CLOSE else "it chooses the wrong action"
-        return Finding(name, BROKEN, f"{what}: look at {case.fails}  {spent}")
+        problem = f"values are off by {error:.2f}" if error > CLOSE else "it chooses the wrong action"
+        return Finding(name, BROKEN, f"{problem}: look at {case.fails}  {spent}")
     return Finding(name, OK, f"values within {error:.2f} of the answer, best action chosen  {spent}")
 
 
 def learned(algo: str, kind: str, settings: Mapping[str, Any], make: Callable[[], Any]) -> tuple[float, bool]:
-    """(largest error of the values that were learned, whether the greedy actions are the best ones)."""
+    """(largest error of the learned values, whether the greedy actions are optimal)."""
     import numpy as np
     import torch
 

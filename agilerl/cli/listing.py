@@ -1,4 +1,4 @@
-"""What `agilerl list` prints: algorithms, environments, presets, runs."""
+"""Output of `agilerl list`: algorithms, environments, presets, runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agilerl.hostile import read_json
 from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
 
-# Gymnasium's module of an environment -> (what must be there to make it, our extra that brings it).
+# Gymnasium's module of an environment -> (the package it needs, our extra that installs it).
 NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
 OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
 
@@ -34,7 +34,7 @@ def listing(what: str, out: Path = Path("runs")) -> list[str]:
 
 
 def algorithms() -> Iterator[str]:
-    """Names with their hyperparameters; those that are not there yet last."""
+    """Names with their hyperparameters; those not implemented yet last."""
     from agilerl.algorithms import NOT_YET, available
 
     for name in available():
@@ -44,7 +44,7 @@ def algorithms() -> Iterator[str]:
 
 
 def _hyperparameters(name: str) -> list[str]:
-    """As `declared.hyperparameters`; of what ships, read from its source: an import would load torch, 2 s."""
+    """See `declared.hyperparameters`; for shipped algorithms read from the source: an import would load torch, 2 s."""
     from agilerl import algorithms
 
     module = algorithms.shipped_in(name)
@@ -57,7 +57,7 @@ def _hyperparameters(name: str) -> list[str]:
 
 
 def _source(module: str) -> ast.Module | None:
-    """The source of a module, where there is any."""
+    """The syntax tree of a module; None without a source file."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return None
@@ -76,15 +76,15 @@ def _arguments(name: str, source: ast.Module) -> dict[str, bool]:
 
 
 def _inherited(cls: ast.ClassDef, source: ast.Module) -> dict[str, bool]:
-    """Arguments of the first parent of a class, which stands beside it or is imported by name."""
+    """Arguments of the first parent of a class, which is defined in the same file or imported by name."""
     parent = next(base.id for base in cls.bases if isinstance(base, ast.Name))
     modules = [
         str(node.module) for node in source.body
         if isinstance(node, ast.ImportFrom) and parent in [alias.name for alias in node.names]
     ]  # fmt: skip
-    found = _source(modules[0]) if modules else source
-    assert found is not None
-    return _arguments(parent, found)
+    parent_source = _source(modules[0]) if modules else source
+    assert parent_source is not None
+    return _arguments(parent, parent_source)
 
 
 def _is_declared(annotation: ast.expr | None) -> bool:
@@ -94,7 +94,7 @@ def _is_declared(annotation: ast.expr | None) -> bool:
 
 
 def presets() -> Iterator[str]:
-    """Environments that settings ship for."""
+    """Environments with shipped presets."""
     from agilerl.config import preset_for, preset_names
     from agilerl.telemetry.console import count, number
 
@@ -108,32 +108,32 @@ def presets() -> Iterator[str]:
 
 
 def environments() -> Iterator[str]:
-    """Ids that can be made here; what the others need; which are retired."""
+    """Environment ids, with missing requirements and retired versions marked."""
     import gymnasium
 
     from agilerl.config import preset_names
     from agilerl.env_ids import SHIPPED, TEXTS
 
     shipped = set(preset_names())
-    known = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
+    specs = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
     newest: dict[str, int] = {}
-    for name in known:
+    for name in specs:
         base, version = _version(name)
         newest[base] = max(version, newest.get(base, -1))
-    for name in sorted({*known, *SHIPPED, *TEXTS}):
+    for name in sorted({*specs, *SHIPPED, *TEXTS}):
         words = ["preset"] if name in shipped else []
         base, version = _version(name)
-        if name in known:
-            entry = known[name].entry_point
+        if name in specs:
+            entry = specs[name].entry_point
             words += _obstacles(entry, version < newest[base])
         yield f"{name:<34}{'   '.join(words)}".rstrip()
-    yield from families(known)
+    yield from families(specs)
     yield from team_environments(shipped)
     yield from questions()
 
 
 def families(known: Collection[str]) -> Iterator[str]:
-    """Ids of packages that are imported when one of theirs is asked for: how they begin. Nothing is imported."""
+    """Id prefixes of packages that are imported on demand. Nothing is imported here."""
     from agilerl.env_ids import FAMILIES
 
     for family in FAMILIES:
@@ -147,16 +147,16 @@ def families(known: Collection[str]) -> Iterator[str]:
 
 
 def questions() -> Iterator[str]:
-    """Ids of language models: forms, as there are more than a list would show."""
+    """Id patterns of language environments, which are too many for a list."""
     needed = [] if importlib.util.find_spec("peft") else ['needs: pip install "agilerl[llm]"']
     for name in ("arithmetic/addition-<digits>", "reasoning/<task of reasoning-gym>"):
         yield f"{name:<34} {'   '.join(['language models', *needed])}"
 
 
 def team_environments(shipped: Collection[str] = ()) -> Iterator[str]:
-    """Ids of several agents: modules of the packages that ids may name; what they need, or how a package is installed.
+    """Ids of multi-agent environments: modules of the supported packages, with missing requirements.
 
-    Nothing is imported: modules are found, and read for what they import.
+    Nothing is imported: modules are located, and their imports read from the source.
     """
     from agilerl.env_ids import TEAM_PACKAGES
 
@@ -176,12 +176,12 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[str]:
 
 
 def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
-    """Packages that are not there and that a module of the package at `root` imports, itself or by others of it."""
+    """Missing packages that a module of the package at `root` imports, directly or through its other modules."""
     if path in seen or not path.is_file():
         return set()
     seen.add(path)
-    found: set[str] = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:  # at its top: those that it cannot do without
+    missing: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:  # top level only: required imports
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -191,15 +191,15 @@ def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
         for name in names:
             first, *inside = name.split(".")
             if first != root.name:
-                found |= {first} if first and importlib.util.find_spec(first) is None else set()
+                missing |= {first} if first and importlib.util.find_spec(first) is None else set()
             elif inside:
                 base = root.joinpath(*inside)
-                found |= _absent(base.with_suffix(".py"), root, seen) | _absent(base / "__init__.py", root, seen)
-    return found
+                missing |= _absent(base.with_suffix(".py"), root, seen) | _absent(base / "__init__.py", root, seen)
+    return missing
 
 
 def _obstacles(entry_point: Any, is_older: bool) -> list[str]:
-    """Why an environment cannot be made here, or that there is a newer one."""
+    """Why an environment cannot be made here, or a note that a newer version exists."""
     if not isinstance(entry_point, str):  # Gymnasium keeps retired ids with a function that raises
         is_retired = foreign.module_of(entry_point).startswith("gymnasium.")
         return ["retired"] if is_retired else []
@@ -220,7 +220,7 @@ def _version(name: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Found:
-    """A run directory as a line of the list; `trouble` where it is damaged."""
+    """A run directory as a line of the list; `trouble` describes damage."""
 
     path: Path
     facts: dict[str, Any]
@@ -251,20 +251,22 @@ def runs(out: Path) -> Iterator[str]:
     if not out.is_dir():
         yield f"no runs yet: there is no folder {out}"
         return
-    found = [_found(path) for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)]
-    if not found:
+    entries = [
+        _read_entry(path) for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)
+    ]
+    if not entries:
         yield f"no runs in {out}"
         return
     header = ("env", "algo", "seed", "status", "steps", "score", "path")
-    rows = [header, *(run.cells() for run in found)]
+    rows = [header, *(run.cells() for run in entries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header) - 1)]
     for row in rows:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
         yield "   ".join([*padded, row[-1]])
-    yield from (f"resume   {way_on(run.path, run.facts)}" for run in found if run.status == "interrupted")
+    yield from (f"resume   {way_on(run.path, run.facts)}" for run in entries if run.status == "interrupted")
 
 
-def _found(path: Path) -> Found:
+def _read_entry(path: Path) -> Found:
     try:
         facts = read_json(path / "run.json")
     except FileNotFoundError:
@@ -283,7 +285,7 @@ def _steps(result: dict[str, Any]) -> str:
 
 
 def score_text(result: dict[str, Any]) -> str:
-    """The closing test; else the best fitness, which says so."""
+    """The closing test score; else the best fitness, labelled as such."""
     from agilerl.report.records import closing_test
     from agilerl.telemetry.console import number
     from agilerl.telemetry.evaluation import interval

@@ -1,4 +1,4 @@
-"""The commands: train, resume, evaluate, list, export, and those that come later; how each of them ends."""
+"""The commands train, resume, evaluate and export, and the error handling of all commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from agilerl.config import Manifest
 
 USER_ERROR, INTERRUPTED = 2, 130
-# Packages of environments whose modules have another name.
+# Environment packages whose modules have another name.
 PACKAGES = {"highway_env": "highway-env", "gym_pybullet_drones": "gym-pybullet-drones", "panda_gym": "panda-gym"}
 app = typer.Typer(
     name="agilerl",
@@ -72,7 +72,7 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
     Ctrl-C exits 130, SIGTERM 143.
 
     Args:
-        run: a run directory that the command is about, whose own imports an error names where they are missing.
+        run: the run directory of the command; errors name imports of that run that are missing.
     """
     show = warnings.showwarning
     warnings.showwarning = _short_warnings(show)
@@ -82,14 +82,14 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
     except AgileRLError as error:
         if debug:
             raise
-        told = on_command_line(_naming_imports(error, run, imports or ()))
-        for line in (f"{type(error).__name__}: {told}", *foreign.notes(error)):
+        message = on_command_line(_naming_imports(error, run, imports or ()))
+        for line in (f"{type(error).__name__}: {message}", *foreign.notes(error)):
             typer.echo(redact(line), err=True)
         raise typer.Exit(USER_ERROR) from None
-    except BrokenPipeError:  # who reads has seen enough: `agilerl ... | head`
+    except BrokenPipeError:  # the reader has closed the pipe: `agilerl ... | head`
         sys.stdout = None
         raise typer.Exit(0) from None
-    except OSError as error:  # a full disk, a folder without rights: nothing that a traceback explains
+    except OSError as error:  # a full disk, a folder without permissions: a traceback would not help
         if debug or error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
@@ -104,29 +104,29 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
 
 
 def _naming_imports(error: AgileRLError, run: Path | None, imports: Iterable[str]) -> str:
-    """An error, with the code that its run was made with and that has not been imported; the fix imports it.
+    """Add to an error the imports of its run that are missing; the fix imports them.
 
-    Only errors of environments and algorithms may come from a missing import; others keep their own fix.
-    It is never imported unasked: a run directory may come from somebody else.
+    Only errors of environments and algorithms may come from a missing import; others keep their fix.
+    Code is never imported automatically: a run directory may come from an untrusted source.
     """
-    told = str(error)
+    message = str(error)
     if run is None or not isinstance(error, EnvError | AlgorithmError) or not (run / "run.json").is_file():
-        return told
+        return message
     from agilerl.runs.commands import imports_of
     from agilerl.runs.directory import RunDirectory
 
     try:
         missing = [name for name in imports_of(RunDirectory(run).facts()) if name not in set(imports)]
     except AgileRLError:
-        return told
+        return message
     if not missing:
-        return told
+        return message
     options = " ".join(f"--import {shlex.quote(name)}" for name in missing)
-    return f"{told.partition(' fix: ')[0]} The run was made with {options}. fix: repeat {options}."
+    return f"{message.partition(' fix: ')[0]} The run was made with {options}. fix: repeat {options}."
 
 
 def _short_warnings(show: Any) -> Any:
-    """Our own warnings as one line; the source line that raised them tells a user of the command nothing."""
+    """Print our warnings as one line: their source line does not help users of the command."""
 
     def showwarning(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, AgileRLWarning):
@@ -139,10 +139,10 @@ def _short_warnings(show: Any) -> Any:
 
 
 def import_code(names: Iterable[str] | None) -> None:
-    """Import modules, by name or as files; only for a user who has asked for it, because importing runs code.
+    """Import modules, by name or as files; only on request, because importing runs code.
 
     Raises:
-        ConfigError: there is none, or it fails.
+        ConfigError: a missing module, or one that fails.
     """
     for name in names or ():
         if not name:
@@ -160,7 +160,7 @@ def import_code(names: Iterable[str] | None) -> None:
 
 
 def _fix_of(name: str, error: Exception) -> str:
-    """What makes an import work: a file needs its path, a package its installation."""
+    """The fix for a failed import: the path of a file, or the installation of a package."""
     if name.endswith(".py") and not Path(name).is_file():
         return "check the path."
     if not name.endswith(".py") and Path(f"{name}.py").is_file():
@@ -171,7 +171,7 @@ def _fix_of(name: str, error: Exception) -> str:
 
 
 def _import_file(path: Path) -> None:
-    """A file as the module of its name; one that is imported already stays."""
+    """Import a file as the module of its name, unless it is imported already."""
     name = path.stem
     if name in sys.modules:
         return
@@ -329,7 +329,7 @@ def train(
 
 
 def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
-    """--steps, or --total-timesteps with a warning: other libraries mean all that is trained by it."""
+    """--steps, or --total-timesteps with a warning: other libraries count the steps of all members."""
     if total_timesteps is None:
         return steps
     if steps is not None:
@@ -343,7 +343,7 @@ def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
     return total_timesteps
 
 
-DEFAULT_MINUTES = 10.0  # where nobody has tuned a budget
+DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
 
 
 def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
@@ -520,7 +520,7 @@ def evaluate(
 
 
 def _no_episodes(context: typer.Context) -> None:
-    """ConfigError where what is of episodes was asked of a language policy."""
+    """Raise ConfigError for episode options on a language policy."""
     for name in ("episodes", "seed", "max_steps"):
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":

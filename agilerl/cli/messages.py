@@ -13,10 +13,10 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-# The base class of usage errors: Typer has brought its own copy of Click since 0.2x.
+# The base class of usage errors: Typer has vendored Click since 0.2x.
 UsageError: Any = typer.BadParameter.__base__
 _command: ContextVar[typer.Context | None] = ContextVar("command", default=None)
-# Manifest keys that have an option of their own.
+# Manifest keys with a dedicated option.
 OPTION_KEYS = {
     "--steps": "training.max_steps",
     "--population": "training.pop_size",
@@ -28,7 +28,7 @@ OPTION_KEYS = {
     "--num-envs": "environment.num_envs",
     "--env-kwargs": "environment.kwargs",
 }
-# Parts of a fix that stay as they are (calls, commands in backticks, parentheses, settings), or key=value.
+# Parts of a fix that are left unchanged (calls, commands in backticks, parentheses, settings), or key=value.
 _PARTS = re.compile(
     r"`[^`]*`|[\w.]*\((?:[^()]|\([^()]*\))*\)|--(?:set|env-kwargs) \S+"
     r"""|(?<![\w.'"=/-])(?P<key>[A-Za-z_][\w.]*)=(?P<value>'[^']*'|"[^"]*"|\[[^]]*]|[^\s'"\[{(,;=]+)(?![(\w])"""
@@ -37,15 +37,15 @@ _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
 def remember_command(context: typer.Context, value: bool) -> bool:
-    """The callback of an option that every command has: its messages are those of this command from here on."""
+    """Option callback, shared by every command, that makes it the current one for messages."""
     _command.set(context)
     return value
 
 
 def on_command_line(message: str) -> str:
-    """A message of the library whose fix names options of the command: `dataset='data.h5'` becomes `--dataset data.h5`.
+    """Rewrite the fix of a library message in options of the command: `dataset='data.h5'` becomes `--dataset data.h5`.
 
-    What has no option of its own becomes `--set KEY=VALUE`, where the command has that. A message without a fix gets
+    Settings without a dedicated option become `--set KEY=VALUE`, if the command has it. A message without a fix gets
     one.
     """
     context = _command.get()
@@ -66,7 +66,7 @@ def _fix_of(message: str, context: typer.Context) -> str:
 
 
 def _part(part: re.Match[str], context: typer.Context) -> str:
-    """A part of a fix as the command line has it."""
+    """A part of a fix in command line syntax."""
     key, value = part["key"], part["value"]
     if key is None:
         return part[0]
@@ -96,7 +96,7 @@ def _sections() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _settings() -> frozenset[str]:
-    """Last names of the keys that `--set` takes for the usual algorithms."""
+    """Last names of the keys that `--set` accepts for the default algorithms."""
     from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, DEFAULT_UNTUNED
     from agilerl.config.load import leaf_paths
 
@@ -105,15 +105,15 @@ def _settings() -> frozenset[str]:
 
 
 class Commands(TyperGroup):
-    """The commands, whose usage errors end with a fix."""
+    """Command group whose usage errors end with a fix."""
 
     def make_context(self, *args: Any, **more: Any) -> Any:
-        """As a group does."""
+        """Extend the base method: usage errors get a fix."""
         with _usage_errors():
             return super().make_context(*args, **more)
 
     def invoke(self, ctx: Any) -> Any:
-        """As a group does."""
+        """Extend the base method: usage errors get a fix."""
         with _usage_errors():
             return super().invoke(ctx)
 
@@ -130,7 +130,7 @@ def _usage_errors() -> Iterator[None]:
 
 
 def _usage(error: Any) -> str:
-    """What is to be typed in place of what could not be understood."""
+    """The correct usage for a command line that could not be parsed."""
     context, parameter = error.ctx, error.param if isinstance(error, typer.BadParameter) else None
     command, parameters = context.command_path, context.command.params
     if parameter is not None and parameter.opts[0].startswith("-"):

@@ -1,4 +1,4 @@
-"""What the commands have in common: arguments and options, how a number is typed, examples below the help."""
+"""Arguments and options shared by the commands, parsing of numbers, and examples below the help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def whole(text: Any, option: str = "--steps", example: str = "100000", least: fl
     """A whole number as users type it: 100000, 100_000, 1e5.
 
     Args:
-        option, example: what the fix of an error says. least: the smallest number.
+        option, example: named in the fix of an error. least: the smallest number.
 
     Raises:
         BadParameter: anything else.
@@ -33,7 +33,7 @@ def whole(text: Any, option: str = "--steps", example: str = "100000", least: fl
 
 
 def _rounded(text: str) -> int | None:
-    """The whole number in a text such as 1e5; None if it holds none."""
+    """The whole number in a text such as 1e5; None if it is not one."""
     try:
         number = float(text)
         return int(number) if number == int(number) else None
@@ -65,19 +65,19 @@ def real_option(text: str, name: str, metavar: str, example: str) -> Any:
 
 
 def examples(*lines: str) -> str:
-    """Commands to be typed, as the last part of a help text; they are shown line by line."""
+    """Example commands, as the last part of a help text, shown line by line."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def preset_ids(incomplete: str) -> list[str]:
-    """Ids of environments with a preset, for the completion of a shell."""
+    """Ids of environments with a preset, for shell completion."""
     from agilerl.config import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
 def algorithm_names(incomplete: str) -> list[str]:
-    """Names of algorithms, for the completion of a shell."""
+    """Names of algorithms, for shell completion."""
     from agilerl.algorithms import available
 
     return [name for name in available() if name.lower().startswith(incomplete.lower())]
@@ -128,7 +128,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
-    """Keywords of an environment from KEY=VALUE, whose values are YAML.
+    """Keyword arguments of an environment from KEY=VALUE entries; values are YAML.
 
     Raises:
         ConfigError: an entry that is not KEY=VALUE.
@@ -136,10 +136,10 @@ def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
     from agilerl.config.load import parse_yaml
     from agilerl.errors import ConfigError
 
-    found = {}
+    env_kwargs = {}
     for text in entries or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--env-kwargs {text!r} is not KEY=VALUE. fix: --env-kwargs gravity=-3.")
-        found[key.strip()] = parse_yaml(value, f"--env-kwargs {key.strip()}")
-    return found
+        env_kwargs[key.strip()] = parse_yaml(value, f"--env-kwargs {key.strip()}")
+    return env_kwargs

@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""Output of the commands."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from agilerl.training.manifest.launch import report_on
 
 
 def score_best(run: Run, episodes: int) -> Evaluation | None:
-    """Score the best agent on fresh episodes and note the result in run.json."""
+    """Score the best agent on fresh episodes and record the result in run.json."""
     if run.best is None or episodes < 1:
         return None
-    if run.best.learns_language:  # the run has scored it, on prompts that chose nothing
-        known = run.result.get("test")
-        return None if known is None else Evaluation.from_returns(known["returns"], known["of"])
+    if run.best.learns_language:  # scored by the run already, on held-out prompts
+        test = run.result.get("test")
+        return None if test is None else Evaluation.from_returns(test["returns"], test["of"])
     evaluation: Evaluation = run.best.evaluate(episodes=episodes)
     if run.path is not None:
         try:
             RunDirectory(run.path).update(result={"test": evaluation.as_dict()})
-        except OSError as error:  # the score is there to be printed all the same
+        except OSError as error:  # the score can still be printed
             warn_once("score", f"the score could not be written to {run.path} ({error.strerror}).")
         report_on(run.path)
     return evaluation
 
 
 def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | None:
-    """Write the adapter of a language policy as PEFT reads it; None of any other run.
+    """Write the adapter of a language policy in PEFT format; None for any other run.
 
     Raises:
         NotAvailableYetError: ONNX of a language policy.
     """
     if not onnx and not (run / "run.json").is_file():
-        return None  # the command says what it needs
+        return None  # the command reports the missing format
     manifest = RunDirectory.open(run).manifest()
     cls = find_algorithm(manifest.algorithm.name)
     if not cls.learns_language:
@@ -60,7 +60,7 @@ def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | Non
 
 
 def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
-    """The score, the cost, the place, the report, how to load it (or, of a stopped run, how to go on)."""
+    """Score, cost, path, report, and how to load the run (or how to resume a stopped one)."""
     result = run.result
     measure = measure_of(find_algorithm(run.manifest.algorithm.name))
     of = f" ({measure}, test split)" if measure else ""
@@ -88,7 +88,7 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
 
 
 def unfinished_line(path: Path) -> str | None:
-    """That a run has not ended, and what goes on with it; None of one that has."""
+    """A note that a run is unfinished, with the command that resumes it; None for a finished run."""
     facts = RunDirectory.open(path).facts()
     status = status_of(path, facts)
     if status == "done":

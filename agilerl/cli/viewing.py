@@ -15,12 +15,12 @@ LISTS = ("algos", "envs", "presets", "runs")
 
 
 def lists(incomplete: str) -> list[str]:
-    """What can be listed, for the completion of a shell."""
+    """Names that can be listed, for shell completion."""
     return [name for name in LISTS if name.startswith(incomplete)]
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
-    """Put the commands into `app`; `user_errors` is the context manager that ends each of them."""
+    """Register the commands in `app`; `user_errors` is the context manager that handles their errors."""
 
     @app.command(
         name="list", epilog=examples("agilerl list algos", "agilerl list envs", "agilerl list runs --out runs")
@@ -117,10 +117,10 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         with user_errors(debug):
             from agilerl.report.compare import comparison, write_comparison
 
-            found = comparison(runs)
-            typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
+            result = comparison(runs)
+            typer.echo(json.dumps(result.as_dict()) if as_json else "\n".join(result.lines()))
             if html is not None:
-                typer.echo(f"curves  {write_comparison(found, html)}", err=as_json)
+                typer.echo(f"curves  {write_comparison(result, html)}", err=as_json)
 
     @app.command(epilog=examples("agilerl doctor", "agilerl doctor --full", "agilerl doctor --env Hopper-v5"))
     def doctor(

@@ -83,8 +83,8 @@ class Transition:
         self, obs: Any, action: Any, reward: Any, next_obs: Any, done: Any, batch_size: Sequence[int] = (),
         device: str | torch.device | None = None,
     ) -> None:  # fmt: skip
-        given = (_tensors(value) for value in (obs, action, reward, next_obs, done))
-        placed = given if device is None else (map_leaves(lambda leaf: leaf.to(device), tree) for tree in given)
+        trees = (_tensors(value) for value in (obs, action, reward, next_obs, done))
+        placed = trees if device is None else (map_leaves(lambda leaf: leaf.to(device), tree) for tree in trees)
         self.obs, self.action, self.reward, self.next_obs, self.done = placed
         self._batch_size = torch.Size(batch_size)
 
@@ -144,12 +144,14 @@ class MultiAgentTransition(Transition):
         later = SeenByTeam.of(next_obs)
         before, after, acted = SeenByTeam.of(obs).present, later.present, later.acted
         if before is not None and acted is not None:  # where an environment was replaced no agent has a transition
-            before = {agent: there & acted[agent] for agent, there in before.items()}
+            before = {agent: presence & acted[agent] for agent, presence in before.items()}
         if later.final is not None:
             next_obs, after = later.final, later.final_present
         super().__init__(obs, action, reward, next_obs, done, batch_size, device)
-        said = {"obs_present": before, "next_obs_present": after}
-        self._said: dict[str, Tree] = {name: _tensors(there) for name, there in said.items() if there is not None}
+        masks = {"obs_present": before, "next_obs_present": after}
+        self._said: dict[str, Tree] = {
+            name: _tensors(presence) for name, presence in masks.items() if presence is not None
+        }
 
     def to_dict(self) -> dict[str, Tree]:
         return {**super().to_dict(), **self._said}
@@ -188,8 +190,8 @@ def _tensors(data: Any) -> Tree:
 
 def _tensor(leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor):
-        given = leaf
+        tensor = leaf
     else:
         is_scalar = not isinstance(leaf, np.ndarray) and np.ndim(leaf) == 0
-        given = torch.as_tensor(np.asarray(leaf).reshape(1) if is_scalar else np.asarray(leaf))
-    return given.float() if given.dtype == torch.float64 else given
+        tensor = torch.as_tensor(np.asarray(leaf).reshape(1) if is_scalar else np.asarray(leaf))
+    return tensor.float() if tensor.dtype == torch.float64 else tensor

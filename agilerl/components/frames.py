@@ -99,21 +99,21 @@ class FrameStore:
 
     def _intern_once(self, rows: Rows, lanes: np.ndarray, mask: np.ndarray | None) -> Rows:
         """Apply `intern` to rows [K] of distinct lanes [K]."""
-        kept = np.arange(len(lanes)) if mask is None else np.flatnonzero(mask)
+        selected = np.arange(len(lanes)) if mask is None else np.flatnonzero(mask)
         obs, next_obs = self._leaves(rows, "obs"), self._leaves(rows, "next_obs")
-        frame = np.where(self._is_known(obs, lanes), self._lane_frame[lanes], 0)[kept]
+        frame = np.where(self._is_known(obs, lanes), self._lane_frame[lanes], 0)[selected]
         self._references[frame] += 1  # lanes never share a frame
         is_new = frame == 0
-        frame[is_new] = self._place({part: values[kept[is_new]] for part, values in obs.items()})
+        frame[is_new] = self._place({part: values[selected[is_new]] for part, values in obs.items()})
         if mask is not None:
-            next_obs = {part: values[kept] for part, values in next_obs.items()}
+            next_obs = {part: values[selected] for part, values in next_obs.items()}
         next_frame = self._place(next_obs)
         self._references[next_frame] += 1
-        self.release(self._lane_frame[lanes[kept]])
-        self._lane_frame[lanes[kept]] = next_frame
+        self.release(self._lane_frame[lanes[selected]])
+        self._lane_frame[lanes[selected]] = next_frame
         for part, values in next_obs.items():
-            self._lane_words[part][lanes[kept]] = _as_words(values)
-        return self._numbered(rows, frame, next_frame, kept)
+            self._lane_words[part][lanes[selected]] = _as_words(values)
+        return self._numbered(rows, frame, next_frame, selected)
 
     def intern_apart(self, rows: Rows) -> Rows:
         """Intern rows that do not continue previous ones: both observations of each are stored."""
@@ -184,12 +184,12 @@ class FrameStore:
 
     def whole(self, placed: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """Return [frames] bool: frames whose contents are in one of these pieces (including the empty frame)."""
-        found = np.zeros(len(self._references), dtype=bool)
-        found[0] = True
+        is_whole = np.zeros(len(self._references), dtype=bool)
+        is_whole[0] = True
         for piece in placed:
             numbers = piece["numbers"].numpy()
-            found[numbers[self._epochs[numbers] == piece["epochs"].numpy()]] = True
-        return found
+            is_whole[numbers[self._epochs[numbers] == piece["epochs"].numpy()]] = True
+        return is_whole
 
     def recount(self, holders: Sequence[np.ndarray]) -> None:
         """Set the reference counts from frame numbers, one array [k] per holder; lanes are reset."""
@@ -246,9 +246,9 @@ class FrameStore:
             for part, field in self.fields.items()  # a scalar part is passed as [K]
         }
 
-    def _numbered(self, rows: Rows, frame: np.ndarray, next_frame: np.ndarray, kept: Any) -> Rows:
+    def _numbered(self, rows: Rows, frame: np.ndarray, next_frame: np.ndarray, selected: Any) -> Rows:
         shared = {(role, *part) for role in ("obs", "next_obs") for part in self.fields}
-        out = {path: values[kept] for path, values in rows.items() if path not in shared}
+        out = {path: values[selected] for path, values in rows.items() if path not in shared}
         out[FRAME], out[NEXT_FRAME] = frame, next_frame
         return out
 
@@ -297,10 +297,10 @@ class FrameStore:
             for block, chosen, shift in ((self._main, ~is_aside, 0), (self._side, is_aside, self.capacity + 1)):
                 if chosen.any():
                     at: Any = frames[chosen] - shift
-                    given: Any = values if chosen.all() else values[chosen]
+                    chosen_values: Any = values if chosen.all() else values[chosen]
                     if not isinstance(block[part], np.ndarray):
-                        at, given = (torch.from_numpy(x).to(self.device) for x in (at, given))
-                    block[part][at] = given
+                        at, chosen_values = (torch.from_numpy(x).to(self.device) for x in (at, chosen_values))
+                    block[part][at] = chosen_values
 
     def _grow(self, used: int) -> None:
         """Make room for `used` frames; the side store grows by at least half, to keep reallocation rare."""

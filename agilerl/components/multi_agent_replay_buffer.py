@@ -1,4 +1,4 @@
-"""Replay of teams under its published name: dicts by agent go in and come out, rows of the team are kept."""
+"""Multi-agent replay under its published name: dicts by agent outside, one row per team transition inside."""
 
 from __future__ import annotations
 
@@ -23,39 +23,38 @@ from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
 TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
-MASKS = frozenset({("next_mask",), ("obs_mask",)})  # paths of what is kept of them
-FREE = "field_"  # how fields of unknown meaning are kept, by their places
+MASKS = frozenset({("next_mask",), ("obs_mask",)})  # paths of action masks
+FREE = "field_"  # prefix of custom fields, numbered by position
 
 
 class MultiAgentReplayBuffer(ReplayBuffer):
-    """The last `memory_size` transitions of a team, kept as the training loop keeps them: one row a team.
+    """The last `memory_size` transitions of a team, one row per transition, as in the training loop.
 
-    It is the memory of a training function (`write`, `gather`), and of loops of one's own in both published dialects:
+    Memory of a training function (`write`, `gather`), and of custom loops with either published interface:
 
     * with `field_names`: `save_to_memory(states, actions, rewards, next_states, dones, is_vectorised=)`, and
-      `sample(n)` gives a tuple of dicts by agent in that order, float tensors [n, ...];
-    * without: `add(MultiAgentTransition(...))`, or a dict of dicts, and `sample(n)` gives a TensorDict.
+      `sample(n)` returns a tuple of dicts by agent in that order, float tensors [n, ...];
+    * without: `add(MultiAgentTransition(...))`, or a dict of dicts, and `sample(n)` returns a TensorDict.
 
-    Field names that do not name all five fields are stored without a meaning: each comes out by agent in its place,
-    with NaN for an agent that a dict leaves out. Such a memory is for your own loops, not for training functions.
+    Field names that do not include all five fields are custom fields: each is returned by agent at its position, with
+    NaN for agents missing from a dict. Such a memory is for custom loops, not for training functions.
 
-    Who is not there is kept as such: an agent that a dict leaves out, or whose row has a NaN. It comes out as zeros,
-    its reward and its end as NaN; observations also say who was there (`present` of the dict by agent, or entries
-    `obs_present` and `next_obs_present` of the TensorDict), which `learn` understands. Of observations that a vector of
-    `agilerl.vector` gave, the final ones are taken where an episode has ended, although the environment shows the next
-    episode already.
+    Absent agents (missing from a dict, or with a NaN in their row) are masked. They are returned as zeros, their reward
+    and end as NaN. Observations carry the presence mask (`present` of the dict by agent, or entries `obs_present` and
+    `next_obs_present` of the TensorDict), which `learn` reads. With observations from a vector environment of
+    `agilerl.vector`, the final observation is stored where an episode has ended, not the first one of the next episode.
 
     Args:
-        memory_size: transitions. field_names: names of what `save_to_memory` is given, in order.
-        agent_ids: all agents, in the order of rewards in `gather`. device: where the memory is and samples come out.
-        observation_spaces, action_spaces: by agent; needed where agents are absent from the first rows.
-        dtype, seed: as for `ReplayBuffer`.
+        memory_size: transitions. field_names: names of the arguments of `save_to_memory`, in order.
+        agent_ids: all agents, in the order of rewards in `gather`. device: device of the memory and of samples.
+        observation_spaces, action_spaces: by agent; required if agents are absent from the first rows.
+        dtype, seed: see `ReplayBuffer`.
 
     Attributes:
-        has_own_fields: whether `field_names` do not name all five fields of a transition.
+        has_own_fields: whether the fields are custom ones.
 
     Raises:
-        ConfigError: no agents, or names of which one says two fields.
+        ConfigError: no agents, or two names for one field.
     """
 
     def __init__(
@@ -80,17 +79,17 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self._roles = {name: TEAM_ROLES.get(name, name) for name in self.field_names or FIELDS}
         doubled = [name for name, role in self._roles.items() if list(self._roles.values()).count(role) > 1]
         if doubled:
-            raise ConfigError(f"field_names say the same field twice: {doubled}. fix: one name for each field.")
-        self.has_own_fields = not set(FIELDS) <= set(self._roles.values())  # of fields whose meaning is not known
-        self._widths: dict[str, int] | None = None  # numbers of each agent's action
-        self._starts: np.ndarray | None = None  # [A] lowest choices, which rows count from 0; None where not known
+            raise ConfigError(f"field_names name the same field twice: {doubled}. fix: one name for each field.")
+        self.has_own_fields = not set(FIELDS) <= set(self._roles.values())  # custom fields
+        self._widths: dict[str, int] | None = None  # width of each agent's action
+        self._starts: np.ndarray | None = None  # [A] lowest choices, stored as 0; None if unknown
         if action_spaces is not None:
             self.set_action_spaces(action_spaces)
 
     def set_action_spaces(self, action_spaces: Mapping[str, Space[Any]]) -> None:
-        """What agents do, where it was not said before: training functions say it of their environment.
+        """Set the action spaces if they are unknown so far; training functions call this with their environment's.
 
-        From then on choices come out as the environment counts them, and are kept from 0, as training functions do.
+        From then on discrete actions are stored from 0, and returned with the offset of their space.
         """
         if self._widths is not None or len(self):
             return
@@ -99,14 +98,14 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         each = zip(starts, self._widths.values(), strict=True)
         self._starts = np.concatenate([np.broadcast_to(start, width) for start, width in each]).astype(np.float32)
 
-    # -- the engine's interface, of steps of a vector ------------------------------------------------------------------
+    # -- the engine's interface: vector steps --------------------------------------------------------------------------
 
     def _step_rows(
         self, transition: tuple[Any, ...], next_mask: np.ndarray | None, obs_mask: np.ndarray | None
     ) -> Rows:
-        """As of any memory: dicts of arrays, and of dicts of arrays, are laid out without a call for each leaf."""
-        known = () if self._fields is None else self._fields
-        if next_mask is not None or obs_mask is not None or not MASKS.isdisjoint(known):
+        """See `ReplayBuffer._step_rows`; dicts of arrays, up to two levels deep, are flattened without recursion."""
+        fields = () if self._fields is None else self._fields
+        if next_mask is not None or obs_mask is not None or not MASKS.isdisjoint(fields):
             return super()._step_rows(transition, next_mask, obs_mask)
         rows: Rows = {}
         for name, value in zip(FIELDS, transition, strict=True):
@@ -120,9 +119,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         return rows
 
     def gather(self, indices: np.ndarray | Tensor) -> dict[str, Any]:
-        """As of any memory; rewards and ends are by agent, and no field costs a call."""
+        """See `ReplayBuffer.gather`; rewards and ends are by agent. Fields are unpacked inline, for speed."""
         fields = self._fields or {}
-        if ("obs", PRESENT) not in fields:  # nothing yet, or fields of the user's own
+        if ("obs", PRESENT) not in fields:  # empty, or custom fields
             return super().gather(indices)
         data, out = self._gather(indices), dict[str, Any]()
         for path, values in data.items():
@@ -142,33 +141,33 @@ class MultiAgentReplayBuffer(ReplayBuffer):
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def save_to_memory(self, *fields: Any, is_vectorised: bool = False) -> None:
-        """One transition, or one for each environment: dicts by agent in the order of `field_names`."""
+        """Add one transition, or one per environment: dicts by agent in the order of `field_names`."""
         if self.field_names is None:
             raise ConfigError(
                 "save_to_memory() needs field_names. fix: MultiAgentReplayBuffer(memory_size, [...], ids)."
             )
         if len(fields) != len(self.field_names):
             raise ShapeError(f"save_to_memory() takes {self.field_names}: got {len(fields)} values.")
-        given = dict(zip(self.field_names, fields, strict=True))
-        self._save(given if is_vectorised else {name: _batched(value) for name, value in given.items()})
+        named_fields = dict(zip(self.field_names, fields, strict=True))
+        self._save(named_fields if is_vectorised else {name: _batched(value) for name, value in named_fields.items()})
 
     def add(self, data: Any) -> None:
-        """A batch of transitions by agent: `MultiAgentTransition`, a dict of dicts or a TensorDict, [B, ...] each."""
+        """Add a batch of transitions by agent: `MultiAgentTransition`, a dict of dicts or a TensorDict, [B, ...]."""
         data = dict(data if isinstance(data, Mapping) else data.to_dict())
         for name in ("obs", "next_obs"):
-            there = data.pop(f"{name}_present", None)
-            if there is not None:
+            presence = data.pop(f"{name}_present", None)
+            if presence is not None:
                 data[name] = MaskedObservations(
-                    data[name], {agent: _array(own).reshape(-1) for agent, own in there.items()}
+                    data[name], {agent: _array(flags).reshape(-1) for agent, flags in presence.items()}
                 )
         if data.keys() != self._roles.keys():
             data = {TEAM_ROLES.get(name, name): value for name, value in data.items()}
             self._roles = {name: name for name in data} if self.field_names is None else self._roles
         self._save(dict(data))
 
-    def _save(self, given: Mapping[str, Any]) -> None:
-        given = {name: by_name(value) for name, value in given.items()}
-        fields = {self._roles.get(name, name): _final(value, name, self._roles) for name, value in given.items()}
+    def _save(self, named_fields: Mapping[str, Any]) -> None:
+        named_fields = {name: by_name(value) for name, value in named_fields.items()}
+        fields = {self._roles.get(name, name): _final(value, name, self._roles) for name, value in named_fields.items()}
         for name, value in fields.items():
             if not isinstance(value, Mapping):
                 raise ShapeError(f"{name} must be a dict by agent; got {type(value).__name__}. fix: {{agent: ...}}.")
@@ -176,92 +175,100 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             if unknown:
                 raise ShapeError(f"{name}: {unknown_choice('agent', unknown[0], self.agent_ids)}")
         if self.has_own_fields:
-            super().add(self._free_rows(given))
+            super().add(self._free_rows(named_fields))
             return
         missing = [name for name in FIELDS if name not in fields]
         if missing:
             raise ShapeError(f"transitions of a team need the fields {FIELDS}; missing: {missing}. fix: field_names.")
         count = next((trees.count_rows(trees.map_leaves(_array, v)) for v in fields["obs"].values()), 0)
-        there = self._there(fields["obs"], count)
+        presence = self._presence(fields["obs"], count)
         reward, done = (self._numbers(fields[name], count) for name in ("reward", "done"))
-        there &= ~(np.isnan(reward) | np.isnan(done))
+        presence &= ~(np.isnan(reward) | np.isnan(done))
         acted = SeenByTeam.of(fields["next_obs"]).acted
-        if acted is not None:  # of a vector: a step in which an environment was replaced is nobody's transition
-            there &= np.stack([acted[agent] for agent in self.agent_ids], 1)
+        if acted is not None:  # vector environments: the step that replaced an environment is not a transition
+            presence &= np.stack([acted[agent] for agent in self.agent_ids], 1)
         rows = {
-            "obs": {AGENTS: self._observed(fields["obs"], there), PRESENT: there.astype(np.int8)},
-            "action": self._joined(fields["action"], there),
-            "reward": np.where(there, np.nan_to_num(reward), 0.0),
+            "obs": {AGENTS: self._observed(fields["obs"], presence), PRESENT: presence.astype(np.int8)},
+            "action": self._joined(fields["action"], presence),
+            "reward": np.where(presence, np.nan_to_num(reward), 0.0),
             "next_obs": self._next(fields["next_obs"], count),
             "done": np.nan_to_num(done, nan=1.0) != 0,
         }
         super().add(rows | {name: value for name, value in fields.items() if name not in FIELDS})
 
-    def _free_rows(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of unknown meaning as rows, each under its place, and which rows are there, without a NaN."""
-        count = next(trees.count_rows(trees.map_leaves(_array, x)) for own in given.values() for x in own.values())
+    def _free_rows(self, named_fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return custom fields as rows, by position, and masks of the rows that are present and without NaN."""
+        count = next(
+            trees.count_rows(trees.map_leaves(_array, x))
+            for by_agent in named_fields.values()
+            for x in by_agent.values()
+        )
         rows: dict[str, Any] = {}
-        for place, (name, own) in enumerate(given.items()):
-            absent = [agent for agent in self.agent_ids if agent not in own]
+        for place, (name, by_agent) in enumerate(named_fields.items()):
+            absent = [agent for agent in self.agent_ids if agent not in by_agent]
             if absent and self._store is None:
                 raise ShapeError(
-                    f"the first rows have no {name} of {absent[0]}, so its shape is not known. "
+                    f"the first rows have no {name} of {absent[0]}, so its shape is unknown. "
                     "fix: begin with rows of all agents."
                 )
             like = self.gather(np.zeros(count, np.int64))[f"{FREE}{place}"] if absent else {}
-            values: dict[str, Any] = {a: trees.map_leaves(_numeric, own.get(a, like.get(a))) for a in self.agent_ids}
-            there = {a: np.full(count, a in own) & _finite(values[a], count) for a in self.agent_ids}
+            values: dict[str, Any] = {
+                a: trees.map_leaves(_numeric, by_agent.get(a, like.get(a))) for a in self.agent_ids
+            }
+            presence = {a: np.full(count, a in by_agent) & _finite(values[a], count) for a in self.agent_ids}
             rows[f"{FREE}{place}"] = {a: trees.map_leaves(np.nan_to_num, x) for a, x in values.items()}
-            rows[f"{FREE}{place}_there"] = {a: x.astype(np.int8) for a, x in there.items()}
+            rows[f"{FREE}{place}_there"] = {a: x.astype(np.int8) for a, x in presence.items()}
         return rows
 
     def _free_batch(self, rows: Mapping[str, Any], idxs: Tensor | None) -> Any:
-        """Rows of fields of unknown meaning as they came, numbers as columns [n, 1], NaN for rows that were not."""
+        """Return rows of custom fields as added: numbers as columns [n, 1], NaN for absent rows."""
         fields = []
         for place in range(len(self.field_names or ())):
-            own, there = rows[f"{FREE}{place}"], rows[f"{FREE}{place}_there"]
-            fields.append({a: self._free_field(_tuples(own[a]), there[a].reshape(-1).bool()) for a in self.agent_ids})
+            by_agent, presence = rows[f"{FREE}{place}"], rows[f"{FREE}{place}_there"]
+            fields.append(
+                {a: self._free_field(_tuples(by_agent[a]), presence[a].reshape(-1).bool()) for a in self.agent_ids}
+            )
         return tuple(fields) if idxs is None else (*fields, idxs)
 
-    def _free_field(self, rows: Any, there: Tensor) -> Any:
+    def _free_field(self, rows: Any, presence: Tensor) -> Any:
         def leaf(x: Tensor) -> Tensor:
-            column = x.to(self.dtype).reshape(len(there), *(x.shape[1:] or (1,)))
-            return column.masked_fill(~there.reshape(-1, *[1] * (column.dim() - 1)), torch.nan)
+            column = x.to(self.dtype).reshape(len(presence), *(x.shape[1:] or (1,)))
+            return column.masked_fill(~presence.reshape(-1, *[1] * (column.dim() - 1)), torch.nan)
 
         return trees.map_leaves(leaf, rows)
 
     def _next(self, seen: Mapping[str, Any], count: int) -> dict[str, Any]:
-        there = self._there(seen, count)
-        return {AGENTS: self._observed(seen, there), PRESENT: there.astype(np.int8)}
+        presence = self._presence(seen, count)
+        return {AGENTS: self._observed(seen, presence), PRESENT: presence.astype(np.int8)}
 
-    def _there(self, seen: Mapping[str, Any], count: int) -> np.ndarray:
-        """[B, M] whose observations are there: given, without a NaN, and not said to be absent."""
-        there = np.zeros((count, len(self.agent_ids)), bool)
-        said = SeenByTeam.of(seen).present
+    def _presence(self, seen: Mapping[str, Any], count: int) -> np.ndarray:
+        """Return [B, M] bool: agents with an observation that has no NaN and is not masked as absent."""
+        presence = np.zeros((count, len(self.agent_ids)), bool)
+        declared = SeenByTeam.of(seen).present
         for k, agent in enumerate(self.agent_ids):
             if agent in seen:
-                there[:, k] = True if said is None else said[agent]
+                presence[:, k] = True if declared is None else declared[agent]
                 for leaf in map(_array, trees.leaves(seen[agent])):
                     if leaf.dtype.kind == "f":
-                        there[:, k] &= ~np.isnan(leaf.reshape(len(leaf), -1)).any(1)
-        return there
+                        presence[:, k] &= ~np.isnan(leaf.reshape(len(leaf), -1)).any(1)
+        return presence
 
-    def _observed(self, seen: Mapping[str, Any], there: np.ndarray) -> dict[str, Any]:
-        """Observations of all agents, sorted as lanes show them; zeros where one is absent."""
-        found = {}
+    def _observed(self, seen: Mapping[str, Any], presence: np.ndarray) -> dict[str, Any]:
+        """Return the observations of all agents, sorted as in lanes; zeros for absent agents."""
+        observations = {}
         for agent in sorted(self.agent_ids):
-            present = there[:, self.agent_ids.index(agent)]
+            present = presence[:, self.agent_ids.index(agent)]
             if agent in seen:
-                found[agent] = self._shown(agent, seen[agent], present)
+                observations[agent] = self._shown(agent, seen[agent], present)
             else:
-                found[agent] = self._zeros(agent, len(there))
-        return found
+                observations[agent] = self._zeros(agent, len(presence))
+        return observations
 
     def _shown(self, agent: str, rows: Any, present: np.ndarray) -> Any:
-        """The agent's rows, with what stands for an absent agent where it is not `present` [B]."""
+        """Return the agent's rows, with placeholders where it is not `present` [B]."""
         rows = trees.map_leaves(_array, rows)
         if present.all() or self.observation_spaces is None:
-            return trees.map_leaves(lambda leaf: _kept(leaf, present), rows)
+            return trees.map_leaves(lambda leaf: _masked(leaf, present), rows)
         empty = nothing(self.observation_spaces[agent], len(present))
 
         def leaf(values: np.ndarray, absent: np.ndarray) -> np.ndarray:
@@ -275,23 +282,23 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             return nothing(self.observation_spaces[agent], count)
         if self._store is None:
             raise ShapeError(
-                f"the first rows have no observation of {agent}, so its shape is not known. "
+                f"the first rows have no observation of {agent}, so its shape is unknown. "
                 "fix: observation_spaces={agent: env.observation_space(agent), ...}."
             )
         like = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent]
-        return trees.map_leaves(lambda leaf: _kept(leaf.numpy(force=True), np.zeros(count, bool)), like)
+        return trees.map_leaves(lambda leaf: _masked(leaf.numpy(force=True), np.zeros(count, bool)), like)
 
     def _numbers(self, values: Mapping[str, Any], count: int) -> np.ndarray:
-        """[B, M] float64; NaN for an agent that is left out."""
-        found = np.full((count, len(self.agent_ids)), np.nan)
+        """Return [B, M] float64; NaN for missing agents."""
+        numbers = np.full((count, len(self.agent_ids)), np.nan)
         for k, agent in enumerate(self.agent_ids):
             if agent in values:
-                found[:, k] = np.asarray(_array(values[agent]), np.float64).reshape(count)
-        return found
+                numbers[:, k] = np.asarray(_array(values[agent]), np.float64).reshape(count)
+        return numbers
 
-    def _joined(self, actions: Mapping[str, Any], there: np.ndarray) -> np.ndarray:
-        """[B, A] float32, the agents' actions side by side."""
-        count = len(there)
+    def _joined(self, actions: Mapping[str, Any], presence: np.ndarray) -> np.ndarray:
+        """Return the agents' actions, concatenated: [B, A] float32."""
+        count = len(presence)
         flat = {agent: np.asarray(_array(value), np.float32).reshape(count, -1) for agent, value in actions.items()}
         if self._widths is None:
             absent = [agent for agent in self.agent_ids if agent not in flat]
@@ -302,12 +309,10 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         for agent, width in self._widths.items():
             part = flat.get(agent, np.zeros((count, width), np.float32))
             if part.shape[1] != width:
-                raise ShapeError(
-                    f"actions of {agent} have {width} numbers; got {part.shape[1]}. fix: one form of them."
-                )
+                raise ShapeError(f"actions of {agent} have {width} numbers; got {part.shape[1]}. fix: one shape.")
             parts.append(np.nan_to_num(part))
         joined = np.concatenate(parts, 1) if self._starts is None else np.concatenate(parts, 1) - self._starts
-        return np.where(there.repeat(list(self._widths.values()), 1), joined, np.float32(0))
+        return np.where(presence.repeat(list(self._widths.values()), 1), joined, np.float32(0))
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -317,19 +322,19 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         rows = self.gather(indices)
         if self.has_own_fields:
             return self._free_batch(rows, idxs)
-        there = rows["obs"][PRESENT].bool()
+        presence = rows["obs"][PRESENT].bool()
         by_agent: dict[str, Any] = {name: values for name, values in rows.items() if name not in FIELDS}
         for name in ("obs", "next_obs"):
             by_agent[name] = {agent: _tuples(rows[name][AGENTS][agent]) for agent in self.agent_ids}
         for name in ("reward", "done"):
-            values = rows[name].to(self.dtype).masked_fill(~there, torch.nan)
+            values = rows[name].to(self.dtype).masked_fill(~presence, torch.nan)
             by_agent[name] = {agent: values[:, k : k + 1] for k, agent in enumerate(self.agent_ids)}
         action = rows["action"].to(self.dtype)
         action = action if self._starts is None else action + torch.from_numpy(self._starts).to(action)
         parts = torch.split(action, self._action_widths(action.shape[-1]), -1)
         by_agent["action"] = dict(zip(self.agent_ids, parts, strict=True))
         if self.field_names is None:
-            for name in ("obs", "next_obs"):  # which zeros do not say
+            for name in ("obs", "next_obs"):  # zeros alone do not tell absence
                 here = rows[name][PRESENT].bool()
                 by_agent[f"{name}_present"] = {a: here[:, k : k + 1] for k, a in enumerate(self.agent_ids)}
             data = to_tensordict(by_agent, batch_size=[len(indices)])
@@ -339,32 +344,34 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         fields = tuple(
             trees.map_leaves(lambda leaf: leaf.to(self.dtype), by_agent[self._roles[name]]) for name in self.field_names
         )
-        fields = tuple(self._told(rows, name, value) for name, value in zip(self.field_names, fields, strict=True))
+        fields = tuple(
+            self._with_presence(rows, name, value) for name, value in zip(self.field_names, fields, strict=True)
+        )
         return fields if idxs is None else (*fields, idxs)
 
-    def _told(self, rows: Mapping[str, Any], name: str, value: Any) -> Any:
-        """Observations with who was there, which zeros do not say."""
+    def _with_presence(self, rows: Mapping[str, Any], name: str, value: Any) -> Any:
+        """Return observations with their presence mask; other fields unchanged."""
         role = self._roles[name]
         if role not in ("obs", "next_obs"):
             return value
-        there = rows[role][PRESENT].bool().numpy(force=True)
-        return MaskedObservations(value, {agent: there[:, k] for k, agent in enumerate(self.agent_ids)})
+        presence = rows[role][PRESENT].bool().numpy(force=True)
+        return MaskedObservations(value, {agent: presence[:, k] for k, agent in enumerate(self.agent_ids)})
 
     def _action_widths(self, total: int) -> list[int]:
         widths = self._widths or dict.fromkeys(self.agent_ids, 1)
         if sum(widths.values()) != total:
             raise ConfigError(
-                f"rows have {total} numbers for the actions of {self.agent_ids}: which are whose is not known. "
+                f"rows have {total} numbers for the actions of {self.agent_ids}: their split is unknown. "
                 "fix: MultiAgentReplayBuffer(..., action_spaces={agent: env.action_space(agent), ...})."
             )
         return list(widths.values())
 
     @property
     def memory(self) -> deque[Any]:
-        """All transitions as named tuples of dicts by agent, oldest first: copies."""
+        """Copies of all transitions as named tuples of dicts by agent, oldest first."""
         names = self.field_names or list(FIELDS)
-        made = namedtuple("Experience", names)  # type: ignore[misc]
-        kept: deque[Any] = deque(maxlen=self.max_size)
+        Experience = namedtuple("Experience", names)  # type: ignore[misc]
+        experiences: deque[Any] = deque(maxlen=self.max_size)
         if len(self):
             places = self._places(self._oldest() + np.arange(len(self)))
             fields = self._batch(places, None)
@@ -372,17 +379,17 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 fields = tuple(fields[name].to_dict() for name in names)
             for row in range(len(self)):
                 each = (trees.map_leaves(lambda leaf, r=row: leaf[r].numpy(force=True), part) for part in fields)
-                kept.append(made(*each))
-        return kept
+                experiences.append(Experience(*each))
+        return experiences
 
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
-        known = {
+        actions = {
             "widths": None if self._widths is None else dict(self._widths),
             "starts": None if self._starts is None else self._starts.tolist(),
         }
-        return {**super().state(rows=rows), **known}
+        return {**super().state(rows=rows), **actions}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
@@ -393,7 +400,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
 
 def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:
-    """What a field holds: of next observations those that the step led to, before the next episode began."""
+    """Return a field's values; for next observations the final ones where an episode has ended."""
     seen = SeenByTeam.of(value)
     if roles.get(name, name) == "next_obs" and seen.final is not None:
         return MaskedObservations(seen.final, seen.final_present, seen.acted)
@@ -401,7 +408,7 @@ def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:
 
 
 class MaskedObservations(SeenByTeam):
-    """Observations by agent, who is there, and who acted in the step that led to them."""
+    """Observations by agent with two masks: agents present, and agents that acted in the previous step."""
 
     def __init__(
         self,
@@ -424,27 +431,27 @@ def _batched(value: Any) -> Any:
 
 
 def _numeric(leaf: Any) -> np.ndarray:
-    """Rows that can also be NaN."""
+    """Return rows as float32, which can hold NaN."""
     return _array(leaf).astype(np.float32)
 
 
 def _finite(rows: Any, count: int) -> np.ndarray:
-    """[B] bool: rows without a NaN."""
+    """Return [B] bool: rows without a NaN."""
     each = [~np.isnan(leaf.reshape(count, -1)).any(1) for leaf in trees.leaves(rows)]
     return np.asarray(np.logical_and.reduce(each))
 
 
-def _kept(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """The rows where the agent is there, zeros elsewhere; numbers of choices stay: 0 need not be one."""
+def _masked(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """Set the rows of absent agents to zero; discrete ones are unchanged, since 0 may not be a valid choice."""
     if present.all() or leaf.dtype == np.int64:
         return leaf
-    kept = np.zeros_like(leaf)
-    kept[present] = leaf[present]
-    return kept
+    masked = np.zeros_like(leaf)
+    masked[present] = leaf[present]
+    return masked
 
 
 def _tuples(node: Any) -> Any:
-    """Tuples as they were before they were kept as keys `tuple_obs_i`."""
+    """Restore tuples from dicts with keys `tuple_obs_i`."""
     if not isinstance(node, Mapping):
         return node
     parts = {key: _tuples(part) for key, part in node.items()}

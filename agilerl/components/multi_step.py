@@ -96,9 +96,9 @@ class MultiStepReplayBuffer(ReplayBuffer):
         Rows where `mask` is False are in no window and end none. `lanes` must be None: a window needs every step.
         """
         if lanes is not None:
-            raise ShapeError("n-step rows are made of all lanes at once: lanes must be None. fix: give whole steps.")
+            raise ShapeError("n-step rows need all lanes at once: lanes must be None. fix: write whole steps.")
         count = len(rows[("reward",)])
-        kept = np.arange(count) if mask is None else np.flatnonzero(mask)
+        lane_rows = np.arange(count) if mask is None else np.flatnonzero(mask)
         rewards = np.asarray(rows[("reward",)], dtype=np.float64)
         if self.is_of_teams:  # other agents continue
             cuts = np.zeros((count, 1), bool) if truncated is None else np.asarray(truncated, bool).reshape(count, -1)
@@ -107,7 +107,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
             cut = np.zeros(count, dtype=bool) if truncated is None else _flags("truncated", truncated, count)
             ended = _flags("done", rows[("done",)], count) | cut
         added = self._meet(count)
-        return added + self._take(self._interned(rows, mask), rewards, ended, kept)
+        return added + self._take(self._interned(rows, mask), rewards, ended, lane_rows)
 
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """End all open windows, or those of `lanes` [k], as truncated: they bootstrap from the last s' of their lanes.
@@ -153,9 +153,9 @@ class MultiStepReplayBuffer(ReplayBuffer):
         rows = self._step_of(data)
         count = len(rows[("reward",)])
         ended = _flags("done", rows[("done",)], count)
-        for given in (truncated, *(rows.get((name,)) for name in CUTS)):
-            if given is not None:
-                ended = ended | _flags("truncated", given, count)
+        for flags in (truncated, *(rows.get((name,)) for name in CUTS)):
+            if flags is not None:
+                ended = ended | _flags("truncated", flags, count)
         reward = np.asarray(rows[("reward",)], dtype=np.float64)
         self._meet(count)
         rows = rows if self._frames is None else self._frames.intern_apart(rows)
@@ -185,23 +185,23 @@ class MultiStepReplayBuffer(ReplayBuffer):
     def state(self, *, rows: bool = True) -> dict[str, Any]:
         """See `ReplayBuffer.state`; includes the open windows."""
         open_windows = None if self._windows is None else self._windows.state()
-        own = {"n_step": self.n_step, "gamma": self.gamma, "open": open_windows}
-        return {**super().state(rows=rows), "windows": own}
+        windows = {"n_step": self.n_step, "gamma": self.gamma, "open": open_windows}
+        return {**super().state(rows=rows), "windows": windows}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """See `ReplayBuffer.load_state`; RunError without windows or for another n_step or gamma."""
-        own = state.get("windows")
-        if own is None:
+        windows = state.get("windows")
+        if windows is None:
             raise RunError("the saved buffer has no n-step windows. fix: load it into a ReplayBuffer.")
         for name in ("n_step", "gamma"):
             ours = vars(self)[name]
-            if own[name] != ours:
-                raise RunError(f"the saved buffer has {name} {own[name]}, this one {ours}. fix: use the same.")
+            if windows[name] != ours:
+                raise RunError(f"the saved buffer has {name} {windows[name]}, this one {ours}. fix: use the same.")
         super().load_state(state)
         self._windows, self._finished, self._earlier = None, None, None
-        if own["open"] is not None:
-            self._windows = self._make_windows(int(own["open"]["num_lanes"]))
-            self._windows.load_state(own["open"])
+        if windows["open"] is not None:
+            self._windows = self._make_windows(int(windows["open"]["num_lanes"]))
+            self._windows.load_state(windows["open"])
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
     def _check(self, rows: Rows, in_lanes: bool) -> None:
         if DISCOUNT in rows:
-            raise ShapeError("the field 'discount' is the buffer's own. fix: give yours another name.")
+            raise ShapeError("the field name 'discount' is reserved. fix: another name.")
         for role in ("reward", "done"):
             values = rows.get((role,))
             if values is not None and values.shape[1:] not in ((), (1,)) and not is_team(rows):
@@ -320,8 +320,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
 
     def _step_of(self, data: Any) -> Rows:
         """Convert a batch to checked fields, with a reward, a next observation and done."""
-        own = {key: role for role, key, _ in self._keys() if key != role}
-        rows = self._batch_rows(data, {**ROLES, **own})
+        custom_roles = {key: role for role, key, _ in self._keys() if key != role}
+        rows = self._batch_rows(data, {**ROLES, **custom_roles})
         names = sorted({self._name(path[0]) for path in rows})
         for role, key, argument in self._keys():
             if not any(path[0] == role for path in rows):

@@ -45,9 +45,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     P(i) = p_i^alpha / sum_k p_k^alpha;   w_i = (N P(i))^-beta / max_j (N P(j))^-beta
 
     A new row gets the largest priority so far (1 at first), so that it is sampled soon. The largest weight is taken
-    over
-    all rows in the buffer, not over the batch: a row's weight does not depend on the rest of its batch, so members with
-    different batch sizes get the same correction. Since N and the sum cancel,
+    over all rows in the buffer, not over the batch: a row's weight does not depend on the rest of its batch, so members
+    with different batch sizes get the same correction. Since N and the sum cancel,
     w_i = (min_j p_j^alpha / p_i^alpha)^beta, which is at most 1.
 
     Departs from the paper: points are drawn independently rather than one from each of B equal ranges (appendix B.2.1),
@@ -173,20 +172,26 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
         """See `ReplayBuffer.state`; includes the priorities."""
-        own = {"alpha": self.alpha, "max_priority": self.max_priority, "scaled": torch.from_numpy(self._live_leaves())}
-        return {**super().state(rows=rows), "priorities": own}
+        priorities = {
+            "alpha": self.alpha,
+            "max_priority": self.max_priority,
+            "scaled": torch.from_numpy(self._live_leaves()),
+        }
+        return {**super().state(rows=rows), "priorities": priorities}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """See `ReplayBuffer.load_state`; RunError without priorities or for another alpha: priority^alpha is stored."""
-        own = state.get("priorities")
-        if own is None:
+        priorities = state.get("priorities")
+        if priorities is None:
             raise RunError("the saved buffer has no priorities. fix: load it into a ReplayBuffer.")
-        if own["alpha"] != self.alpha:
-            raise RunError(f"the saved buffer has alpha {own['alpha']}, this one {self.alpha}. fix: use the same.")
+        if priorities["alpha"] != self.alpha:
+            raise RunError(
+                f"the saved buffer has alpha {priorities['alpha']}, this one {self.alpha}. fix: use the same."
+            )
         super().load_state(state)
         self._forget()
-        self.max_priority = own["max_priority"]
-        self._set_range(0, len(self), own["scaled"].cpu().numpy())
+        self.max_priority = priorities["max_priority"]
+        self._set_range(0, len(self), priorities["scaled"].cpu().numpy())
 
     def keep_rows(self, rows: np.ndarray) -> None:
         scaled, largest = self._sums[self._places(rows)], self.max_priority

@@ -96,10 +96,13 @@ class RowRing:
     def __repr__(self) -> str:
         """Summarise fill level, fields and memory."""
         fields = self._fields or {}
-        held = ", ".join(f"{'.'.join(map(str, self._named_path(path)))} {list(f.shape)}" for path, f in fields.items())
+        shapes = ", ".join(
+            f"{'.'.join(map(str, self._named_path(path)))} {list(f.shape)}" for path, f in fields.items()
+        )
         return (
             f"{type(self).__name__}: {self._size:,} of {self.max_size:,} transitions, "
-            f"{self.memory_bytes / 1e6:.1f} MB on {self.device}\n  fields: {held or 'not known before the first rows'}"
+            f"{self.memory_bytes / 1e6:.1f} MB on {self.device}\n"
+            f"  fields: {shapes or 'not known before the first rows'}"
         )
 
     def _named_path(self, path: Path) -> Path:
@@ -185,7 +188,7 @@ class RowRing:
         """
         if state["max_size"] != self.max_size:
             sizes = f"max_size {state['max_size']}, this one {self.max_size}"
-            raise RunError(f"the saved buffer has {sizes}. fix: make it as large.")
+            raise RunError(f"the saved buffer has {sizes}. fix: the same max_size.")
         rows, fields, frames = state["rows"], state["fields"], state["frames"]
         self._fields = None if fields is None else {f.path: f for f in map(Field.from_state, fields)}
         self._frames = None if frames is None else FrameStore.from_state(frames, self.max_size, self.device)
@@ -220,12 +223,12 @@ class RowRing:
 
     def changes(self, since: Mark | None = None) -> Changes:
         """Return rows added and images placed since a mark; all current ones if the mark is from other contents."""
-        known = since if since is not None and since.log == self._log else Mark(self._log, 0, 0)
-        first = max(known.row, self._oldest())
+        mark = since if since is not None and since.log == self._log else Mark(self._log, 0, 0)
+        first = max(mark.row, self._oldest())
         count = self.counter - first
         places = self._places(first + np.arange(max(count, 1)))
         rows = None if self._store is None or not count else self._store.piece(places)
-        frames = None if self._frames is None else self._frames.placed_since(known.epoch)
+        frames = None if self._frames is None else self._frames.placed_since(mark.epoch)
         return Changes(first, count, int(places[0]), rows, frames)
 
     def load_changes(self, changes: Changes) -> None:
@@ -254,10 +257,12 @@ class RowRing:
         self._size, self._position, self._oldest_row = count, count % self.max_size, self.counter - count
         self._log += 1
         if self._frames is not None and self._store is not None:
-            own = self._store.own
+            columns = self._store.own
             for path in (FRAME, NEXT_FRAME):
-                own[path][self._size :] = 0  # a later write there releases what it replaces
-            self._frames.recount([own[path][: self._size].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)])
+                columns[path][self._size :] = 0  # a later write there releases what it replaces
+            self._frames.recount(
+                [columns[path][: self._size].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)]
+            )
 
     # -- rows in and out -----------------------------------------------------------------------------------------
 
@@ -306,8 +311,8 @@ class RowRing:
         """Write `count` rows to start, start + 1, ...; subclasses extend this to track writes."""
         assert self._store is not None
         if self._frames is not None:
-            own = self._store.own
-            replaced = {path: own[path][start : start + count].cpu().numpy() for path in (FRAME, NEXT_FRAME)}
+            columns = self._store.own
+            replaced = {path: columns[path][start : start + count].cpu().numpy() for path in (FRAME, NEXT_FRAME)}
             self._frames.retain(frames_in(rows))
             self._frames.release(frames_in(replaced))
         self._store.write(start, rows)

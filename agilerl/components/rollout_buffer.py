@@ -125,7 +125,9 @@ class RolloutBuffer(RolloutStore):
             return
         missing = [name for name, x in (("done", done), ("value", value), ("log_prob", log_prob)) if x is None]
         if missing:
-            raise ShapeError(f"RolloutBuffer.add got no {', '.join(missing)}. fix: what get_action and env.step gave.")
+            raise ShapeError(
+                f"RolloutBuffer.add got no {', '.join(missing)}. fix: pass the results of get_action and env.step."
+            )
         if self.recurrent and hidden_state is None:
             raise ShapeError(
                 "RolloutBuffer.add of a recurrent agent needs the hidden state from before the step. "
@@ -160,38 +162,38 @@ class RolloutBuffer(RolloutStore):
         if self.full and self.wrap_at_capacity:
             for leaf in leaves(self.fields):
                 leaf[:-1] = leaf[1:].copy()
-            kept = [part for part in self.truncations if part.step]
-            self.truncations = [Truncation(part.step - 1, part.lanes, part.obs, part.value) for part in kept]
+            remaining = [part for part in self.truncations if part.step]
+            self.truncations = [Truncation(part.step - 1, part.lanes, part.obs, part.value) for part in remaining]
             self.position -= 1
         super().add(obs, action, reward, terminated, truncated, **more)
         self._added += 1
 
-    def _flags(self, given: Any) -> np.ndarray:
-        found = _array(given).reshape(-1).astype(bool)
-        if len(found) not in (1, self.num_envs):
-            raise ShapeError(f"the rollout buffer got {len(found)} flags for {self.num_envs} environments.")
-        return np.broadcast_to(found, (self.num_envs,)).copy()
+    def _flags(self, values: Any) -> np.ndarray:
+        flags = _array(values).reshape(-1).astype(bool)
+        if len(flags) not in (1, self.num_envs):
+            raise ShapeError(f"the rollout buffer got {len(flags)} flags for {self.num_envs} environments.")
+        return np.broadcast_to(flags, (self.num_envs,)).copy()
 
-    def _numbers(self, given: Any) -> np.ndarray:
+    def _numbers(self, values: Any) -> np.ndarray:
         """Return one number per environment [E]."""
-        found = _array(given).reshape(-1)
-        if len(found) != self.num_envs:
-            raise ShapeError(f"the rollout buffer got {len(found)} numbers for {self.num_envs} environments.")
-        return found if found.dtype.kind == "f" else found.astype(np.float32)
+        numbers = _array(values).reshape(-1)
+        if len(numbers) != self.num_envs:
+            raise ShapeError(f"the rollout buffer got {len(numbers)} numbers for {self.num_envs} environments.")
+        return numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)
 
-    def _actions(self, given: Any) -> np.ndarray:
+    def _actions(self, action: Any) -> np.ndarray:
         """Return actions [E, *shape], as integers for discrete ones."""
-        found, shape = _array(given), tuple(self.action_space.shape or ())
+        actions, shape = _array(action), tuple(self.action_space.shape or ())
         if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # flat numeric rows
             shape = (sum(int(np.prod(part.shape, dtype=int)) for part in leaves(nested(self.action_space))),)
-        if found.size != self.num_envs * int(np.prod(shape, dtype=int)):
+        if actions.size != self.num_envs * int(np.prod(shape, dtype=int)):
             raise ShapeError(
-                f"RolloutBuffer.add got actions of shape {found.shape}; expected {(self.num_envs, *shape)}. "
+                f"RolloutBuffer.add got actions of shape {actions.shape}; expected {(self.num_envs, *shape)}. "
                 "fix: store what get_action returned."
             )
-        found = found.reshape(self.num_envs, *shape)
+        actions = actions.reshape(self.num_envs, *shape)
         choices = isinstance(self.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
-        return found.astype(np.int64) if choices else found
+        return actions.astype(np.int64) if choices else actions
 
     def _batched(self, obs: Any) -> Any:
         """Return observations [E, ...], adding the axis for a single environment."""
@@ -261,17 +263,17 @@ class RolloutBuffer(RolloutStore):
             return {}
         total = self.size()
         if batch_size is not None and batch_size > total:
-            text = f"batch_size {batch_size} is larger than buffer size {total}: all rows are given."
+            text = f"batch_size {batch_size} is larger than buffer size {total}: all rows are returned."
             warnings.warn(text, AgileRLWarning, stacklevel=2)
-        found = {key: self.stored(name) for key, name in PUBLISHED.items()}
-        found["dones"] = self.stored("terminated") | self.stored("truncated")
+        batch = {key: self.stored(name) for key, name in PUBLISHED.items()}
+        batch["dones"] = self.stored("terminated") | self.stored("truncated")
         if "hidden" in self.fields:
-            found["hidden_states"] = self.stored("hidden")
+            batch["hidden_states"] = self.stored("hidden")
         if self.num_legal:
-            found["action_masks"] = self.stored("legal")
+            batch["action_masks"] = self.stored("legal")
         if self.advantages is not None:
-            found |= {"advantages": self.advantages, "returns": self.returns}
-        flat = {key: map_leaves(lambda x: x.reshape(total, *x.shape[2:]).copy(), x) for key, x in found.items()}
+            batch |= {"advantages": self.advantages, "returns": self.returns}
+        flat = {key: map_leaves(lambda x: x.reshape(total, *x.shape[2:]).copy(), x) for key, x in batch.items()}
         if batch_size is None or batch_size >= total:
             return flat
         rows = self._rng.permutation(total)[:batch_size]

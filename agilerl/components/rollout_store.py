@@ -99,10 +99,10 @@ class RolloutStore:
 
     def __repr__(self) -> str:
         """Summarise fill level, fields and memory."""
-        held = ", ".join(self.fields) or "not known before the first step"
+        names = ", ".join(self.fields) or "not known before the first step"
         return (
             f"{type(self).__name__}: {self.position:,} of {self.capacity:,} vector steps x {self.num_envs} lanes, "
-            f"{self.block.nbytes / 1e6:.1f} MB\n  fields: {held}"
+            f"{self.block.nbytes / 1e6:.1f} MB\n  fields: {names}"
         )
 
     def add(
@@ -163,8 +163,8 @@ class RolloutStore:
                     "truncated lanes need final_obs: the value of the observation before the reset stands in for what "
                     "the time limit cut off. fix: add(..., final_obs=...)."
                 )
-            known = None if final_value is None else np.asarray(final_value)[cut]
-            self.truncations.append(Truncation(self.position, cut, trees.take(final_obs, cut), known))
+            final_values = None if final_value is None else np.asarray(final_value)[cut]
+            self.truncations.append(Truncation(self.position, cut, trees.take(final_obs, cut), final_values))
         self.position += 1
 
     def _put(self, field: Any, rows: Any, name: str) -> None:

@@ -38,11 +38,11 @@ class Field:
     is_scalar: bool
     columns: tuple[int, int] | None
     largest: float = dataclasses.field(init=False, compare=False)
-    """Largest magnitude that is taken: what a float of its kind can hold, a float32 where it is kept as an integer."""
+    """Largest accepted magnitude: the maximum of the floating-point dtype, of float32 for integers."""
 
     def __post_init__(self) -> None:
-        kept = self.dtype if self.dtype.is_floating_point else torch.float32
-        object.__setattr__(self, "largest", float(torch.finfo(kept).max))
+        stored_dtype = self.dtype if self.dtype.is_floating_point else torch.float32
+        object.__setattr__(self, "largest", float(torch.finfo(stored_dtype).max))
 
     @property
     def name(self) -> str:
@@ -70,11 +70,13 @@ def plan(rows: Rows, dtype: torch.dtype) -> tuple[Field, ...]:
         shape = values.shape[1:] or (1,)
         kind = torch.from_numpy(np.empty(0, values.dtype)).dtype
         # An integer reward may be a fraction in later rows; other fields keep their dtype.
-        kept = dtype if kind.is_floating_point or path[0] == "reward" else kind
-        is_packed = len(shape) == 1 and (kept.is_floating_point or kept == torch.bool or path[0] in PACKED_INTEGERS)
+        stored_dtype = dtype if kind.is_floating_point or path[0] == "reward" else kind
+        is_packed = len(shape) == 1 and (
+            stored_dtype.is_floating_point or stored_dtype == torch.bool or path[0] in PACKED_INTEGERS
+        )
         columns = (width, width + shape[0]) if is_packed else None
         width += shape[0] if is_packed else 0
-        fields.append(Field(path, shape, kept, values.ndim == 1, columns))
+        fields.append(Field(path, shape, stored_dtype, values.ndim == 1, columns))
     return tuple(fields)
 
 
@@ -115,13 +117,13 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
 
 
 def _check_finite(field: Field, values: np.ndarray) -> None:
-    kept = field.dtype if field.dtype.is_floating_point else torch.float32
+    dtype = field.dtype if field.dtype.is_floating_point else torch.float32
     fits = np.abs(values) <= field.largest  # False for NaN too
     if fits.all():
         return
     bad = ~fits.reshape(len(values), -1).all(axis=1)
     raise ReplayError(
-        f"field {field.name!r} must hold finite numbers (in {kept}); row {int(np.argmax(bad))} of {len(values)} does "
+        f"field {field.name!r} must hold finite numbers (in {dtype}); row {int(np.argmax(bad))} of {len(values)} does "
         f"not ({int(bad.sum())} in all); nothing was added. fix: look for a diverged network or a failing environment."
     )
 
@@ -192,13 +194,13 @@ class RowStore:
             index = indices.numpy() if isinstance(indices, Tensor) else indices
             packed = torch.from_numpy(np.take(self._packed_view, index, axis=0))
             views = self._own_views or {}
-            own = {path: torch.from_numpy(np.take(view, index, axis=0)) for path, view in views.items()}
+            separate = {path: torch.from_numpy(np.take(view, index, axis=0)) for path, view in views.items()}
         else:
             on_device = torch.as_tensor(indices, device=self.device)
             packed = self.packed[on_device]
-            own = {path: tensor[on_device] for path, tensor in self.own.items()}
+            separate = {path: tensor[on_device] for path, tensor in self.own.items()}
         parts = iter(packed.split_with_sizes(self._widths, dim=-1))  # a slice per field costs three times as much
-        return {field.path: next(parts) if field.columns else own[field.path] for field in self.fields}
+        return {field.path: next(parts) if field.columns else separate[field.path] for field in self.fields}
 
     def views(self) -> dict[Path, Tensor]:
         """Return every field [max_size, *shape]: views of the memory (packed ones in the store's dtype)."""
@@ -210,14 +212,14 @@ class RowStore:
     def state(self, size: int) -> dict[str, Any]:
         """Return the first `size` rows (copied) and the fields, as plain data."""
         fields = [field.state() for field in self.fields]
-        own = {"/".join(path): tensor[:size].clone() for path, tensor in self.own.items()}
-        return {"fields": fields, "packed": self.packed[:size].clone(), "own": own}
+        separate = {"/".join(path): tensor[:size].clone() for path, tensor in self.own.items()}
+        return {"fields": fields, "packed": self.packed[:size].clone(), "own": separate}
 
     def piece(self, places: np.ndarray) -> dict[str, Any]:
         """Return copies of the rows at `places`: tensors on the host."""
         index = torch.from_numpy(places).to(self.device)
-        own = {"/".join(path): tensor[index].cpu() for path, tensor in self.own.items()}
-        return {"packed": self.packed[index].cpu(), "own": own}
+        separate = {"/".join(path): tensor[index].cpu() for path, tensor in self.own.items()}
+        return {"packed": self.packed[index].cpu(), "own": separate}
 
     def load_piece(self, start: int, piece: Mapping[str, Any]) -> None:
         """Write the result of `piece` to `start` and the following places."""

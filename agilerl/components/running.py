@@ -44,10 +44,10 @@ class RunningMeanStd:
             self.update(values)
             return
         values = np.asarray(values, dtype=np.float64).reshape(-1, *shape)
-        own = np.zeros((3, *shape))
+        moments = np.zeros((3, *shape))
         if len(values):
-            own[0], own[1], own[2] = values.mean(axis=0), values.var(axis=0), len(values)
-        for mean, var, rows in ranks.gather_rows(own):
+            moments[0], moments[1], moments[2] = values.mean(axis=0), values.var(axis=0), len(values)
+        for mean, var, rows in ranks.gather_rows(moments):
             count = int(rows.flat[0]) if rows.size else 0
             if count:
                 self.merge(mean, var, count)

@@ -56,8 +56,8 @@ class Sampler:
         n_step: bool | None = None,
     ) -> None:
         if (memory is None) == (dataset is None):
-            given = "neither" if memory is None else "both"
-            raise ConfigError(f"a Sampler needs a memory, or a dataset with its dataloader; got {given}. {FIX}")
+            passed = "neither" if memory is None else "both"
+            raise ConfigError(f"a Sampler needs a memory, or a dataset with its dataloader; got {passed}. {FIX}")
         if dataset is not None and dataloader is None and not isinstance(dataset, ReplayDataset):
             raise ConfigError(f"a {type(dataset).__name__} is read through its dataloader; got none. {FIX}")
         self.memory, self.dataset, self.dataloader = memory, dataset, dataloader
@@ -68,7 +68,7 @@ class Sampler:
         for name, wanted in (("distributed", distributed), ("per", per), ("n_step", n_step)):
             if wanted is not None and wanted != vars(self)[name]:
                 kind = type(buffer if buffer is not None else dataset).__name__
-                raise ConfigError(f"a Sampler with {name}={wanted} was given a {kind} that is not so. {FIX}")
+                raise ConfigError(f"a Sampler with {name}={wanted} got a {kind}, which is of another kind. {FIX}")
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Sample one batch; see the table of the class for the arguments."""
@@ -82,13 +82,13 @@ class Sampler:
     def _shared(self, batch_size: int, *args: Any, **kwargs: Any) -> Any:
         """Return this process's share of a batch."""
         rank, size = _place()
-        own = batch_size * (rank + 1) // size - batch_size * rank // size
-        if own < 1:
+        share = batch_size * (rank + 1) // size - batch_size * rank // size
+        if share < 1:
             raise ConfigError(
                 f"a batch of {batch_size} rows has none for each of {size} processes. fix: batch_size={size} or more."
             )
         if isinstance(self.dataset, ReplayDataset):
-            self.dataset.batch_size = own
+            self.dataset.batch_size = share
             return self.dataset.draw(*args, **kwargs)
         if hasattr(self.dataset, "batch_size"):
             self.dataset.batch_size = batch_size  # a custom loader splits it itself

@@ -138,10 +138,10 @@ class ReplayBuffer(RowRing):
             else:
                 flatten((name,), value, rows)
         for name, legal in (("next_mask", next_mask), ("obs_mask", obs_mask)):
-            kept = None if self._fields is None else self._fields.get((name,))
-            if legal is None and kept is not None:
-                legal = np.ones((len(rows[("reward",)]), *kept.shape), dtype=bool)
-            if legal is not None and (self._fields is None or kept is not None):
+            field = None if self._fields is None else self._fields.get((name,))
+            if legal is None and field is not None:
+                legal = np.ones((len(rows[("reward",)]), *field.shape), dtype=bool)
+            if legal is not None and (self._fields is None or field is not None):
                 rows[(name,)] = np.asarray(legal, dtype=bool)
             elif legal is not None and not np.all(legal):
                 warn_once(

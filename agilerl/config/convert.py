@@ -1,7 +1,7 @@
-"""Configurations of the published library (AgileRL 2.x, both generations of names) as manifests of ours.
+"""Conversion of configurations of the published library (AgileRL 2.x, both generations of names) to manifests.
 
-The older ones have INIT_HP, MUTATION_PARAMS and NET_CONFIG; the newer ones our sections, with some keys of their own.
-What such a file leaves out has the published default, not that of a preset of ours; what has no counterpart is named.
+The older generation has INIT_HP, MUTATION_PARAMS and NET_CONFIG. The newer one has the manifest's sections and some
+extra keys. Missing keys take the published default, not that of a preset. Keys without a counterpart are reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agilerl.config.schema import Encoder, Head, Network
 from agilerl.errors import ConfigError, nearest
 
 OLDER = ("INIT_HP", "MUTATION_PARAMS", "NET_CONFIG")
-# Keys of the newer generation that only it has: section -> names.
+# Keys that exist in the newer generation only: section -> names.
 NEWER = {
     "algorithm": ("cudagraphs",),
     "mutation": ("rand_seed", "super_param_mut", "regrama_param_mut", "function_preserving"),
@@ -27,7 +27,7 @@ NEWER = {
     "tournament_selection": ("strategy",),
     "replay_buffer": ("memory_size", "per", "standard_buffer", "n_step_buffer", "per_buffer"),
 }
-# INIT_HP -> (section, key) of ours; every other key is a hyperparameter, or of `DROPPED`.
+# INIT_HP -> (section, key) of the manifest; every other key is a hyperparameter or in `DROPPED`.
 PLACES = {
     "ENV_NAME": ("environment", "name"), "NUM_ENVS": ("environment", "num_envs"), "ALGO": ("algorithm", "name"),
     "MAX_STEPS": ("training", "max_steps"), "POP_SIZE": ("training", "pop_size"),
@@ -59,11 +59,11 @@ ARCHITECTURES = {"mlp": {}, "cnn": {}, "multi_input": {}, "composed": {}, "simba
 
 @dataclass
 class Conversion:
-    """A published configuration in our words.
+    """A published configuration translated to a manifest.
 
     Attributes:
         content: sections of a manifest, every hyperparameter of the algorithm written out.
-        notes: a line for each key that has no counterpart: what it was, and what there is instead.
+        notes: a line for each key without a counterpart: the key and its replacement.
     """
 
     content: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Conversion:
 
 
 def is_published(data: Any) -> bool:
-    """Whether a file's content is a configuration of the published library and not a manifest of ours."""
+    """Whether a file's content is a configuration of the published library rather than a manifest."""
     if not isinstance(data, Mapping):
         return False
     if any(str(key).upper() in OLDER for key in data):
@@ -90,13 +90,13 @@ def convert(data: Mapping[str, Any], source: str = "config") -> Conversion:
     """Translate a configuration of the published library.
 
     Raises:
-        ConfigError: a key that neither library knows, or a value that is not of the kind that it must be.
-        AlgorithmError, NotAvailableYetError: an algorithm that is unknown, or not built here yet.
+        ConfigError: a key unknown to both libraries, or a value of the wrong type.
+        AlgorithmError, NotAvailableYetError: an unknown algorithm, or one that is not implemented yet.
     """
     older = any(str(key).upper() in OLDER for key in data)
-    made = _of_older(data, source) if older else _of_newer(data, source)
-    _leave_out_what_is_ignored(made)
-    return made
+    conversion = _of_older(data, source) if older else _of_newer(data, source)
+    _drop_ignored(conversion)
+    return conversion
 
 
 # -- INIT_HP, MUTATION_PARAMS, NET_CONFIG ------------------------------------------------------------------------------
@@ -104,236 +104,243 @@ def convert(data: Mapping[str, Any], source: str = "config") -> Conversion:
 
 def _of_older(data: Mapping[str, Any], source: str) -> Conversion:
     sections = {str(key).upper(): _section(value, str(key), source) for key, value in data.items()}
-    made, given = Conversion(), _upper(sections.pop("INIT_HP", {}))
+    conversion, init_hp = Conversion(), _upper(sections.pop("INIT_HP", {}))
     mutation, network = _upper(sections.pop("MUTATION_PARAMS", {})), sections.pop("NET_CONFIG", {})
     for key in sections:
-        made.drop(key, "a section of its own")
-    if "ALGO" not in given:
+        conversion.drop(key, "a section of its own")
+    if "ALGO" not in init_hp:
         raise ConfigError(f"{source}: INIT_HP.ALGO is missing. fix: add it, such as ALGO: DQN.")
-    algo = canonical_name(str(given["ALGO"]))
-    declared = _with_published_defaults(made, algo)
-    # LR of an algorithm with two learning rates first: one of them that is named counts, wherever it stands.
-    for key, value in sorted(given.items(), key=lambda item: item[0] != "LR"):
-        _older_key(made, key, value, declared, source)
-    _evaluation(made, given.get("EVAL_LOOP"))
-    _mutation(made, mutation, declared, source)
-    _network(made, _flat_network(network), source)
-    made.put("algorithm", "name", algo)
-    return made
+    algo = canonical_name(str(init_hp["ALGO"]))
+    declared = _with_published_defaults(conversion, algo)
+    # LR sets both learning rates of an actor-critic algorithm; it comes first, so that LR_ACTOR or LR_CRITIC wins.
+    for key, value in sorted(init_hp.items(), key=lambda item: item[0] != "LR"):
+        _older_key(conversion, key, value, declared, source)
+    _evaluation(conversion, init_hp.get("EVAL_LOOP"))
+    _mutation(conversion, mutation, declared, source)
+    _network(conversion, _flat_network(network), source)
+    conversion.put("algorithm", "name", algo)
+    return conversion
 
 
-def _older_key(made: Conversion, key: str, value: Any, declared: Mapping[str, str], source: str) -> None:
+def _older_key(conversion: Conversion, key: str, value: Any, declared: Mapping[str, str], source: str) -> None:
     if key == "EVAL_LOOP":
         return
     if key in DROPPED:
         if value not in (None, False) and key not in ("CHANNELS_LAST",):
-            made.drop(f"INIT_HP.{key}", DROPPED[key])
+            conversion.drop(f"INIT_HP.{key}", DROPPED[key])
     elif key in PLACES and not (key == "LEARNING_RATE" and "LR" not in declared):
         if value is not None or key in ("EVAL_STEPS", "TARGET_SCORE"):
-            made.put(*PLACES[key], value)
+            conversion.put(*PLACES[key], value)
         if key == "N_STEP" and "N_STEP" in declared:
-            made.put("algorithm", declared["N_STEP"], value)
+            conversion.put("algorithm", declared["N_STEP"], value)
     elif key in declared:
-        made.put("algorithm", declared[key], value)
+        conversion.put("algorithm", declared[key], value)
     elif key == "LR" and "LR_ACTOR" in declared:
         for name in ("LR_ACTOR", "LR_CRITIC"):
-            made.put("algorithm", declared[name], value)
-    elif key in _known_anywhere():
-        made.drop(f"INIT_HP.{key}", "of another algorithm")
+            conversion.put("algorithm", declared[name], value)
+    elif key in _all_hyperparameters():
+        conversion.drop(f"INIT_HP.{key}", "of another algorithm")
     else:
         raise ConfigError(f"{source}: {_unknown(f'INIT_HP.{key}', key, {*PLACES, *DROPPED, *declared})}")
 
 
-def _mutation(made: Conversion, given: Mapping[str, Any], declared: Mapping[str, str], source: str) -> None:
-    """MUTATION_PARAMS: chances, strength, and limits of hyperparameters as MIN_X and MAX_X."""
-    known = {key.upper() for key in CHANCES} | {"MUT_SD", "MUTATION_SD", "RAND_SEED", "RL_HP_SELECTION"}
+def _mutation(conversion: Conversion, parameters: Mapping[str, Any], declared: Mapping[str, str], source: str) -> None:
+    """Convert MUTATION_PARAMS: probabilities, strength, and bounds of hyperparameters as MIN_X and MAX_X."""
+    valid_names = {key.upper() for key in CHANCES} | {"MUT_SD", "MUTATION_SD", "RAND_SEED", "RL_HP_SELECTION"}
     chances: dict[str, Any] = {}
     limits: dict[str, dict[str, Any]] = {}
-    wanted = given.get("RL_HP_SELECTION")
-    for key, value in given.items():
+    wanted = parameters.get("RL_HP_SELECTION")
+    for key, value in parameters.items():
         bound, _, name = key.partition("_")
         if key.lower() in CHANCES:
             chances[key.lower()] = value
         elif key in ("MUT_SD", "MUTATION_SD"):
-            made.put("mutation", "mutation_sd", value)
+            conversion.put("mutation", "mutation_sd", value)
         elif key in DROPPED:
-            made.drop(f"MUTATION_PARAMS.{key}", DROPPED[key])
+            conversion.drop(f"MUTATION_PARAMS.{key}", DROPPED[key])
         elif bound in ("MIN", "MAX") and name:
-            for own in _hyperparameters_named(name, declared):
+            for hyperparameter in _hyperparameters_named(name, declared):
                 if wanted is None or str(name).lower() in {str(one).lower() for one in wanted}:
-                    limits.setdefault(own, {})[bound.lower()] = value
+                    limits.setdefault(hyperparameter, {})[bound.lower()] = value
             if not _hyperparameters_named(name, declared):
-                made.drop(f"MUTATION_PARAMS.{key}", f"{name.lower()} is not a hyperparameter of the algorithm")
-        elif key not in known:
-            raise ConfigError(f"{source}: {_unknown(f'MUTATION_PARAMS.{key}', key, known)}")
-    for own, bounds in limits.items():
+                conversion.drop(f"MUTATION_PARAMS.{key}", f"{name.lower()} is not a hyperparameter of the algorithm")
+        elif key not in valid_names:
+            raise ConfigError(f"{source}: {_unknown(f'MUTATION_PARAMS.{key}', key, valid_names)}")
+    for hyperparameter, bounds in limits.items():
         if len(bounds) < 2:
             raise ConfigError(
-                f"{source}: MUTATION_PARAMS has one limit of {own}. fix: MIN_{own.upper()} and MAX_{own.upper()}."
+                f"{source}: MUTATION_PARAMS has one limit of {hyperparameter}. "
+                f"fix: MIN_{hyperparameter.upper()} and MAX_{hyperparameter.upper()}."
             )
-    made.put("mutation", "probabilities", chances)
-    made.put("mutation", "rl_hp_selection", limits)
+    conversion.put("mutation", "probabilities", chances)
+    conversion.put("mutation", "rl_hp_selection", limits)
 
 
 def _hyperparameters_named(name: str, declared: Mapping[str, str]) -> list[str]:
-    """Ours of a published name: LR of an algorithm with two learning rates means both."""
+    """Our names for a published one: LR means both learning rates of an actor-critic algorithm."""
     if name in declared:
         return [declared[name]]
-    return [declared[own] for own in ("LR_ACTOR", "LR_CRITIC") if name == "LR" and own in declared]
+    return [declared[key] for key in ("LR_ACTOR", "LR_CRITIC") if name == "LR" and key in declared]
 
 
-def _flat_network(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The oldest form, {arch: mlp, hidden_size: [64, 64], mlp_activation: ReLU}, with an encoder's keys in it."""
-    if not {"hidden_size", "channel_size"} & set(given):
-        return dict(given)
+def _flat_network(network: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest the encoder keys of the oldest form, {arch: mlp, hidden_size: [64, 64], mlp_activation: ReLU}."""
+    if not {"hidden_size", "channel_size"} & set(network):
+        return dict(network)
     top = {*Network.model_fields, "arch", "squash_output"}
-    own = {key.removeprefix("mlp_").removeprefix("cnn_"): value for key, value in given.items() if key not in top}
-    own.pop("output_activation", None)  # of the latent vector: its activation is the encoder's
-    return {**{key: value for key, value in given.items() if key in top}, "encoder_config": own}
+    encoder = {key.removeprefix("mlp_").removeprefix("cnn_"): value for key, value in network.items() if key not in top}
+    encoder.pop("output_activation", None)  # of the latent vector: its activation is the encoder's
+    return {**{key: value for key, value in network.items() if key in top}, "encoder_config": encoder}
 
 
 # -- the newer generation ---------------------------------------------------------------------------------------------
 
 
 def _of_newer(data: Mapping[str, Any], source: str) -> Conversion:
-    made = Conversion()
+    conversion = Conversion()
     sections = {str(key): _section(value, str(key), source) for key, value in data.items()}
     algorithm = sections.pop("algorithm", {})
     if "name" not in algorithm:
         raise ConfigError(f"{source}: algorithm.name is missing. fix: add it, such as name: DQN.")
     algo = canonical_name(str(algorithm.pop("name")))
-    declared = _with_published_defaults(made, algo)
-    made.put("algorithm", "name", algo)
+    declared = _with_published_defaults(conversion, algo)
+    conversion.put("algorithm", "name", algo)
     for key, value in algorithm.items():
         if key.upper() in DROPPED:
-            _say_if_set(made, f"algorithm.{key}", value)
-        else:  # with the keys of ours: what is unknown is said where the manifest is checked
-            made.put("algorithm", declared.get(key.upper(), key), value)
+            _note_if_set(conversion, f"algorithm.{key}", value)
+        else:  # unknown keys are reported when the manifest is validated
+            conversion.put("algorithm", declared.get(key.upper(), key), value)
     mutation = sections.pop("mutation", {})
     for key, value in mutation.items():
         if key == "rl_hp_selection":
-            bounds = {own: limits for name, limits in value.items() for own in _named_or_own(str(name), declared)}
-            made.put("mutation", key, bounds)
+            bounds = {
+                hyperparameter: limits
+                for name, limits in value.items()
+                for hyperparameter in _hyperparameters_or_name(str(name), declared)
+            }
+            conversion.put("mutation", key, bounds)
         elif key in NEWER["mutation"]:
-            _say_if_set(made, f"mutation.{key}", value)
+            _note_if_set(conversion, f"mutation.{key}", value)
         else:
-            made.put("mutation", key, value)
+            conversion.put("mutation", key, value)
     training = sections.pop("training", {})
-    _evaluation_of_newer(made, training, sections.get("environment", {}))
+    _evaluation_of_newer(conversion, training, sections.get("environment", {}))
     for key, value in training.items():
-        made.put("training", key, value)
+        conversion.put("training", key, value)
     selection = sections.pop("selection_strategy", None) or sections.pop("tournament_selection", {})
     for key, value in selection.items():
         if selection.get("strategy", "tournament") != "tournament":
-            made.drop(f"selection_strategy.{key}", "members are selected by tournament")
+            conversion.drop(f"selection_strategy.{key}", "members are selected by tournament")
         elif key != "strategy":
-            made.put("tournament_selection", key, value)
+            conversion.put("tournament_selection", key, value)
     for key, value in sections.pop("replay_buffer", {}).items():
-        made.put("replay_buffer", {"memory_size": "max_size", "per": "prioritized"}.get(key, key), value)
-    _network(made, sections.pop("network", {}), source)
+        conversion.put("replay_buffer", {"memory_size": "max_size", "per": "prioritized"}.get(key, key), value)
+    _network(conversion, sections.pop("network", {}), source)
     for name, section in sections.items():
         for key, value in section.items():
-            made.put(name, key, value)
-    return made
+            conversion.put(name, key, value)
+    return conversion
 
 
-def _named_or_own(name: str, declared: Mapping[str, str]) -> list[str]:
+def _hyperparameters_or_name(name: str, declared: Mapping[str, str]) -> list[str]:
     return _hyperparameters_named(name.upper(), declared) or [name]
 
 
-def _say_if_set(made: Conversion, path: str, value: Any) -> None:
+def _note_if_set(conversion: Conversion, path: str, value: Any) -> None:
     if value not in (None, False):
-        made.drop(path, DROPPED.get(path.rpartition(".")[2].upper(), "there is no such option"))
+        conversion.drop(path, DROPPED.get(path.rpartition(".")[2].upper(), "there is no such option"))
 
 
-# -- what both have ---------------------------------------------------------------------------------------------------
+# -- both generations -------------------------------------------------------------------------------------------------
 
 
-def _with_published_defaults(made: Conversion, algo: str) -> dict[str, str]:
-    """Put in what a published file leaves out; returns our hyperparameters by their upper-case names."""
-    own = hyperparameters(find_algorithm(algo))
-    for name, each in own.items():
-        made.put("algorithm", name, each.published)
+def _with_published_defaults(conversion: Conversion, algo: str) -> dict[str, str]:
+    """Fill in the published defaults; returns our hyperparameters by their upper-case names."""
+    declared = hyperparameters(find_algorithm(algo))
+    for name, each in declared.items():
+        conversion.put("algorithm", name, each.published)
     ignored = ignored_by(find_algorithm(algo).experience.name)
     usual = {"max_steps": 1_000_000, "learning_delay": 0, "eps_start": 1.0, "eps_end": 0.1, "eps_decay": 0.995}
-    made.content["training"] = {key: value for key, value in usual.items() if f"training.{key}" not in ignored}
-    made.put("environment", "num_envs", 1)
-    return {name.upper(): name for name in own}
+    conversion.content["training"] = {key: value for key, value in usual.items() if f"training.{key}" not in ignored}
+    conversion.put("environment", "num_envs", 1)
+    return {name.upper(): name for name in declared}
 
 
-def _evaluation(made: Conversion, rounds: Any) -> None:
-    """An evaluation has rounds of one episode in each environment; fitness is the mean of the last `rounds`."""
+def _evaluation(conversion: Conversion, rounds: Any) -> None:
+    """Convert EVAL_LOOP: rounds of one episode in each environment; fitness is the mean of the last `rounds`."""
     rounds = 1 if rounds is None else int(rounds)
-    made.put("training", "eval_episodes", rounds * int(made.content["environment"]["num_envs"] or 1))
-    made.put("tournament_selection", "eval_loop", rounds)
+    conversion.put("training", "eval_episodes", rounds * int(conversion.content["environment"]["num_envs"] or 1))
+    conversion.put("tournament_selection", "eval_loop", rounds)
 
 
-def _evaluation_of_newer(made: Conversion, training: dict[str, Any], environment: Mapping[str, Any]) -> None:
+def _evaluation_of_newer(conversion: Conversion, training: dict[str, Any], environment: Mapping[str, Any]) -> None:
     if "num_envs" in environment:
-        made.put("environment", "num_envs", environment["num_envs"])
+        conversion.put("environment", "num_envs", environment["num_envs"])
     rounds = training.pop("eval_loop", None)
     if "eval_episodes" not in training:
-        _evaluation(made, rounds)
+        _evaluation(conversion, rounds)
 
 
-def _network(made: Conversion, given: Mapping[str, Any], source: str) -> None:
-    """The network's section: dense encoders have keys of their own here, others are `network.encoder`."""
-    config = dict(given)
+def _network(conversion: Conversion, network: Mapping[str, Any], source: str) -> None:
+    """Convert the network section: dense encoders go to `network.encoder_config`, others to `network.encoder`."""
+    config = dict(network)
     arch = config.pop("arch", None)
     is_recurrent = bool(config.pop("recurrent", False)) or arch == "lstm"
     if is_recurrent:
-        if "recurrent" not in made.content["algorithm"]:
+        if "recurrent" not in conversion.content["algorithm"]:
             raise ConfigError(
-                f"{source}: a recurrent {made.content['algorithm'].get('name', 'network')} is not there. fix: PPO, or "
-                "an encoder_config with hidden_size."
+                f"{source}: a recurrent {conversion.content['algorithm'].get('name', 'network')} is not there. "
+                "fix: PPO, or an encoder_config with hidden_size."
             )
-        made.put("algorithm", "recurrent", True)
+        conversion.put("algorithm", "recurrent", True)
     elif arch is not None and arch not in ARCHITECTURES:
         raise ConfigError(f"{source}: {_unknown('arch', str(arch), {*ARCHITECTURES, 'lstm'})}")
     for key, value in (ARCHITECTURES.get(arch, {}) if arch else {}).items():
-        made.put("network", key, value)
+        conversion.put("network", key, value)
     encoder = _section(config.pop("encoder_config", None), "encoder_config", source)
     head = _section(config.pop("head_config", None), "head_config", source)
     dense = set(encoder) <= {*Encoder.model_fields, *DENSE_ONLY}
-    if config.get("simba") or arch == "simba" or not dense or made.content["algorithm"].get("recurrent"):
-        made.put("network", "encoder", {key: value for key, value in encoder.items() if value is not None})
+    if config.get("simba") or arch == "simba" or not dense or conversion.content["algorithm"].get("recurrent"):
+        conversion.put("network", "encoder", {key: value for key, value in encoder.items() if value is not None})
     elif encoder:
-        made.put("network", "encoder_config", _dense(made, encoder, "encoder_config", set(Encoder.model_fields)))
+        conversion.put(
+            "network", "encoder_config", _dense(conversion, encoder, "encoder_config", set(Encoder.model_fields))
+        )
     if head:
-        made.put("network", "head_config", _dense(made, head, "head_config", set(Head.model_fields)))
-    if config.get("squash_output") and "squash_output" in made.content["algorithm"]:
-        made.put("algorithm", "squash_output", bool(config.pop("squash_output")))
+        conversion.put("network", "head_config", _dense(conversion, head, "head_config", set(Head.model_fields)))
+    if config.get("squash_output") and "squash_output" in conversion.content["algorithm"]:
+        conversion.put("algorithm", "squash_output", bool(config.pop("squash_output")))
     for key, value in config.items():
         if key in Network.model_fields:
-            made.put("network", key, value)
+            conversion.put("network", key, value)
         else:
-            _say_if_set(made, f"network.{key}", value)
+            _note_if_set(conversion, f"network.{key}", value)
 
 
-# Keys of dense layers that manifests do not have: what they say by default is how layers are made here.
+# Keys of dense layers that manifests do not have: their defaults describe how layers are built here.
 DENSE_ONLY = ("init_layers", "output_vanish", "output_layernorm", "output_activation", "noisy", "noise_std", "rainbow")
 
 
-def _dense(made: Conversion, given: Mapping[str, Any], name: str, known: set[str]) -> dict[str, Any]:
-    own = {}
-    for key, value in given.items():
-        if key in known:
+def _dense(conversion: Conversion, layers: Mapping[str, Any], name: str, valid_names: set[str]) -> dict[str, Any]:
+    config = {}
+    for key, value in layers.items():
+        if key in valid_names:
             if value is not None or key == "output_activation":
-                own[key] = value
+                config[key] = value
         elif key not in ("init_layers", "output_vanish") or value is False:
-            _say_if_set(made, f"network.{name}.{key}", value)
-    return own
+            _note_if_set(conversion, f"network.{name}.{key}", value)
+    return config
 
 
-def _leave_out_what_is_ignored(made: Conversion) -> None:
-    """Keys that mean nothing to the algorithm: one file may serve several."""
-    algo = made.content["algorithm"]["name"]
+def _drop_ignored(conversion: Conversion) -> None:
+    """Remove the keys that the algorithm ignores: one file may serve several algorithms."""
+    algo = conversion.content["algorithm"]["name"]
     for path in ignored_by(find_algorithm(algo).experience.name):
         section, _, key = path.partition(".")
-        if section in made.content and (not key or key in made.content[section]):
-            left = made.content.pop(section) if not key else {key: made.content[section].pop(key)}
+        if section in conversion.content and (not key or key in conversion.content[section]):
+            left = conversion.content.pop(section) if not key else {key: conversion.content[section].pop(key)}
             for name in left:
-                made.drop(f"{section}.{name}", f"it means nothing to {algo}")
+                conversion.drop(f"{section}.{name}", f"it means nothing to {algo}")
 
 
 def _section(value: Any, name: str, source: str) -> dict[str, Any]:
@@ -350,12 +357,12 @@ def _upper(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key.upper(): value for key, value in section.items()}
 
 
-def _known_anywhere() -> set[str]:
+def _all_hyperparameters() -> set[str]:
     """Hyperparameters of all algorithms: one INIT_HP may serve several."""
     return {name.upper() for algo in available() for name in hyperparameters(find_algorithm(algo))}
 
 
-def _unknown(path: str, key: str, known: Any) -> str:
-    close = nearest(key, sorted(known), limit=1)
+def _unknown(path: str, key: str, valid_names: Any) -> str:
+    close = nearest(key, sorted(valid_names), limit=1)
     hint, fix = (f" Did you mean {close[0]!r}?", close[0]) if close else ("", "leave it out")
     return f"{path} is not a known key.{hint} fix: {fix}."

@@ -1,4 +1,4 @@
-"""Keys of manifests that are ignored, by what an algorithm learns from (`Experience.name`)."""
+"""Manifest keys that algorithms ignore, by the kind of their experience (`Experience.name`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_ENVIRONMENTS = (
     "training.reward_scale", "training.clip_rewards", "training.normalize_rewards", "training.lockstep",
     "training.carry_envs", "training.opponents", "training.elite_rescore_episodes", *OF_DATA,
 )  # fmt: skip
-"""Keys of networks, of episodes and of their steps, which a language policy ignores."""
+"""Keys of networks, episodes and environment steps, which a language policy ignores."""
 IGNORED = {
     "transitions": ("training.opponents", *OF_DATA),
     "rollouts": (*OF_EXPLORATION, "replay_buffer", "training.opponents", *OF_DATA),
@@ -32,5 +32,5 @@ IGNORED = {
 
 
 def ignored_by(experience: str) -> tuple[str, ...]:
-    """Dotted keys, or whole sections, that an algorithm of this experience ignores; none of one that is not known."""
+    """Dotted keys, or whole sections, that an algorithm of this experience ignores; empty for an unknown experience."""
     return IGNORED.get(experience, ())

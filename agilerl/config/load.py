@@ -1,4 +1,4 @@
-"""From YAML, presets, dictionaries and single settings to a manifest, and back to YAML; problems in our words."""
+"""Manifests from YAML, presets, dictionaries and single settings, and back to YAML; readable validation errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KEY_ALIASES = {
     ("training", "screening_episodes"): "eval_screen",
     ("training", "max_eval_fraction"): "eval_share",
 }
-# What of an environment's preset holds for every algorithm.
+# Keys of an environment's preset that apply to every algorithm.
 BUDGET = ("max_steps", "target_score", "stop_margin", "train_max_episode_steps", "eval_steps")
 LARGEST_YAML = 1_000_000  # characters
 MAX_YAML_NODES = 20_000
@@ -57,7 +57,7 @@ TOP_LEVEL_ALIASES = {
     "learning_rate": ("algorithm", "lr"),
 }
 IMAGE_KEYS = ("channel_size", "kernel_size", "stride_size", "padding_size", "cnn_config", "num_blocks", "block_type")
-# Words of other libraries, and of everyday, for our keys.
+# Names used by other libraries, and everyday words, for our keys.
 MEANT: dict[str, tuple[str, ...]] = {
     **{word: names[:1] for word, names in SYNONYMS.items()},
     "step": ("max_steps",),
@@ -87,14 +87,14 @@ _FREE = (
     "environment.kwargs.",
     "network.encoder.",
     "algorithm.lora_config.",
-)  # what stands below these is the user's own
+)  # keys below these are free
 
 
 def explain(error: ValidationError, source: str, data: dict[str, Any], before: Mapping[str, Any] | None = None) -> str:
-    """Every problem of a manifest in one line that starts with its source.
+    """Every validation error of a manifest in one line that starts with its source.
 
     Args:
-        before: the settings that were changed, of which the fix names values; None: the fix names defaults.
+        before: the settings before the change, whose values the fix names; None: the fix names defaults.
     """
     algorithm = data.get("algorithm")
     name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, dict) else DEFAULT_ALGORITHM
@@ -112,21 +112,21 @@ def unknown_key(path: str, known: Sequence[str]) -> str:
 
 
 def hint_for(name: str, known: Sequence[str]) -> str:
-    """What was probably meant by an unknown key, with the fix; empty where nothing is near.
+    """The likely intended key for an unknown one, with the fix; empty if none is close.
 
-    Meaning comes before spelling: the keys of image encoders have a place of their own, and a word that others use for
-    one of ours is that one.
+    Synonyms come before spelling: keys of image encoders belong in `network.encoder`, and other libraries' names map
+    to ours.
     """
     if name in IMAGE_KEYS:
         return f"image keys belong in network.encoder. fix: network.encoder.{name}."
     words = {word: keys for word, keys in MEANT.items() if set(keys) <= set(known)}
-    found = [name.lower()] if name.lower() in words else nearest(name, [*known, *words], limit=1)
-    close = [key for word in found for key in (words.get(word, (word,)) if word not in known else (word,))]
+    matches = [name.lower()] if name.lower() in words else nearest(name, [*known, *words], limit=1)
+    close = [key for word in matches for key in (words.get(word, (word,)) if word not in known else (word,))]
     return f"Did you mean {' or '.join(map(repr, close))}? fix: {' or '.join(close)}." if close else ""
 
 
 def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInfo]:
-    """The fields of a section; for the algorithm those that it publishes, and its name."""
+    """The fields of a section; for the algorithm its hyperparameters and its name."""
     fields = dict(model.model_fields)
     if model is Algorithm:
         fields |= algorithm_model(algorithm).model_fields
@@ -134,7 +134,7 @@ def section_fields(model: type[BaseModel], algorithm: str) -> dict[str, FieldInf
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, also one that may be null; None for a value."""
+    """The section type of a field, nullable ones included; None for a plain value."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     kinds = typing.get_args(annotation) if is_union else (annotation,)
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
@@ -158,7 +158,7 @@ def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str, 
 
 
 def _usual_value(path: str, field: FieldInfo, before: Mapping[str, Any]) -> str:
-    """A value that a key can have, as `key=value`: the one before, else the default; to leave it out where none is."""
+    """A valid setting as `key=value`: the previous value, else the default, else advice to leave the key out."""
     value: Any = before
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -170,23 +170,23 @@ def _usual_value(path: str, field: FieldInfo, before: Mapping[str, Any]) -> str:
 
 
 def _literals(annotation: Any) -> tuple[Any, ...]:
-    """The values that an annotation lists, also one that may be null; none of any other."""
+    """The values of a Literal annotation, nullable ones included; empty for any other annotation."""
     if typing.get_origin(annotation) is typing.Literal:
         return typing.get_args(annotation)
     return tuple(value for part in typing.get_args(annotation) for value in _literals(part))
 
 
 def _no_range(loc: tuple[int | str, ...], algorithm: str) -> str:
-    """What to say of a bound that is missing, if nothing of the algorithm has the name of its range; else empty."""
+    """The message for a missing bound whose range names no hyperparameter of the algorithm; else empty."""
     if len(loc) < 3 or loc[1] not in RANGES:
         return ""
-    known = [key for key, each in hyperparameters(find_algorithm(algorithm)).items() if each.is_number]
+    names = [key for key, each in hyperparameters(find_algorithm(algorithm)).items() if each.is_number]
     path = ".".join(map(str, loc[:3]))
-    return "" if loc[2] in known else no_hyperparameter(path, canonical_name(algorithm), known)
+    return "" if loc[2] in names else no_hyperparameter(path, canonical_name(algorithm), names)
 
 
 def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo | None, list[str]]:
-    """(dotted path, the field there or None for a section, the keys of the last section met)."""
+    """(dotted path, the field there or None for a section, the keys of the innermost section)."""
     model: type[BaseModel] = Manifest
     path: list[str] = []
     for position, part in enumerate(loc):
@@ -209,10 +209,10 @@ def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo 
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """The plain content of a YAML text; ConfigError names the line of a mistake.
+    """Parse YAML to plain content; ConfigError names the line of an error.
 
-    A key that stands twice in one mapping is a mistake too: YAML would keep the last one without a word. A text may
-    have `LARGEST_YAML` characters, and `MAX_YAML_NODES` values when its aliases are written out.
+    A duplicate key in one mapping is an error too: YAML would silently keep the last one. A text may have
+    `LARGEST_YAML` characters, and `MAX_YAML_NODES` values with its aliases expanded.
     """
     if len(text) > LARGEST_YAML:
         raise ConfigError(
@@ -231,11 +231,11 @@ def parse_yaml(text: str, source: str) -> Any:
     except (ValueError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
-        what = " ".join(str(error).split())
-        raise ConfigError(f"{source}: holds a value that cannot be read ({what}). fix: correct that value.") from None
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{source}: holds a value that cannot be read ({reason}). fix: correct that value.") from None
     except yaml.YAMLError as error:
-        known = error if isinstance(error, yaml.MarkedYAMLError) else yaml.MarkedYAMLError()
-        raise _yaml_error(source, known.problem_mark, known.problem or "cannot be read") from None
+        marked_error = error if isinstance(error, yaml.MarkedYAMLError) else yaml.MarkedYAMLError()
+        raise _yaml_error(source, marked_error.problem_mark, marked_error.problem or "cannot be read") from None
     if repeated is not None:
         raise _yaml_error(source, repeated.start_mark, f"the key {repeated.value!r} stands twice")
     return content
@@ -246,22 +246,22 @@ def _yaml_error(source: str, mark: Any, problem: str) -> ConfigError:
     return ConfigError(f"{source}:{where} is not valid YAML: {problem}. fix: correct that line.")
 
 
-def _count_nodes(node: Any, known: dict[int, int]) -> int:
-    """Values below a node with every alias written out; RecursionError for a node that holds itself."""
+def _count_nodes(node: Any, counts: dict[int, int]) -> int:
+    """Number of values below a node with every alias expanded; RecursionError for a node that contains itself."""
     if node is None or isinstance(node, yaml.ScalarNode):
         return 1
-    if id(node) not in known:
-        known[id(node)] = -1  # being counted
+    if id(node) not in counts:
+        counts[id(node)] = -1  # being counted
         pairs = isinstance(node, yaml.MappingNode)
         children = [part for pair in node.value for part in pair] if pairs else node.value
-        known[id(node)] = 1 + sum(_count_nodes(child, known) for child in children)
-    if known[id(node)] < 0:
+        counts[id(node)] = 1 + sum(_count_nodes(child, counts) for child in children)
+    if counts[id(node)] < 0:
         raise RecursionError
-    return known[id(node)]
+    return counts[id(node)]
 
 
 def _repeated_key(node: Any) -> Any:
-    """The first key node that repeats another one of its mapping, else None."""
+    """The first duplicate key node of a mapping, else None."""
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
@@ -269,18 +269,18 @@ def _repeated_key(node: Any) -> Any:
                 if key.value in seen:
                     return key
                 seen.add(key.value)
-            found = _repeated_key(value)
-            if found is not None:
-                return found
+            repeated = _repeated_key(value)
+            if repeated is not None:
+                return repeated
     elif isinstance(node, yaml.SequenceNode):
-        return next((found for child in node.value if (found := _repeated_key(child)) is not None), None)
+        return next((repeated for child in node.value if (repeated := _repeated_key(child)) is not None), None)
     return None
 
 
 def manifest_from(
     data: Mapping[str, Any], source: str = "manifest", before: Mapping[str, Any] | None = None
 ) -> Manifest:
-    """Validate a plain mapping; `source` stands in front of every problem found. `before`: as of `explain`."""
+    """Validate a plain mapping; `source` prefixes every error. `before`: see `explain`."""
     plain = normalise(data, source)
     if isinstance(plain.get("algorithm"), dict):
         name = plain["algorithm"].get("name", DEFAULT_ALGORITHM)
@@ -294,18 +294,18 @@ def manifest_from(
         raise ConfigError(explain(error, source, plain, before)) from None
 
 
-def _with_the_rest(said: str, plain: Mapping[str, Any], source: str) -> str:
-    """What is said of an unknown algorithm, with the problems of the other sections: those do not hang on it."""
+def _with_the_rest(message: str, plain: Mapping[str, Any], source: str) -> str:
+    """The message about an unknown algorithm, with the errors of the sections that do not depend on it."""
     others = {name: part for name, part in plain.items() if name not in ("algorithm", "mutation")}
     try:
         Manifest.model_validate(others)
     except ValidationError as error:
-        return with_one_fix([said, explain(error, source, others)])
-    return said
+        return with_one_fix([message, explain(error, source, others)])
+    return message
 
 
 def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Replace aliases by our names; sections that are only a name become sections."""
+    """Replace aliases by canonical names; expand sections given as a plain name."""
     if not isinstance(data, Mapping):
         raise ConfigError(
             f"{source}: expected sections (algorithm, environment, ...); got {type(data).__name__}. "
@@ -344,11 +344,11 @@ def _put(target: dict[str, Any], name: str, value: Any, given_as: str, source: s
 
 
 def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None = None) -> Manifest:
-    """Read a YAML manifest. What it leaves out comes from the preset of its environment.
+    """Read a YAML manifest; missing keys come from the preset of its environment.
 
     Args:
         path: the file.
-        env_id: replaces the file's environment, or names it where the file does not.
+        env_id: replaces the file's environment, or names one if the file does not.
         algo: replaces the file's algorithm.
 
     Raises:
@@ -368,18 +368,18 @@ def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None 
 def on_preset(
     data: Mapping[str, Any], source: str = "config", env_id: str | None = None, algo: str | None = None
 ) -> Manifest:
-    """A plain mapping over the preset of its environment; the arguments are those of `load_manifest`.
+    """Merge a plain mapping over the preset of its environment; arguments as in `load_manifest`.
 
-    One that an earlier version has written whole stays what it was: keys that came later have their usual values, and
-    not those of a preset that knows them. A configuration of the published library is translated, with a warning for
-    what has no counterpart here; it says everything by itself, and no preset is read.
+    A complete manifest written by an earlier version is reproduced: keys added later take their defaults, not the
+    values of a preset. A configuration of the published library is translated, with a warning for each key without a
+    counterpart; it is complete, so that no preset is read.
     """
     if is_published(data):
         return _from_published(data, source, env_id, algo)
     plain = normalise(data, source)
-    for section, given in (("environment", env_id), ("algorithm", algo)):
-        if given is not None and isinstance(plain.setdefault(section, {}), Mapping):
-            plain[section] = {**plain[section], "name": given}
+    for section, override in (("environment", env_id), ("algorithm", algo)):
+        if override is not None and isinstance(plain.setdefault(section, {}), Mapping):
+            plain[section] = {**plain[section], "name": override}
     asked, described = plain.get("environment"), plain.get("algorithm", {})
     if isinstance(asked, Mapping) and isinstance(described, Mapping) and is_language_id(str(asked.get("name"))):
         plain["algorithm"] = {"name": DEFAULT_FOR_LANGUAGE, **described}
@@ -395,7 +395,7 @@ def on_preset(
 
 
 def _is_record(plain: Mapping[str, Any]) -> bool:
-    """Whether a version of this library wrote it whole, as it is in the directory of a run."""
+    """Whether it is a complete manifest, as this library writes into a run directory."""
     sections = {"format", "environment", "algorithm", "network", "mutation", "tournament_selection"}
     training = plain.get("training")
     every = set(Training.model_fields) - set(ADDED_LATER)
@@ -403,49 +403,49 @@ def _is_record(plain: Mapping[str, Any]) -> bool:
 
 
 def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, algo: str | None) -> Manifest:
-    made = convert(data, source)
-    found = made.content["algorithm"]["name"]
-    if algo is not None and canonical_name(algo) != found:
-        raise ConfigError(f"{source}: is a configuration of {found}, not of {algo}. fix: leave --algo out.")
+    conversion = convert(data, source)
+    algorithm = conversion.content["algorithm"]["name"]
+    if algo is not None and canonical_name(algo) != algorithm:
+        raise ConfigError(f"{source}: is a configuration of {algorithm}, not of {algo}. fix: leave --algo out.")
     if env_id is not None:
-        made.put("environment", "name", env_id)
-    if "name" not in made.content["environment"]:
+        conversion.put("environment", "name", env_id)
+    if "name" not in conversion.content["environment"]:
         raise ConfigError(f"{source}: INIT_HP.ENV_NAME is missing. fix: add it, or name the environment in the call.")
-    for note in made.notes:
+    for note in conversion.notes:
         warnings.warn(f"{source}: {note}.", AgileRLWarning, stacklevel=4)
-    return manifest_from(made.content, source)
+    return manifest_from(conversion.content, source)
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` wins, section by section; mutable hyperparameters, keyword arguments and adapters replace whole."""
+    """Merge section by section, `over` wins; mutable hyperparameters, keyword arguments and adapters replace whole."""
     whole = (*RANGES, "kwargs", "lora_config")
     both = {k for k, v in over.items() if isinstance(v, Mapping) and isinstance(base.get(k), dict) and k not in whole}
     return {**base, **{k: _merge(base[k], v) if k in both else v for k, v in over.items()}}
 
 
 def preset_names() -> list[str]:
-    """The environment ids that have a preset of their own."""
+    """The environment ids with a preset."""
     return sorted({name for name, _ in _preset_files() if name != "default"})
 
 
 def _preset_files() -> dict[tuple[str, str | None], Any]:
-    """(environment id, algorithm or None for the one that an environment gets unasked) -> file.
+    """(environment id, algorithm or None for the environment's default) -> file.
 
     `<id>.yaml` is the preset of an environment, `<id>.<algorithm>.yaml` that of another algorithm there; the slash of
-    an id, or the point of a module, is written `__`.
+    an id, or the dot of a module, is written `__`.
     """
-    found: dict[tuple[str, str | None], Any] = {}
+    files: dict[tuple[str, str | None], Any] = {}
     for file in (resources.files("agilerl") / "presets").iterdir():
         if file.name.endswith(".yaml"):
             stem, _, algorithm = file.name.removesuffix(".yaml").partition(".")
-            of_module = re.search(r"_v\d+$", stem)  # an environment of several agents is named by its module
-            found[(stem.replace("__", "." if of_module else "/"), algorithm or None)] = file
-    return found
+            of_module = re.search(r"_v\d+$", stem)  # a multi-agent environment is named by its module
+            files[(stem.replace("__", "." if of_module else "/"), algorithm or None)] = file
+    return files
 
 
 def _preset_of(algo: str, files: Container[tuple[str, str | None]]) -> str | None:
-    """The algorithm whose general preset holds for `algo`: itself, or what a language algorithm of one's own derives
-    from; None without one."""
+    """The algorithm whose general preset applies to `algo`: itself, or the parent of a custom language algorithm; None
+    without one."""
     cls = find_algorithm(algo)
     kin = [base.__name__ for base in cls.__mro__] if cls.learns_language else [algo]
     return next((name for name in kin if ("default", name) in files), None)
@@ -455,10 +455,10 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
     """The starting values for an environment: its preset, that of its newest version, or the general one.
 
     Args:
-        env_id: a Gymnasium id; `environment.name` of the result is this id, whichever preset was taken.
-        algo: an algorithm; where the environment has no preset for it, the general one of that algorithm is taken,
-            with the budget and the target of the environment.
-        general: as for an environment that has no preset.
+        env_id: a Gymnasium id; `environment.name` of the result is this id, whichever preset is used.
+        algo: an algorithm; if the environment has no preset for it, the general preset of that algorithm is used, with
+            the environment's budget and target.
+        general: ignore the environment's preset.
     """
     name, files = "default" if general else _preset_name(env_id), _preset_files()
     if algo is None and name == "default" and is_language_id(env_id):
@@ -485,9 +485,9 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
 
 
 def check_kind(algo: str, env_id: str, is_of_language: bool = False) -> None:
-    """ConfigError where a language algorithm is to learn from steps, or another one from questions.
+    """Raise ConfigError for a language algorithm in an RL environment, or an RL algorithm in a language environment.
 
-    is_of_language: whether the environment is one, where its name does not say it.
+    is_of_language: whether it is a language environment, if its name does not tell.
     """
     learns_language = bool(find_algorithm(algo).learns_language)
     asks = is_of_language or is_language_id(env_id)
@@ -504,7 +504,7 @@ def check_kind(algo: str, env_id: str, is_of_language: bool = False) -> None:
 
 
 def has_preset(env_id: str) -> bool:
-    """Whether an environment, or another version of it, has a preset of its own."""
+    """Whether an environment, or another version of it, has a preset."""
     return _preset_name(env_id) != "default"
 
 
@@ -518,7 +518,7 @@ def _preset_name(env_id: str) -> str:
 
 
 def dump_yaml(manifest: Manifest) -> str:
-    """The whole manifest as YAML; reading it gives an equal manifest."""
+    """The complete manifest as YAML; reading it gives an equal manifest."""
     text: str = yaml.safe_dump(manifest.as_dict(), sort_keys=False, default_flow_style=None, width=120)
     return text
 
@@ -534,13 +534,13 @@ def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
     return apply_overrides(manifest, values, "--set")
 
 
-# Sections that a run which goes on may change; the others describe agents and experience that are there already.
+# Sections that a resumed run may change; the others describe existing agents and experience.
 GOING_ON = ("training", "mutation", "tournament_selection")
 FIXED = ("training.pop_size", "training.seed")
 
 
 def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
-    """As `apply_sets`, for a run that goes on; ConfigError for what its agents or its experience have settled."""
+    """`apply_sets` for a resumed run; ConfigError for settings that its agents or its experience depend on."""
     changed = apply_sets(manifest, sets)
     before, after = manifest.as_dict(), changed.as_dict()
     settled = [name for name in after if name not in GOING_ON and after[name] != before[name]]
@@ -563,8 +563,8 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
 
     Args:
         manifest: the starting values; unchanged.
-        overrides: dotted keys (`training.pop_size`), or last names that occur once (`pop_size`), to values.
-        source: stands in front of every problem.
+        overrides: dotted keys (`training.pop_size`), or unique last names (`pop_size`), to values.
+        source: prefix of every error.
 
     Raises:
         ConfigError: an unknown key (the nearest one is named), an ambiguous name, or a value out of range.
@@ -596,8 +596,11 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
 
 
 def _giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
-    """Settings of tournaments and mutations ask for these in place of another scheme of a preset, and another scheme is
-    asked for in place of a preset's chances of mutations, equal founders in place of its widths."""
+    """Let requested settings replace the conflicting ones of a preset.
+
+    Settings of tournaments or mutations replace its scheme, a requested scheme its mutation probabilities, and equal
+    founders its widths.
+    """
     paths = list(asked)
     if "evolution.founders" in paths and "evolution.widths" not in paths and data["evolution"]["founders"] == "equal":
         data = {**data, "evolution": {**data["evolution"], "widths": None}}
@@ -611,19 +614,19 @@ def _giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
 
 
 def leaf_paths(algorithm: str, model: type[BaseModel] = Manifest, prefix: str = "") -> list[str]:
-    """Dotted paths of every key that can be set for an algorithm."""
-    found = []
+    """Dotted paths of all keys of an algorithm."""
+    paths = []
     for name, field in section_fields(model, algorithm).items():
         section = section_of(field.annotation)
         if section is not None:
-            found += leaf_paths(algorithm, section, f"{prefix}{name}.")
+            paths += leaf_paths(algorithm, section, f"{prefix}{name}.")
         else:
-            found.append(prefix + name)
-    return found
+            paths.append(prefix + name)
+    return paths
 
 
 def resolve_key(name: str, paths: list[str], source: str) -> str:
-    """The full dotted path that `name` means."""
+    """Resolve `name` to its full dotted path."""
     path = _without_aliases(name)
     if path in paths or path in NULLABLE or path.startswith(_FREE):
         return path
@@ -659,7 +662,7 @@ def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
     raise ConfigError(f"{source}: {leaf} is not a known key. {_hint(leaf, sorted(leaves))}")
 
 
-def _hint(name: str, known: list[str]) -> str:
+def _hint(name: str, valid_names: list[str]) -> str:
     if name.rpartition(".")[2] in ("model_name", "lora_config"):
         return "fix: it is of language algorithms, such as algo='GRPO'."
-    return hint_for(name, known) or "fix: `agilerl train ENV_ID --dry-run` prints every key."
+    return hint_for(name, valid_names) or "fix: `agilerl train ENV_ID --dry-run` prints every key."

@@ -1,4 +1,4 @@
-"""The manifest's sections: types, ranges, defaults and what each key means."""
+"""The manifest's sections: types, ranges, defaults and the meaning of each key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _model_of(cls: Any) -> type[BaseModel]:
     return create_model(f"{cls.__name__}Keys", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-# Keys of the training section that came after results had been stored under the hashes of manifests.
+# Keys of the training section added after results had been stored under manifest hashes.
 ADDED_LATER = (
     "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "eval_screen", "eval_share", "evo_first",
     "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience",
@@ -46,7 +46,7 @@ class Section(BaseModel):
 
 
 class Algorithm(Section):
-    """The algorithm and its hyperparameters; the keys beside `name` are those that the algorithm publishes.
+    """The algorithm and its hyperparameters; the keys other than `name` are those the algorithm declares.
 
     They are attributes (`manifest.algorithm.lr`) and a dictionary (`manifest.algorithm.hyperparameters`).
     """
@@ -75,11 +75,11 @@ class Environment(Section):
     name: str = "CartPole-v1"
     num_envs: Count = 8
     kwargs: dict[str, Any] = {}
-    healing: bool = False  # worker processes that are replaced when they fail, for environments that do
-    num_workers: Count | None = None  # of healing; null takes one per core, at most 4
-    deadline_s: Positive = 60.0  # of healing: seconds after which a step counts as hung
-    max_restarts: CountOrZero = 10  # of healing: replacements after which the run stops
-    with_state: bool = False  # of several agents: values read env.state() in place of what all agents see
+    healing: bool = False  # worker processes that are replaced on failure, for unstable environments
+    num_workers: Count | None = None  # healing: number of workers; null: one per core, at most 4
+    deadline_s: Positive = 60.0  # healing: seconds after which a step counts as hung
+    max_restarts: CountOrZero = 10  # healing: replacements after which the run stops
+    with_state: bool = False  # multi-agent: critics read env.state() instead of the joint observations
 
 
 class Encoder(Section):
@@ -109,14 +109,14 @@ class Network(Section):
     scale_observations: bool = False  # features with finite bounds are mapped to [-1, 1]
     simba: bool = False  # residual blocks with LayerNorm instead of plain dense layers
     encoder: dict[str, Any] | None = None  # keys of the encoder for images, Dict and Tuple spaces, or of SimBa
-    encoder_config: Encoder | None = Encoder()  # the encoder for vectors; null where `encoder` describes another one
+    encoder_config: Encoder | None = Encoder()  # the encoder for vectors; null if `encoder` describes another one
     head_config: Head = Head()
 
 
 class Training(Section):
-    """Budget, exploration, evaluation and stopping: what the options of these names mean stands in `agilerl.options`.
+    """Budget, exploration, evaluation and stopping; see the options of the same names in `agilerl.options`.
 
-    A number here is a default that manifests have published and the options do not share.
+    Literal numbers are published defaults of manifests that differ from those of the options.
     """
 
     max_steps: Count = 200_000
@@ -136,7 +136,7 @@ class Training(Section):
     explore_hold: Count = DEFAULT_OPTIONS.explore_hold
     explore_least: Fraction = DEFAULT_OPTIONS.explore_least
     target_score: Number | None = DEFAULT_OPTIONS.target
-    patience: Count | None = DEFAULT_OPTIONS.patience  # without a target: generations without a better one
+    patience: Count | None = DEFAULT_OPTIONS.patience  # without a target: generations without improvement
     seed: CountOrZero = 0
     train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap
     evolve_from: Fraction = DEFAULT_OPTIONS.evolve_from
@@ -205,7 +205,7 @@ class HyperparameterRange(Section):
 
 
 class Mutation(Section):
-    """What evolution may change, how often and how far."""
+    """Mutations: kinds, probabilities and strength."""
 
     probabilities: Probabilities = Probabilities()
     rl_hp_selection: dict[str, HyperparameterRange] = {}
@@ -214,7 +214,7 @@ class Mutation(Section):
 
 
 class TournamentSelection(Section):
-    """Who survives into the next generation."""
+    """Selection of the survivors of a generation."""
 
     tournament_size: Count = 2
     elitism: bool = True
@@ -222,27 +222,28 @@ class TournamentSelection(Section):
 
 
 class Evolution(Section):
-    """With whom a population begins, and how it becomes smaller or other."""
+    """Initial population and evolution scheme."""
 
-    founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the ranges of mutation
-    widths: tuple[Count, Count] | None = None  # of spread: bounds of the units of all but the first
-    # halving, race: members end, half of them at each rung, or who is behind; pb2, mf_pbt: copies of the best replace
-    # the worst, with hyperparameters of a bandit (extra "bandit"), or in parts of the population at several paces
+    founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the mutation ranges
+    widths: tuple[Count, Count] | None = None  # spread: bounds of the layer widths of all but the first
+    # halving, race: early stopping of half of the members at each rung, or of those significantly behind; pb2, mf_pbt:
+    # copies of the best replace the worst, with hyperparameters from a bandit (extra "bandit"), or in subpopulations
+    # at several frequencies
     scheme: Literal["tournament", "halving", "race", "pb2", "mf_pbt"] = "tournament"
-    survivors: Count = 1  # of halving and race: members that are left in the end
-    restarts: bool = False  # new founders where nothing gets better for training.patience and a target is left
-    restart_ranges: dict[str, HyperparameterRange] = {}  # from which those draw beside the ranges of mutation
-    certainty: Positive = 3.0  # of race: standard errors by which a member is behind that ends
-    until: PositiveFraction = 1.0  # of halving: the share of the budget that its rungs divide; survivors use the rest
-    judge: Literal["evaluation", "training"] = "evaluation"  # of halving: what ranks the members
-    frequencies: tuple[Count, ...] = (1, 10)  # of mf_pbt: the generations between two evolutions, one a part
+    survivors: Count = 1  # halving, race: members left at the end
+    restarts: bool = False  # new founders on a plateau of training.patience generations below the target
+    restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
+    certainty: Positive = 3.0  # race: standard errors behind the leader at which a member is stopped
+    until: PositiveFraction = 1.0  # halving: share of the budget divided among its rungs; survivors use the rest
+    judge: Literal["evaluation", "training"] = "evaluation"  # halving: the returns that rank the members
+    frequencies: tuple[Count, ...] = (1, 10)  # mf_pbt: generations between two evolutions, one per subpopulation
 
 
 OF_SCHEMES = {
     "survivors": ("halving", "race"), "certainty": ("race",), "until": ("halving",), "judge": ("halving",),
     "frequencies": ("mf_pbt",),
 }  # fmt: skip
-"""Settings of `Evolution` that not every scheme reads."""
+"""Settings of `Evolution` that apply to some schemes only."""
 
 WITHOUT_MUTATION = {
     **dict.fromkeys(("halving", "race"), "members end, and none is born"),
@@ -254,7 +255,7 @@ class ReplayBuffer(Section):
     """Off-policy memory, in transitions."""
 
     max_size: Count = 100_000
-    n_step: Count = 1  # steps whose rewards a transition sums, by the algorithm's own gamma
+    n_step: Count = 1  # steps whose rewards a transition sums, discounted by the algorithm's gamma
     prioritized: bool = False
     alpha: Fraction = 0.6  # exponent of the priorities
 
@@ -275,14 +276,14 @@ class Manifest(Section):
     @model_validator(mode="after")
     def _check_mutable_names(self) -> Manifest:
         declared = hyperparameters(find_algorithm(self.algorithm.name))
-        empty = {name for name, each in declared.items() if not each.is_number}  # null, and no number where it is set
+        empty = {name for name, each in declared.items() if not each.is_number}  # null, or not a number
         values = self.algorithm.hyperparameters.items()
-        known = [k for k, v in values if not isinstance(v, bool | str | dict) and not (v is None and k in empty)]
+        mutable = [k for k, v in values if not isinstance(v, bool | str | dict) and not (v is None and k in empty)]
         named = {f"mutation.rl_hp_selection.{name}": name for name in self.mutation.rl_hp_selection}
         named |= {f"evolution.restart_ranges.{name}": name for name in self.evolution.restart_ranges}
         for path, name in named.items():
-            if name not in known:
-                raise ValueError(no_hyperparameter(path, self.algorithm.name, known))
+            if name not in mutable:
+                raise ValueError(no_hyperparameter(path, self.algorithm.name, mutable))
             limits = self.mutation.rl_hp_selection if path.startswith("mutation.") else self.evolution.restart_ranges
             if (wrong := outside(declared[name].values, limits[name])) is not None:
                 raise ValueError(f"{path}: {wrong}")
@@ -350,7 +351,7 @@ class Manifest(Section):
 
     @property
     def steps(self) -> str:
-        """What its budget counts, as texts call it."""
+        """The unit of its budget, as messages name it."""
         steps: str = find_algorithm(self.algorithm.name).experience.steps
         return steps
 
@@ -361,8 +362,8 @@ class Manifest(Section):
     def hash(self) -> str:
         """16 hexadecimal digits of a SHA-256 over the canonical JSON; independent of key order and of the process.
 
-        Keys that came later (`ADDED_LATER`) count only where they differ from their defaults: a manifest that does not
-        use them keeps the hash that it had before there were any.
+        Keys added later (`ADDED_LATER`) count only if they differ from their defaults: a manifest that does not use
+        them keeps its earlier hash.
         """
         content, usual = self.as_dict(), Training().model_dump(mode="json")
         for name in ADDED_LATER:
@@ -384,14 +385,14 @@ class Manifest(Section):
 
 
 def no_hyperparameter(path: str, algorithm: str, known: list[str]) -> str:
-    """A message for a range, at the dotted `path`, of what is no number of the algorithm."""
+    """A message for a range, at the dotted `path`, that names no numeric hyperparameter of the algorithm."""
     close = nearest(path.rpartition(".")[2], known, limit=1)
     hint, fix = (f" Did you mean {close[0]!r}?", close[0]) if close else ("", "leave it out")
     return f"{path} is not a hyperparameter of {algorithm}.{hint} (known: {', '.join(known)}) fix: {fix}."
 
 
 def _differs(manifest: Manifest, key: str) -> bool:
-    """Whether a section, or the key of one ("training.eps_end"), is not as it is by default."""
+    """Whether a section, or a key of one ("training.eps_end"), differs from its default."""
     section, _, name = key.partition(".")
-    given, usual = vars(manifest)[section], Manifest.model_fields[section].default
-    return bool(vars(given)[name] != vars(usual)[name] if name else given != usual)
+    values, defaults = vars(manifest)[section], Manifest.model_fields[section].default
+    return bool(vars(values)[name] != vars(defaults)[name] if name else values != defaults)

@@ -85,15 +85,15 @@ class Dataset:
     @property
     def env_id(self) -> str | None:
         """Id of the environment that it was recorded in, if known."""
-        found = self.about.get("env_id")
-        return None if found is None else str(found)
+        env_id = self.about.get("env_id")
+        return None if env_id is None else str(env_id)
 
     def __len__(self) -> int:
         return len(self.reward)
 
     def arrays(self) -> dict[str, Any]:
         """Rows under the array names of files, from which `read_dataset` creates the same rows."""
-        found = {
+        arrays = {
             "observations": self.obs,
             "actions": self.action,
             "rewards": self.reward,
@@ -102,7 +102,7 @@ class Dataset:
             "next_observations": self.next_obs,
         }
         masks = {"action_masks": self.obs_mask, "next_action_masks": self.next_mask}
-        return found | {name: mask for name, mask in masks.items() if mask is not None}
+        return arrays | {name: mask for name, mask in masks.items() if mask is not None}
 
     def returns(self) -> np.ndarray:
         """Undiscounted returns of the episodes [E], including a last episode that is incomplete."""
@@ -170,10 +170,10 @@ def read_minari(name: str, *, remote: bool = False) -> Dataset:
     Raises:
         ConfigError: Minari is not installed, or the data set is neither available locally nor downloadable.
     """
-    found = open_minari(name, remote=remote)
-    episodes = [{key: getattr(episode, key) for key in MINARI} for episode in found.iterate_episodes()]
+    minari_data = open_minari(name, remote=remote)
+    episodes = [{key: getattr(episode, key) for key in MINARI} for episode in minari_data.iterate_episodes()]
     data = read_dataset(episodes)
-    env_id = foreign.recorded_id(found)
+    env_id = foreign.recorded_id(minari_data)
     about = {"minari": name, **({} if env_id is None else {"env_id": env_id})}
     return replace(data, source={"minari": name, **data.source}, about=about)
 
@@ -183,8 +183,8 @@ def _read_run(path: Path) -> Dataset:
     memory, facts = replay_of_run(path)
     scale = facts.pop("reward_scale", 1.0)
     about = {"policy": "replay of a run", "run": "/".join(path.resolve().parts[-2:]), **facts}
-    found = _of_memory(memory, {"path": str(path.resolve())}, about)
-    return found if scale == 1 else replace(found, reward=found.reward / scale)
+    data = _of_memory(memory, {"path": str(path.resolve())}, about)
+    return data if scale == 1 else replace(data, reward=data.reward / scale)
 
 
 def _of_memory(memory: ReplayBuffer, source: Mapping[str, Any], about: Mapping[str, Any]) -> Dataset:
@@ -196,7 +196,7 @@ def _of_memory(memory: ReplayBuffer, source: Mapping[str, Any], about: Mapping[s
 def _read_file(path: Path) -> Dataset:
     if not path.is_file():
         raise ConfigError(
-            f"there is no data set {path}. fix: a file that is there (.h5, .hdf5, .npz); "
+            f"there is no data set {path}. fix: an existing file (.h5, .hdf5, .npz); "
             "a run whose file has moved takes --set training.dataset=PATH."
         )
     if path.suffix == ".npz":
@@ -214,7 +214,7 @@ def _read_file(path: Path) -> Dataset:
             "docs/offline.md has the lines."
         )
     if path.suffix not in (".h5", ".hdf5"):
-        raise ConfigError(f"{path} is no data set of a known kind. fix: .h5, .hdf5 or .npz, or the directory of a run.")
+        raise ConfigError(f"{path} has an unsupported suffix. fix: .h5, .hdf5 or .npz, or the directory of a run.")
     try:
         import h5py
     except ImportError:
@@ -237,16 +237,16 @@ def _of_mapping(data: Mapping[str, Any], source: Mapping[str, Any] | None) -> Da
     about = _about(data)
     if _has(data, "actions"):
         read = about.pop(READ, None)
-        found = replace(_joined([_arrays(data, "the data set", is_episode=False)], source), about=about)
-        return _as_read(found, read) if isinstance(read, Mapping) else found
+        dataset = replace(_joined([_arrays(data, "the data set", is_episode=False)], source), about=about)
+        return _as_read(dataset, read) if isinstance(read, Mapping) else dataset
     groups = {name: group for name, group in data.items() if isinstance(group, Mapping) and _holds_steps(group)}
     if len(groups) == 1 and not _is_list_of_episodes(groups):
-        found = _of_mapping(next(iter(groups.values())), source)
-        return replace(found, about={**about, **found.about})
+        dataset = _of_mapping(next(iter(groups.values())), source)
+        return replace(dataset, about={**about, **dataset.about})
     if groups and all(_has(group, "actions") for group in groups.values()):
         names = sorted(groups, key=lambda name: (len(name), name))  # episode_2 before episode_10
-        found = _joined([_arrays(groups[name], name, is_episode=True) for name in names], source)
-        return replace(found, about=about)
+        dataset = _joined([_arrays(groups[name], name, is_episode=True) for name in names], source)
+        return replace(dataset, about=about)
     raise _missing("the data set", data, NEEDED)
 
 
@@ -275,10 +275,10 @@ def _about(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of an HDF5 file, or the JSON attributes of an npz file."""
     if ABOUT in data:
         try:
-            found = json.loads(str(np.asarray(data[ABOUT])))
+            attributes = json.loads(str(np.asarray(data[ABOUT])))
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return attributes if isinstance(attributes, dict) else {}
     return {str(name): _attribute(value) for name, value in foreign.hdf5_attributes(data).items()}
 
 
@@ -300,28 +300,28 @@ def _has(data: Mapping[str, Any], name: str) -> bool:
 def _missing(where: str, data: Mapping[str, Any], names: Sequence[str]) -> ConfigError:
     missing, held = [name for name in names if not _has(data, name)], sorted(map(str, data))
     meant = _meant(missing, held)
-    said = f"{where} has no {_quoted(missing)}; it holds {', '.join(held) or 'nothing'}."
+    message = f"{where} has no {_quoted(missing)}; it holds {', '.join(held) or 'nothing'}."
     renames = [f"rename {theirs!r} to {name!r}" for name, theirs in meant.items()]
     others = [name for name in missing if name not in meant]
     renames += [f"add {_quoted(others)}, one row for every step"] if others else []
     question = f" {'Is' if len(meant) == 1 else 'Are'} {_quoted(meant.values())} meant?" if meant else ""
-    return ConfigError(f"{said}{question} fix: {', '.join(renames)}.")
+    return ConfigError(f"{message}{question} fix: {', '.join(renames)}.")
 
 
 def _meant(missing: Sequence[str], held: Sequence[str]) -> dict[str, str]:
     """Map missing names to arrays with a similar name; no array is used twice."""
-    known = {alias for aliases in NAMES.values() for alias in aliases}
+    all_aliases = {alias for aliases in NAMES.values() for alias in aliases}
     pairs = [
         (max(SequenceMatcher(None, alias, other.lower()).ratio() for alias in NAMES[name]), name, other)
         for name in missing
         for other in held
-        if other not in known
+        if other not in all_aliases
     ]
-    found: dict[str, str] = {}
+    matches: dict[str, str] = {}
     for ratio, name, other in sorted(pairs, reverse=True):
-        if ratio >= SIMILAR and name not in found and other not in found.values():
-            found[name] = other
-    return {name: found[name] for name in missing if name in found}
+        if ratio >= SIMILAR and name not in matches and other not in matches.values():
+            matches[name] = other
+    return {name: matches[name] for name in missing if name in matches}
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -335,18 +335,22 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     """
     if not all(_has(data, name) for name in NEEDED):
         raise _missing(where, data, NEEDED)
-    found = {name: _array(data[alias], f"{where}: {alias}") for name in NAMES for alias in NAMES[name] if alias in data}
-    reward = _column(found["rewards"], f"{where}: rewards").astype(np.float64)
+    arrays = {
+        name: _array(data[alias], f"{where}: {alias}") for name in NAMES for alias in NAMES[name] if alias in data
+    }
+    reward = _column(arrays["rewards"], f"{where}: rewards").astype(np.float64)
     steps = len(reward)
-    action = found["actions"]
-    terminated = _flags(found["terminals"], f"{where}: terminals")
-    cut = _flags(found.get("timeouts", np.zeros(steps, bool)), f"{where}: timeouts")
+    action = arrays["actions"]
+    terminated = _flags(arrays["terminals"], f"{where}: terminals")
+    cut = _flags(arrays.get("timeouts", np.zeros(steps, bool)), f"{where}: timeouts")
     lengths = {"actions": len(action), "terminals": len(terminated), "timeouts": len(cut)}
-    obs, later = (trees.untuple(found.get(name)) for name in ("observations", "next_observations"))
+    obs, later = (trees.untuple(arrays.get(name)) for name in ("observations", "next_observations"))
     count = trees.count_rows(obs)
     lengths |= {"observations": count - (is_episode and count == steps + 1)}
     lengths |= {} if later is None else {"next_observations": trees.count_rows(later)}
-    masks = {role: found.get(name) for role, name in (("obs_mask", "action_masks"), ("next_mask", "next_action_masks"))}
+    masks = {
+        role: arrays.get(name) for role, name in (("obs_mask", "action_masks"), ("next_mask", "next_action_masks"))
+    }
     lengths |= {name: len(mask) for name, mask in masks.items() if mask is not None}
     wrong = {name: length for name, length in lengths.items() if length != steps}
     if wrong:
@@ -368,17 +372,17 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     ended = _ends_before(ended, keep)
     rest = {"reward": reward[keep], "terminated": terminated[keep], "ended": ended, "left_out": int((~keep).sum())}
     rest |= {role: None if mask is None else np.asarray(mask, bool)[keep] for role, mask in masks.items()}
-    missing = [name for name in WANTED if name not in found and not (is_episode and name == "timeouts")]
+    missing = [name for name in WANTED if name not in arrays and not (is_episode and name == "timeouts")]
     missing = [name for name in missing if not (name == "next_observations" and count == steps + 1)]
     return {"obs": obs, "next_obs": later, "action": action[keep], "missing": tuple(missing), **rest}
 
 
 def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
     """`ended` of the rows that are kept: a row whose successor is dropped is the last one of its episode."""
-    found = ended.copy()
-    found[:-1] |= ~keep[1:]
-    kept: np.ndarray = found[keep]
-    return kept
+    flags = ended.copy()
+    flags[:-1] |= ~keep[1:]
+    remaining: np.ndarray = flags[keep]
+    return remaining
 
 
 def _array(value: Any, where: str) -> Any:

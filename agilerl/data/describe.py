@@ -69,8 +69,8 @@ def spread(values: np.ndarray) -> dict[str, float] | None:
     values = np.asarray(values, np.float64)
     if not len(values):
         return None
-    found = dict(zip(NAMES, (float(q) for q in np.quantile(values, QUANTILES)), strict=True))
-    return {"mean": float(values.mean()), **found}
+    quantiles = dict(zip(NAMES, (float(q) for q in np.quantile(values, QUANTILES)), strict=True))
+    return {"mean": float(values.mean()), **quantiles}
 
 
 def _actions(action: np.ndarray, data: Dataset) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def _actions(action: np.ndarray, data: Dataset) -> dict[str, Any]:
     columns = action.reshape(len(action), -1) if len(action) else action.reshape(0, 1)
     if action.dtype.kind not in "iub":
         return {"kind": "numbers", "components": _components(columns), "raw": data.is_stored}
-    found = []
+    by_component = []
     for column in columns.T[:SHOWN]:
         choices, counts = np.unique(column, return_counts=True)
         shares = counts / max(1, len(column))
         pairs = sorted(zip(choices.tolist(), shares.tolist(), strict=True), key=lambda pair: -pair[1])[:SHOWN]
-        found.append({str(choice): float(share) for choice, share in sorted(pairs)})
-    return {"kind": "choices", "shares": found, "components": columns.shape[1]}
+        by_component.append({str(choice): float(share) for choice, share in sorted(pairs)})
+    return {"kind": "choices", "shares": by_component, "components": columns.shape[1]}
 
 
 def _observations(name: str, obs: Any) -> Iterator[tuple[str, Any]]:
@@ -104,15 +104,17 @@ def _observations(name: str, obs: Any) -> Iterator[tuple[str, Any]]:
 
 def _components(columns: np.ndarray) -> list[dict[str, float]]:
     """Range, mean and standard deviation of every column [N, C], and the shares of values at the ends of its range."""
-    found = []
+    components = []
     for column in np.asarray(columns, np.float64).T[:SHOWN]:
         if not len(column):
             continue
         least, most = float(column.min()), float(column.max())
         edge = EDGE * (most - least)
         ends = {"at_least": float((column <= least + edge).mean()), "at_most": float((column >= most - edge).mean())}
-        found.append({"least": least, "most": most, "mean": float(column.mean()), "std": float(column.std()), **ends})
-    return found
+        components.append(
+            {"least": least, "most": most, "mean": float(column.mean()), "std": float(column.std()), **ends}
+        )
+    return components
 
 
 # -- as lines ---------------------------------------------------------------------------------------------------------
@@ -129,18 +131,18 @@ def lines(facts: Mapping[str, Any], name: str) -> Iterator[str]:
         yield f"command   {about['command']} --out {shlex.quote(str(again))}"
     yield (
         f"ends      {ends['terminated']:,} terminated, {ends['cut']:,} cut off"
-        + (f", {ends['open']} that the data stop in" if ends["open"] else "")
+        + (f", {ends['open']} incomplete at the end" if ends["open"] else "")
     )
     for key in ("returns", "lengths"):
-        found = facts[key]
-        if found is None:
+        stats = facts[key]
+        if stats is None:
             yield f"{key:<10}no whole episode"
             continue
-        yield f"{key:<10}" + "   ".join(f"{name} {found[name]:.4g}" for name in ("mean", *NAMES))
+        yield f"{key:<10}" + "   ".join(f"{name} {stats[name]:.4g}" for name in ("mean", *NAMES))
     yield from _action_lines(facts["actions"])
-    for part, found in facts["observations"].items():
-        yield f"observed  {part}: {found['dtype']} {found['shape']}"
-        yield from _component_lines(found.get("components", [found["all"]] if "all" in found else []))
+    for part, stats in facts["observations"].items():
+        yield f"observed  {part}: {stats['dtype']} {stats['shape']}"
+        yield from _component_lines(stats.get("components", [stats["all"]] if "all" in stats else []))
     lost = [f"steps without a successor, left out: {facts['left_out']}"] if facts["left_out"] else []
     lost += [f"no {name}" for name in facts["missing"]]
     lost += [f"rewards: {about['rewards']}"] if "rewards" in about else []

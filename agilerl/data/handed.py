@@ -48,7 +48,7 @@ class HandedData:
             return str(os.fspath(dataset))
         data = read_dataset(dataset)
         if not len(data):
-            raise ConfigError("the data set holds no transition. fix: steps with what follows on them.")
+            raise ConfigError("the data set holds no transition. fix: steps with their next observations.")
         arrays = data.arrays()
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="agilerl-data-")

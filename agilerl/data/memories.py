@@ -40,13 +40,13 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
     """
     if isinstance(memory, MultiStepReplayBuffer):
         raise ConfigError(
-            f"the rows of a {type(memory).__name__} are sums over {memory.n_step} steps, and no data set of single "
-            "ones. fix: a ReplayBuffer (replay_buffer.n_step=1)."
+            f"the rows of a {type(memory).__name__} are sums over {memory.n_step} steps, not single steps. "
+            "fix: a ReplayBuffer (replay_buffer.n_step=1)."
         )
     if memory.is_of_teams:
         raise ConfigError("the memory holds transitions of several agents. fix: the memory of one agent.")
     if not len(memory):
-        raise ConfigError("the memory is empty, and no data set. fix: one that a run has filled.")
+        raise ConfigError("the memory is empty. fix: one that a run has filled.")
     rows = {name: _host(part) for name, part in memory.gather(memory.in_order()).items()}
     absent = [name for name in Transition.FIELDS if name not in rows]
     if absent:
@@ -56,10 +56,10 @@ def rows_of_memory(memory: ReplayBuffer) -> dict[str, Any]:
         )
     terminated = rows["done"].reshape(-1).astype(bool)
     order, ended = in_episodes(rows["obs"], rows["next_obs"], terminated)
-    found = {name: trees.take(rows[name], order) for name in ("obs", "action", "next_obs")}
-    found |= {"reward": rows["reward"].reshape(-1).astype(np.float64)[order], "terminated": terminated[order]}
+    columns = {name: trees.take(rows[name], order) for name in ("obs", "action", "next_obs")}
+    columns |= {"reward": rows["reward"].reshape(-1).astype(np.float64)[order], "terminated": terminated[order]}
     masks = {name: rows[name].astype(bool)[order] if name in rows else None for name in ("obs_mask", "next_mask")}
-    return {**found, **masks, "ended": ended}
+    return {**columns, **masks, "ended": ended}
 
 
 def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -72,9 +72,9 @@ def in_episodes(obs: Any, next_obs: Any, terminated: np.ndarray) -> tuple[np.nda
     waiting: dict[bytes, deque[int]] = {}
     episodes: list[list[int]] = []
     for row, (begin, end, is_over) in enumerate(zip(begins, ends, terminated.tolist(), strict=True)):
-        found = waiting.get(begin)
-        if found:
-            number = found.popleft()  # first in, first out
+        candidates = waiting.get(begin)
+        if candidates:
+            number = candidates.popleft()  # first in, first out
         else:
             number = len(episodes)
             episodes.append([])
@@ -141,8 +141,8 @@ def _changed_rewards(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _newest(path: Path) -> Saved:
     """Load the newest complete checkpoint of a run."""
-    found, damaged = generations(path / "checkpoints"), []
-    for folder in reversed(found):
+    folders, damaged = generations(path / "checkpoints"), []
+    for folder in reversed(folders):
         try:
             return read_checkpoint(folder)
         except CorruptCheckpoint as error:
@@ -173,7 +173,7 @@ def _rebuilt(folder: Path, state: Mapping[str, Any], chunks: list[Chunk]) -> Rep
     if "windows" in state:
         steps = state["windows"]["n_step"]
         raise ConfigError(
-            f"{folder} holds sums over {steps} steps, and no single ones. fix: a run with replay_buffer.n_step=1."
+            f"{folder} holds sums over {steps} steps, not single steps. fix: a run with replay_buffer.n_step=1."
         )
     memory, log = ReplayBuffer(int(state["max_size"]), seed=0), ReplayLog(folder)
     memory.load_state(state)

@@ -74,7 +74,7 @@ def _random(space: gym.Space[Any], rng: np.random.Generator, count: int, mask: n
     if isinstance(space, gym.spaces.Box):
         return np.stack([space.sample() for _ in range(count)])
     raise NotAvailableYetError(
-        f"no random actions for {space} are made here. fix: an environment with Discrete, MultiDiscrete or Box actions."
+        f"no random actions for {space} are available. fix: an environment with Discrete, MultiDiscrete or Box actions."
     )
 
 
@@ -137,7 +137,7 @@ class Recording:
 
     arrays: dict[str, Any]
     cut: int
-    """Episodes within them that were cut because there were rows enough, or because nothing ends them."""
+    """Episodes truncated because enough rows were recorded, or because they did not end."""
 
     def __len__(self) -> int:
         return len(self.arrays["rewards"])
@@ -160,29 +160,29 @@ def record(
     share = -(-rows // count)
     obs, info = lanes.reset(seeds(run_seed, Purpose.ENVIRONMENT, count, part))
     columns: list[dict[str, Any]] = []
-    kept: list[np.ndarray] = []
-    going, made = np.ones(count, bool), 0
-    while going.any() and made < share + longest:
+    valid: list[np.ndarray] = []
+    going, steps = np.ones(count, bool), 0
+    while going.any() and steps < share + longest:
         mask = masks.of(info, count)
         action = np.asarray(act(obs, mask))
         batch = lanes.step(action, going)
-        made += 1
+        steps += 1
         row = {"observations": trees.copy(obs), "actions": action, "rewards": batch.reward}
         row |= {"terminals": batch.terminated, "timeouts": batch.truncated, "next_observations": batch.final_obs}
         if mask is not None:
             after = masks.final(batch.info, count)
             row |= {"action_masks": mask, "next_action_masks": np.ones_like(mask) if after is None else after}
         columns.append(row)
-        kept.append(batch.mask & going)
-        if made >= share:
+        valid.append(batch.mask & going)
+        if steps >= share:
             going = going & ~(batch.terminated | batch.truncated)
         obs, info = batch.obs, batch.info
-    return _in_lanes(columns, np.array(kept), rows)
+    return _in_lanes(columns, np.array(valid), rows)
 
 
-def _in_lanes(columns: Sequence[Mapping[str, Any]], kept: np.ndarray, rows: int) -> Recording:
+def _in_lanes(columns: Sequence[Mapping[str, Any]], valid: np.ndarray, rows: int) -> Recording:
     """Concatenate the kept steps of lanes [T, L] lane by lane, and return the first `rows` of them."""
-    steps, lanes = np.nonzero(kept.T)[::-1]  # lane by lane
+    steps, lanes = np.nonzero(valid.T)[::-1]  # lane by lane
     arrays = {
         name: trees.map_leaves(lambda *x: np.stack(x)[steps, lanes][:rows], *(row[name] for row in columns))
         for name in columns[0]
@@ -238,9 +238,7 @@ def exploration(run_seed: int, part: int = 0) -> np.random.Generator:
 def check_target(path: Path) -> None:
     """Raise ConfigError if no data set can be written: existing file, unsupported format, missing dependency."""
     if path.suffix not in KINDS:
-        raise ConfigError(
-            f"{path} is no kind of data set that is written. fix: a name that ends in {', '.join(KINDS)}."
-        )
+        raise ConfigError(f"{path} has an unsupported suffix. fix: a name that ends in {', '.join(KINDS)}.")
     if path.exists():
         raise ConfigError(f"{path} is there already. fix: another --out, or remove it.")
     if path.suffix != ".npz":

@@ -1,7 +1,7 @@
-"""Engines over adapters: members one after another through PEFT, or all of them in one pass of their base.
+"""Engines over adapters: members sequentially through PEFT, or all members in one pass of their base model.
 
-Both run the same `update`. The first is the reference, and the path for what does not stack; the second holds the
-members' parameters, gradients and moments as rows of flat arrays, as `rows` does for dense networks.
+Both run the same `update`. The first is the reference, and the fallback for members that cannot be stacked; the second
+holds the members' parameters, gradients and moments as rows of flat arrays, as `rows` does for dense networks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agilerl.ranks import ONE, Ranks
 
 
 class AdapterEngine(Protocol):
-    """What an update of a language policy may use. Tensors have a leading member axis where members are stacked.
+    """Engine interface for updates of language policies. Tensors have a leading member axis if members are stacked.
 
     Attributes:
         hp: name -> [N, 1] tensor, or a scalar.
@@ -41,20 +41,21 @@ class AdapterEngine(Protocol):
     def hp(self) -> Mapping[str, Tensor]: ...
 
     def network(self, name: str) -> Callable[..., Tensor]:
-        """Texts [..., R, P + T] -> log-probabilities [..., R, T], or values; differentiable in the adapter."""
+        """Return a function: texts [..., R, P + T] -> log-probabilities [..., R, T] or values, differentiable in the
+        adapter."""
 
     def target(self, name: str) -> Callable[..., Tensor]:
-        """The frozen network beside `name`, as a constant."""
+        """Return the frozen network that shadows `name`, as a constant."""
 
     def accumulate(self, loss: Tensor) -> None:
-        """Add the gradient of a part of the loss, [N] or a scalar."""
+        """Accumulate the gradient of a part of the loss, [N] or a scalar."""
 
     def step(self, optimizer: str, max_norm: Tensor | None = None, live: Sequence[bool] | None = None) -> None:
-        """One step on the gradients since the last one, clipped to `max_norm`, of the members that are `live`."""
+        """Step the members that are `live` on the gradients accumulated since the last step, clipped to `max_norm`."""
 
 
 class SequentialAdapters:
-    """An `AdapterEngine` over one agent's own networks and torch optimisers; PEFT runs the adapter."""
+    """`AdapterEngine` over one agent's networks and torch optimisers; PEFT runs the adapter."""
 
     def __init__(self, agent: Any, ranks: Ranks = ONE) -> None:
         self.members, self.agents, self.ranks = 1, [agent], ranks
@@ -66,12 +67,12 @@ class SequentialAdapters:
         return self._engine.hp
 
     def refresh(self) -> None:
-        """Read the agent's hyperparameters anew."""
+        """Reload the agent's hyperparameters."""
         self._engine.refresh()
 
     def network(self, name: str) -> Callable[..., Tensor]:
-        found: AdapterNetwork = resolve(self._agent, name)
-        return found
+        adapter: AdapterNetwork = resolve(self._agent, name)
+        return adapter
 
     def target(self, name: str) -> Callable[..., Tensor]:
         group = next(g for g in self._agent.registry.groups if str(g.eval_network) == name)
@@ -93,34 +94,34 @@ class SequentialAdapters:
 
     @contextlib.contextmanager
     def acting(self, name: str) -> Iterator[Forward]:
-        """The decoder with the policy, without gradients."""
+        """Yield the decoder with the policy, without gradients."""
         with torch.no_grad(), resolve(self._agent, name).running() as forward:
             yield forward
 
     def given(self, texts: Texts) -> Texts:
-        """Texts [1, R, ...] of the one member as the networks take them."""
+        """Convert texts [1, R, ...] of the member to network inputs."""
         return texts.flat()
 
     def inner(self, value: Tensor) -> Tensor:
-        """A tensor [1, ...] as updates take it."""
+        """Remove the member axis of a tensor [1, ...]."""
         return value[0]
 
     def outer(self, value: Tensor) -> Tensor:
-        """What an update gives, with a member axis."""
+        """Add a member axis to the result of an update."""
         return value.unsqueeze(0)
 
     def is_finite(self) -> np.ndarray:
-        """[1] bool: whether the weights are finite."""
+        """Return [1] bool: whether the weights are finite."""
         weights = [p.detach().sum() for n in self._agent.evaluation_networks().values() for p in n.parameters()]
         return np.array([bool(torch.stack(weights).isfinite().all())])
 
     def release(self) -> None:
-        """Nothing to give back."""
+        """No-op: nothing was adopted."""
 
 
 @dataclass
 class _Rows:
-    """The adapters of N members of one network, flat.
+    """Adapters of one network of N members, as flat rows.
 
     Attributes:
         leaves: name -> [N, ...] leaf tensor over the rows' values.
@@ -148,11 +149,11 @@ class _Rows:
         return cls(networks, leaves, value, grad)
 
     def adapter(self) -> dict[str, Tensor]:
-        """Saved name -> [N, ...]."""
+        """Return saved name -> [N, ...]."""
         return {name.replace("/", "."): leaf for name, leaf in self.leaves.items() if name != HEAD}
 
     def gather_gradients(self) -> None:
-        """Lay the leaves' gradients, which are dropped, into the rows' gradients."""
+        """Move the leaves' gradients into the rows' gradients."""
         at = 0
         for leaf in self.leaves.values():
             columns = self.grad[:, at : at + leaf[0].numel()]
@@ -164,7 +165,7 @@ class _Rows:
             at += leaf[0].numel()
 
     def split(self, flat: Tensor, row: int) -> Iterator[tuple[str, Tensor]]:
-        """Name -> the part of a flat row, in the parameter's shape."""
+        """Yield (name, part of a flat row in the parameter's shape)."""
         at = 0
         for name, p in self.networks[row].tensors().items():
             yield name, flat[row, at : at + p.numel()].view_as(p)
@@ -172,7 +173,7 @@ class _Rows:
 
 
 class StackedAdapters:
-    """An `AdapterEngine` over N members with plain LoRA adapters of one configuration on one base."""
+    """`AdapterEngine` over N members with plain LoRA adapters of one configuration on one base model."""
 
     def __init__(self, agents: Sequence[Any], ranks: Ranks = ONE) -> None:
         self.agents, self.members, self.ranks = list(agents), len(agents), ranks
@@ -191,7 +192,7 @@ class StackedAdapters:
         self.refresh()
 
     def _adopt(self, config: Any) -> tuple[str, Any, Columns]:
-        """The rule and the columns of an optimiser over one network, with the members' moments."""
+        """Return network name, rule and columns of an optimiser of one network, with the members' moments."""
         (name,) = config.networks
         rows = self._rows[name]
         wrappers = [config.wrapper(agent) for agent in self.agents]
@@ -207,15 +208,15 @@ class StackedAdapters:
                     state = wrapper.optimizer.state.get(rows.networks[row].tensors()[key], {})
                     if which in state:
                         part.copy_(state[which])
-            known = [s["step"] for s in wrapper.optimizer.state.values() if "step" in s]
-            step[row] = float(known[0]) if known else 0.0
+            step_counts = [s["step"] for s in wrapper.optimizer.state.values() if "step" in s]
+            step[row] = float(step_counts[0]) if step_counts else 0.0
         return name, rule, Columns(rows.value, rows.grad, first, second, step)
 
     def refresh(self) -> None:
-        """Read the members' hyperparameters anew."""
+        """Reload the members' hyperparameters."""
         like = next(iter(self._rows.values())).value
         values = [agent.update_hyperparameters() for agent in self.agents]
-        self.hp = {name: like.new_tensor([[own[name]] for own in values]) for name in values[0]}
+        self.hp = {name: like.new_tensor([[member_values[name]] for member_values in values]) for name in values[0]}
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -238,8 +239,8 @@ class StackedAdapters:
             if HEAD in rows.leaves:
                 return values_of(hidden, rows.leaves[HEAD]).view(shape)
             tokens = flat.tokens[..., flat.prompt :]
-            found = log_probs(hidden, self._base.head, tokens, rates, self._base.head_bias)
-            return found.view(shape)
+            logp = log_probs(hidden, self._base.head, tokens, rates, self._base.head_bias)
+            return logp.view(shape)
 
         return run
 
@@ -258,31 +259,31 @@ class StackedAdapters:
 
     @contextlib.contextmanager
     def acting(self, name: str) -> Iterator[Forward]:
-        """The decoder with the members' policies, for rows of member after member, without gradients."""
+        """Yield the decoder with the members' policies, for rows ordered by member, without gradients."""
         rows = self._rows[name]
         constant = {key: leaf.detach() for key, leaf in rows.adapter().items()}
         with torch.no_grad(), stacked(self._base, rows.networks[0].slot, constant) as forward:
             yield forward
 
     def given(self, texts: Texts) -> Texts:
-        """Texts [N, R, ...] as the networks take them."""
+        """Return texts [N, R, ...] unchanged, as the networks take them."""
         return texts
 
     def inner(self, value: Tensor) -> Tensor:
-        """A tensor [N, ...] as updates take it."""
+        """Return a tensor [N, ...] unchanged."""
         return value
 
     outer = inner
 
     def is_finite(self) -> np.ndarray:
-        """[N] bool: which members' weights are finite."""
+        """Return [N] bool: members whose weights are finite."""
         each = [rows.value.detach().sum(1).isfinite() for rows in self._rows.values()]
-        found: np.ndarray = torch.stack(each).all(0).cpu().numpy()
-        return found
+        finite: np.ndarray = torch.stack(each).all(0).cpu().numpy()
+        return finite
 
     @torch.no_grad()
     def release(self) -> None:
-        """Copy every row back into its member's own parameters and moments."""
+        """Copy every row back into its member's parameters and moments."""
         for rows in self._rows.values():
             for row, network in enumerate(rows.networks):
                 for name, part in rows.split(rows.value, row):
@@ -305,7 +306,7 @@ class StackedAdapters:
 
 
 def why_not_stacked(agents: Sequence[Any]) -> str | None:
-    """Why none of these members can share a pass with another, in words; None where they can."""
+    """Return why these members cannot be stacked; None if they can."""
     for agent in agents:
         for name, network in agent.evaluation_networks().items():
             if not (isinstance(network, AdapterNetwork) and network.stacks):
@@ -317,7 +318,7 @@ def why_not_stacked(agents: Sequence[Any]) -> str | None:
 
 
 def _key(agent: Any) -> tuple[Any, ...]:
-    """What members that share a pass have in common."""
+    """Key shared by members that can be stacked."""
     networks = [(id(n.base), n.slot.name) for n in agent.evaluation_networks().values()]
     rules = [rule_of(config.wrapper(agent).optimizer) for config in agent.registry.optimizers]
     return (*networks, *rules, *agent.stacking())
@@ -326,10 +327,10 @@ def _key(agent: Any) -> tuple[Any, ...]:
 def engines_for(
     agents: Sequence[Any], wanted: str = "auto", ranks: Ranks = ONE
 ) -> tuple[list[SequentialAdapters | StackedAdapters], str, str]:
-    """(engines, name, reason): "fused", one for all members whose adapters and batches have one form, else one each.
+    """Return (engines, name, reason): "fused" with one engine per form of adapters and batches, else one per member.
 
     Raises:
-        ConfigError: "fused" is asked for and they do not stack; another word.
+        ConfigError: "fused" is requested for members that do not stack; unknown `wanted`.
     """
     name, why = choose_adapters(agents, wanted)
     if name == "sequential":
@@ -337,11 +338,11 @@ def engines_for(
     alike: dict[Any, list[Any]] = {}
     for agent in agents:
         alike.setdefault(_key(agent), []).append(agent)
-    return [StackedAdapters(own, ranks) for own in alike.values()], name, why
+    return [StackedAdapters(members, ranks) for members in alike.values()], name, why
 
 
 def choose_adapters(agents: Sequence[Any], wanted: str = "auto") -> tuple[str, str]:
-    """(name, reason) of how `engines_for` would run these members, and its errors; no engine is made."""
+    """Return (name, reason) of `engines_for`, with the same errors, without creating engines."""
     if wanted not in WANTED:
         raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
     why = why_not_stacked(agents)

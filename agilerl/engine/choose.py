@@ -1,4 +1,4 @@
-"""How a population learns: which members can share rows, and why others cannot."""
+"""Choice of the engine for a population: which members can share rows, and why others cannot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGE_ENCODERS = ("EvolvableCNN", "EvolvableResNet")
 
 
 class Reason(Enum):
-    """Why an agent cannot live in rows."""
+    """Reason why an agent cannot be stacked as a row."""
 
     LEARN_ONLY = "it defines learn() only"
     OWN_LEARN = "it has a learn() of its own"
@@ -28,13 +28,13 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Choice:
-    """How agents learn, as they are now: choose anew once their networks or optimisers have changed.
+    """Engine chosen for agents; invalid once their networks or optimisers have changed.
 
     Attributes:
-        name: "fused" over rows, "sequential" member by member with their modules, or "agents" where one of them brings
-            its own `learn`, which no engine runs.
-        reason: in words.
-        bindings: of "fused", one for each agent, in their order.
+        name: "fused" over rows, "sequential" member by member with their modules, or "agents" if one of them has a
+            custom `learn`, which no engine runs.
+        reason: for messages.
+        bindings: one per agent, in order; for "fused" only.
     """
 
     name: Literal["fused", "sequential", "agents"]
@@ -43,7 +43,7 @@ class Choice:
 
 
 def own_learn(agent: Any) -> Reason | None:
-    """Why no engine can run the agent's update, on rows or on its modules; None where one can."""
+    """Return why no engine can run the agent's update, on rows or on its modules; None if one can."""
     update = foreign.method(type(agent), "update")
     if update is None or foreign.is_missing(update):
         return Reason.LEARN_ONLY
@@ -53,12 +53,12 @@ def own_learn(agent: Any) -> Reason | None:
 
 
 def can_stack(agent: Any) -> MemberBinding | Reason:
-    """What of an agent can live in rows, or why it cannot."""
+    """Return the agent's binding to rows, or the reason why it has none."""
     return own_learn(agent) or bind(agent)
 
 
 def bind(agent: Any) -> MemberBinding | Reason:
-    """As `can_stack`, whatever calls `update`: an agent's own `learn` may do so too."""
+    """Like `can_stack`, regardless of the caller of `update`: a custom `learn` may call it too."""
     agent.follow_optimizers()
     registry = agent.registry
     parts: list[PartBinding] = []
@@ -66,16 +66,20 @@ def bind(agent: Any) -> MemberBinding | Reason:
         return Reason.NOT_DENSE
     for group in registry.groups:
         name = str(group.eval_network)
-        own = parts_of(resolve(agent, name))
+        network_parts = parts_of(resolve(agent, name))
         shared = [parts_of(resolve(agent, other)) for other in group.shared_networks or []]
-        if own is None or len(shared) > 1 or any(other is None or other.keys() != own.keys() for other in shared):
+        if (
+            network_parts is None
+            or len(shared) > 1
+            or any(other is None or other.keys() != network_parts.keys() for other in shared)
+        ):
             return Reason.NOT_DENSE
         target, encoder_source = (shared[0] if shared else None) or {}, registry.encoder_sources.get(name)
         depth = (
             None if encoder_source is None else resolve(agent, name).shared_depth()
         )  # layers of it that give the features
         lent = None if depth is None else (encoder_source, depth)
-        parts += [PartBinding(PartName(name, key), part, target.get(key), lent) for key, part in own.items()]
+        parts += [PartBinding(PartName(name, key), part, target.get(key), lent) for key, part in network_parts.items()]
     optimizers = []
     for config in registry.optimizers:
         optimizer = config.wrapper(agent).optimizer
@@ -88,7 +92,7 @@ def bind(agent: Any) -> MemberBinding | Reason:
 
 
 def said_of(agent: Any, why: Reason) -> str:
-    """The reason in words: which network or optimiser it is, and what would let the members learn in one go."""
+    """Message for a reason: the network or optimiser, and how the members could be updated in one pass."""
     if why is not Reason.NOT_DENSE:
         return str(why.value)
     slow = "so members learn one after another, which is slower"
@@ -99,10 +103,10 @@ def said_of(agent: Any, why: Reason) -> str:
             encoder = type(network.encoder if isinstance(network, EvolvableNetwork) else network).__name__
             if encoder in IMAGE_ENCODERS:
                 return f"its network {name} ({encoder}) reads images, {slow}"
-            told = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"
+            reason = f"its network {name} ({encoder}) is not a plain stack of dense layers, {slow}"
             flat = "; one vector in place of parts (gymnasium.wrappers.FlattenObservation) is learned from at once"
-            has_encoder = isinstance(network, EvolvableNetwork)  # else it is a module of its own, with a reason for it
-            return told + flat if has_encoder and encoder == "EvolvableMultiInput" else told
+            has_encoder = isinstance(network, EvolvableNetwork)  # else a custom module
+            return reason + flat if has_encoder and encoder == "EvolvableMultiInput" else reason
     for config in agent.registry.optimizers:
         kind = type(config.wrapper(agent).optimizer)
         if rule_of(config.wrapper(agent).optimizer) is None:
@@ -111,26 +115,26 @@ def said_of(agent: Any, why: Reason) -> str:
 
 
 def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
-    """How these agents learn, by a fixed rule over (algorithm, genomes, device).
+    """Choose the engine of these agents, by a fixed rule over (algorithm, genomes, device).
 
     Args:
         wanted: "auto", "fused" or "sequential".
 
     Raises:
-        ConfigError: "fused" is asked for and a member does not stack; another word.
+        ConfigError: "fused" is requested and a member does not stack; unknown `wanted`.
     """
     if wanted not in WANTED:
         raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
-    own = next((agent for agent in agents if own_learn(agent)), None)
-    if own is not None:
-        return Choice("agents", f"agent {own.index} brings its own learn()")
+    unsupported = next((agent for agent in agents if own_learn(agent)), None)
+    if unsupported is not None:
+        return Choice("agents", f"agent {unsupported.index} brings its own learn()")
     if wanted == "sequential":
         return Choice("sequential", "asked for")
-    found = [bind(agent) for agent in agents]
-    bindings = tuple(binding for binding in found if isinstance(binding, MemberBinding))
-    if len(bindings) == len(found):
+    bound = [bind(agent) for agent in agents]
+    bindings = tuple(binding for binding in bound if isinstance(binding, MemberBinding))
+    if len(bindings) == len(bound):
         return Choice("fused", "every network consists of dense layers", bindings)
-    agent, why = next((a, b) for a, b in zip(agents, found, strict=True) if isinstance(b, Reason))
+    agent, why = next((a, b) for a, b in zip(agents, bound, strict=True) if isinstance(b, Reason))
     reason = f"agent {agent.index} does not stack: {said_of(agent, why)}"
     if wanted == "fused":
         raise ConfigError(f"learner='fused' is not possible: {reason}. fix: learner='auto'")

@@ -1,4 +1,4 @@
-"""A population as few tensor programs: members in groups, each of which acts and learns in one pass."""
+"""Population as a few tensor programs: each group of members acts and learns in one pass."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from agilerl.tree import leaves, map_leaves, put
 
 
 class Group(ABC):
-    """Members that learn in one call, with an engine. What goes in and comes out has a member axis, [N_g, ...].
+    """Members that learn in one call of one engine. Inputs and outputs have a member axis, [N_g, ...].
 
     Attributes:
-        members: positions in the population, in row order. agents: the members themselves.
-        lead: the member whose `update` and options stand for all of them. engine: what runs their updates.
-        prepare: stored observations (nested for Dict and Tuple spaces) as `values` and `learn` take them.
+        members: positions in the population, in row order. agents: the members.
+        lead: member whose `update` and options are used for all of them. engine: runs their updates.
+        prepare: converts stored observations (nested for Dict and Tuple spaces) to inputs of `values` and `learn`.
     """
 
     engine: Any
@@ -42,49 +42,49 @@ class Group(ABC):
 
     @abstractmethod
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
-        """One update of the members that are `live` (None: of all) on their rows of `batch`."""
+        """Update the members that are `live` (None: all) once on their rows of `batch`."""
 
     @abstractmethod
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
-        """Policy outputs [N_g, E, out] for observations as the environment gives them, as constants.
+        """Return policy outputs [N_g, E, out] for environment observations, as constants.
 
-        `noisy` keeps the noise of noisy layers, as exploration wants it.
+        `noisy` keeps the noise of noisy layers, for exploration.
         """
 
     def values(self, obs: Any) -> Tensor:
-        """State values [N_g, B] of prepared observations, for algorithms that have `state_values`."""
+        """Return state values [N_g, B] of prepared observations, for algorithms with `state_values`."""
         values: Tensor = self._outer(self.lead.state_values(self.engine, self._inner(obs)))
         return values
 
     def recur(self, obs: Any, hidden: dict[str, Tensor]) -> Any:
-        """One step of a recurrent group; see `Learner.recur`."""
+        """Step a recurrent group; see `Learner.recur`."""
         return self._outer(self.lead.recur(self.engine, self._inner(self.prepare(obs)), self._inner(hidden)))
 
     def _inner(self, tree: Any) -> Any:
-        """Tensors as the engine takes them."""
+        """Convert tensors to engine inputs."""
         return tree
 
-    _outer = _inner  # what the engine gives, with its member axis
+    _outer = _inner  # convert engine outputs to tensors with a member axis
 
     @abstractmethod
     def set_policy_noise(self, noise: np.ndarray) -> None:
-        """Give the policies' noisy layers [N_g, S] numbers."""
+        """Set the noise [N_g, S] of the policies' noisy layers."""
 
     @abstractmethod
     def is_finite(self) -> np.ndarray:
-        """[N_g] bool: which members' weights are finite."""
+        """Return [N_g] bool: members whose weights are finite."""
 
     @abstractmethod
     def refresh(self) -> None:
-        """Read the members' hyperparameters anew."""
+        """Reload the members' hyperparameters."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give every member tensors of its own again."""
+        """Give every member separate tensors again."""
 
 
 class RowsGroup(Group):
-    """Members that share rows."""
+    """Members stacked as rows."""
 
     engine: RowsEngine
 
@@ -127,7 +127,9 @@ class RowsGroup(Group):
     def refresh(self) -> None:
         values = [agent.update_hyperparameters() for agent in self.agents]
         if values != self._hyperparameters:
-            self.engine.set_hyperparameters({name: [own[name] for own in values] for name in values[0]})
+            self.engine.set_hyperparameters(
+                {name: [member_values[name] for member_values in values] for name in values[0]}
+            )
             self._hyperparameters = values
 
     def release(self) -> None:
@@ -135,7 +137,7 @@ class RowsGroup(Group):
 
 
 class ModuleGroup(Group):
-    """One member by itself, with its own modules, which preprocess observations, and its torch optimisers."""
+    """One member with its modules, which preprocess observations, and its torch optimisers."""
 
     def __init__(self, member: int, agent: Trainable, ranks: Ranks = ONE) -> None:
         super().__init__([member], [agent], lambda obs: obs)
@@ -144,9 +146,9 @@ class ModuleGroup(Group):
 
     @property
     def engine(self) -> ModuleEngine:  # type: ignore[override]
-        """With the agent's live hyperparameters.
+        """Engine with the agent's live hyperparameters.
 
-        Made when it is first asked for: an agent with a learn() of its own need not have what it asks for.
+        Created on first use: agents with a custom learn() need not support it.
         """
         if self._engine is None:
             self._engine = ModuleEngine(self.lead, self._ranks)
@@ -180,17 +182,17 @@ class ModuleGroup(Group):
             return np.array([not sums or bool(torch.stack(sums).isfinite().all())])
 
     def refresh(self) -> None:
-        """Hyperparameters are read with every update."""
+        """No-op: hyperparameters are read at every update."""
 
     def release(self) -> None:
-        """Nothing was adopted."""
+        """No-op: nothing was adopted."""
 
 
 class HiddenStates:
-    """Hidden states of the members of a learner: [N_g, layers, E, units] of each group.
+    """Hidden states of the members of a learner: [N_g, layers, E, units] per group.
 
     Attributes:
-        hidden: by group, key -> states; None where an episode has not begun yet.
+        hidden: key -> states, per group; None before the first episode.
     """
 
     def __init__(self, learner: Learner) -> None:
@@ -198,28 +200,28 @@ class HiddenStates:
         self.hidden: list[dict[str, Tensor] | None] = [None] * len(learner.groups)
 
     def step(self, number: int, obs: Any) -> tuple[Tensor, Tensor]:
-        """(raw output, values) of one group [N_g, E, ...]."""
+        """Return (raw output, values) of one group, [N_g, E, ...] each."""
         raw, value, self.hidden[number] = self._groups[number].recur(obs, self.of(number, obs))
         return raw, value
 
     def forget(self, number: int, over: np.ndarray) -> None:
-        """Episodes of one group have ended, `over` [N_g, E] bool, or [N_g, E, M] agent by agent: they begin at zero."""
-        known = self.hidden[number]
-        if known is None or not over.any():
+        """Reset the states of ended episodes of one group: `over` [N_g, E] bool, or [N_g, E, M] per agent."""
+        states = self.hidden[number]
+        if states is None or not over.any():
             return
         lead: Any = self._groups[number].lead
         ended = torch.from_numpy(over)
         if ended.dim() > 2:
-            self.hidden[number] = lead.forget(known, ended)
+            self.hidden[number] = lead.forget(states, ended)
         else:
             rows = ended.view(len(ended), 1, -1, 1)
-            self.hidden[number] = {key: part.masked_fill(rows.to(part.device), 0) for key, part in known.items()}
+            self.hidden[number] = {key: part.masked_fill(rows.to(part.device), 0) for key, part in states.items()}
 
     def of(self, number: int, obs: Any) -> dict[str, Tensor]:
-        """The hidden states of a group; zeros where an episode has not begun yet."""
-        known = self.hidden[number]
-        if known is not None:
-            return known
+        """Return the hidden states of a group; initial ones before the first episode."""
+        states = self.hidden[number]
+        if states is not None:
+            return states
         lead: Any = self._groups[number].lead
         members, lanes = next(leaves(obs)).shape[:2]
         start = lead.get_initial_hidden_state(lanes).items()
@@ -227,22 +229,22 @@ class HiddenStates:
 
 
 class Learner:
-    """Adopts a population for one generation; `release` gives every agent its own tensors back.
+    """Adopt a population for one generation; `release` gives every agent separate tensors again.
 
-    Over rows, members fall into groups by architecture signature, update options, hyperparameter names and update
-    frequency, and by size where narrow members would be padded to wide ones at a loss (`by_size`). Groups depend on the
-    genomes alone, in population order. Otherwise each member is a group by itself.
+    Stacked members are grouped by architecture signature, update options, hyperparameter names and update frequency,
+    and by size if padding narrow members to wide ones would cost more than another pass (`by_size`). Groups depend only
+    on the genomes, in population order. Otherwise every member is a separate group.
 
     Args:
-        agents: the members. choice: made for these agents as they are now; by default that of `choose`.
-        kernels: what runs and moves rows.
-        ranks: over whom what members learn is averaged; all of them hold the same members.
+        agents: the members. choice: current choice for these agents; by default that of `choose`.
+        kernels: run and update the rows.
+        ranks: processes over which gradients are averaged; all hold the same members.
 
     Attributes:
         name: of the choice. groups: see `Group`.
 
     Raises:
-        ValueError: the choice is of other agents, or of these before their optimisers were made anew.
+        ValueError: the choice belongs to other agents, or their optimisers have been recreated since.
     """
 
     def __init__(
@@ -264,15 +266,19 @@ class Learner:
 
     def _in_rows(self, bindings: Sequence[MemberBinding]) -> list[Group]:
         if len(bindings) != len(self.agents):
-            raise ValueError(f"a choice for {len(bindings)} agents cannot hold {len(self.agents)}: choose for these")
+            raise ValueError(f"the choice is for {len(bindings)} agents; got {len(self.agents)}. fix: choose(agents).")
         by_key: dict[Any, list[int]] = {}
         for position, (agent, binding) in enumerate(zip(self.agents, bindings, strict=True)):
             if any(resolve(agent, o.name).optimizer is not o.optimizer for o in binding.optimizers):
-                raise ValueError(f"agent {agent.index} has other optimisers than the choice was made for: choose anew")
+                raise ValueError(f"agent {agent.index} has new optimisers since the choice. fix: choose(agents).")
             names, reading = tuple(agent.update_hyperparameters()), agent.reading()
             options = (reading, names, agent.update_interval(), *agent.update_options())
             by_key.setdefault((type(agent), binding.signature(), options), []).append(position)
-        each = [[alike[i] for i in own] for alike in by_key.values() for own in by_size([bindings[i] for i in alike])]
+        each = [
+            [alike[i] for i in same_size]
+            for alike in by_key.values()
+            for same_size in by_size([bindings[i] for i in alike])
+        ]
         return [
             RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels, self.ranks) for m in each
         ]
@@ -280,66 +286,66 @@ class Learner:
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def learn(self, group: int, batch: Any, live: Sequence[bool] | None = None) -> UpdateResult:
-        """One update of every member of a group on its own row of `batch` [N_g, B, ...]; results [N_g, ...].
+        """Update every member of a group once on its row of `batch` [N_g, B, ...]; results [N_g, ...].
 
-        Members that are not `live` [N_g] do not move at all; their rows of `batch` must be finite, with weight 0.
+        Members that are not `live` [N_g] are unchanged; their rows of `batch` must be finite, with weight 0.
         """
         chosen = self.groups[group]
         for row, agent in enumerate(chosen.agents):
             if live is None or live[row]:
-                agent.__dict__["learn_counter"] += 1  # an assignment would look for something to register
+                agent.__dict__["learn_counter"] += 1  # skips the registration in __setattr__
         return chosen.learn(batch, live)
 
     def prepare(self, group: int, obs: Any) -> Any:
-        """Stored observations (nested for Dict and Tuple spaces) as the engine of a group takes them."""
+        """Convert stored observations (nested for Dict and Tuple spaces) to inputs of a group's engine."""
         return self.groups[group].prepare(obs)
 
     def refresh(self) -> None:
-        """Read the members' hyperparameters anew."""
+        """Reload the members' hyperparameters."""
         for group in self.groups:
             group.refresh()
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
     def outputs_of(self, group: int, obs: Any) -> Tensor:
-        """Policy outputs [N_g, E, out] of one group for its own observations [N_g, E, ...], with noise."""
+        """Return policy outputs [N_g, E, out] of one group for its observations [N_g, E, ...], with noise."""
         return self.groups[group].outputs(obs, True)
 
     def recur(self, group: int, obs: Any, hidden: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """One step of a recurrent group, for algorithms that have `recur`.
+        """Step a recurrent group, for algorithms with `recur`.
 
         Args:
-            obs: [N_g, E, ...] as the environment gives them. hidden: key -> [N_g, layers, E, units].
+            obs: [N_g, E, ...] environment observations. hidden: key -> [N_g, layers, E, units].
 
         Returns:
             (raw output [N_g, E, out], values [N_g, E], next hidden states).
         """
-        found: tuple[Tensor, Tensor, dict[str, Tensor]] = self.groups[group].recur(obs, hidden)
-        return found
+        result: tuple[Tensor, Tensor, dict[str, Tensor]] = self.groups[group].recur(obs, hidden)
+        return result
 
     def begin_episodes(self) -> None:
-        """Every lane that `act_greedy` plays in begins an episode: recurrent policies start anew."""
+        """Reset the hidden states of `act_greedy`: an episode begins in every lane."""
         self._hidden = HiddenStates(self)
 
     def end_episodes(self, over: np.ndarray) -> None:
-        """Episodes of agents of teams have ended where `act_greedy` plays, `over` [N, E, M]; their teams go on."""
+        """Reset the hidden states of `act_greedy` for single agents of teams that have ended: `over` [N, E, M]."""
         if self.agents[0].is_recurrent:
             for number, group in enumerate(self.groups):
                 self._hidden.forget(number, over[group.members])
 
     def act_greedy(self, obs: Any, mask: Mask = None) -> Any:
-        """Greedy actions of all members for the environment, [N, E, ...]; obs [N, E, ...], mask [N, E, A]. Dict and
-        Tuple actions are nested as the space is."""
+        """Return greedy environment actions of all members, [N, E, ...]; obs [N, E, ...], mask [N, E, A]. Dict and
+        Tuple actions are nested like the space."""
         parts, is_recurrent = [], self.agents[0].is_recurrent
         for number, group in enumerate(self.groups):
-            own, lead = self._own(group, obs), group.lead
-            raw = self._hidden.step(number, own)[0] if is_recurrent else group.outputs(own)
+            group_obs, lead = self._own(group, obs), group.lead
+            raw = self._hidden.step(number, group_obs)[0] if is_recurrent else group.outputs(group_obs)
             legal = None if mask is None else lead.legal_choices(mask[group.members])
             parts.append(lead.environment_action(lead.greedy(raw, legal)))
         return self._joined(parts)
 
     def explore(self, obs: Any, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
-        """Exploring actions to store, [N, E, ...]; draws [N, E, ...] each."""
+        """Return exploring actions in storage format, [N, E, ...]; draws [N, E, ...] each."""
         if len(self.groups) == 1:
             group = self.groups[0]
             legal = None if mask is None else group.lead.legal_choices(mask)
@@ -348,22 +354,22 @@ class Learner:
         parts: list[Any] = []
         for group in self.groups:
             legal = None if mask is None else group.lead.legal_choices(mask[group.members])
-            own = tuple(draw[group.members] for draw in draws)
-            parts.append(group.lead.explore(group.outputs(self._own(group, obs), True), own, epsilon, legal))
+            group_draws = tuple(draw[group.members] for draw in draws)
+            parts.append(group.lead.explore(group.outputs(self._own(group, obs), True), group_draws, epsilon, legal))
         joined: np.ndarray = self._joined(parts)
         return joined
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
-        """Give the policies' noisy layers [N, S] numbers; a member with fewer than S has them first."""
+        """Set the noise [N, S] of the policies' noisy layers; a member with fewer than S numbers uses the first."""
         for group in self.groups:
             group.set_policy_noise(noise[group.members])
 
     def _own(self, group: Group, obs: Any) -> Any:
-        """The rows of a group's members."""
+        """Select the rows of a group's members."""
         return obs if len(self.groups) == 1 else map_leaves(lambda x: x[group.members], obs)
 
     def _joined(self, parts: list[Any]) -> Any:
-        """The actions of each group, in population order; nested as the space is."""
+        """Join the actions of all groups in population order, nested like the space."""
         if len(parts) == 1:
             return parts[0]
         chosen = map_leaves(lambda x: np.empty((len(self.agents), *x.shape[1:]), x.dtype), parts[0])
@@ -371,10 +377,10 @@ class Learner:
             put(chosen, group.members, part)
         return chosen
 
-    # --- the members' own tensors -----------------------------------------------------------------------------------
+    # --- tensors of the members -------------------------------------------------------------------------------------
 
     def is_finite(self) -> np.ndarray:
-        """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss)."""
+        """Return [N] bool: members whose weights are finite, without targets (they follow, and affect the loss)."""
         if len(self.groups) == 1:
             return self.groups[0].is_finite()
         finite = np.ones(len(self.agents), dtype=bool)
@@ -383,19 +389,19 @@ class Learner:
         return finite
 
     def settle(self) -> None:
-        """After the updates of one call: nothing to do while agents are adopted, `release` does all of it."""
+        """No-op after the updates of one call: while agents are adopted, `release` does everything."""
 
     def release(self) -> None:
-        """Copy every row back into its member's own tensors."""
+        """Copy every row back into its member's tensors."""
         for group in self.groups:
             group.release()
 
 
 class Ownership:
-    """The networks, parameters, moments and step counts that an agent's row was bound to.
+    """Networks, parameters, moments and step counts that an agent's row was bound to.
 
     Args:
-        agent: whose row `engine` has just adopted; it is not kept. binding: of the row.
+        agent: agent whose row `engine` has just adopted; no reference is kept. binding: of the row.
     """
 
     def __init__(self, agent: Trainable, binding: MemberBinding, engine: RowsEngine) -> None:
@@ -415,7 +421,7 @@ class Ownership:
         self._taken = {name: float(steps[0]) for name, steps in self._counters.items()}
 
     def holds(self, agent: Trainable) -> bool:
-        """Whether everything is as it was bound, of the networks that it was bound to."""
+        """Whether the agent's parameters, moments and step counts are unchanged since binding."""
         present = [p for network in self._networks for p in network.parameters()]
         if len(present) != len(self._parameters):
             return False
@@ -426,7 +432,7 @@ class Ownership:
         if not all(
             isinstance(network, EvolvableModule) and parts_of(network) is not None for network in self._networks
         ):
-            return False  # hooks, say: not a stack of parts any more
+            return False  # no longer a stack of parts, for example because of hooks
         bound = self._binding.optimizers
         live = [entry.wrapper(agent).optimizer for entry in agent.registry.optimizers]
         if any(o is not b.optimizer or rule_of(o) != b.rule for o, b in zip(live, bound, strict=True)):
@@ -439,7 +445,7 @@ class Ownership:
         return all(float(o.state[p]["step"]) == self._taken[b.name] for (o, p), b in zip(firsts, bound, strict=True))
 
     def settle(self) -> None:
-        """Tell the torch optimisers' own counters how many steps each of them took."""
+        """Update the step counters of the torch optimisers."""
         for name, taken in self._engine.steps_taken().items():
             if taken != self._taken[name]:
                 torch._foreach_add_(self._counters[name], taken - self._taken[name])
@@ -447,22 +453,22 @@ class Ownership:
 
 
 class Alone(Learner):
-    """The learner of one agent, which lives as long as what it was made for.
+    """Single-agent learner, cached on the agent until its networks or optimisers change.
 
-    It knows the agent by a weak reference only: the agent keeps it, and a circle would keep both in memory.
+    Holds only a weak reference to the agent: a reference cycle would keep both in memory.
     """
 
     def __init__(self, agent: Trainable, plain: bool) -> None:
         self.plain = plain
         self._networks = [(name, resolve(agent, name)) for name in agent.registry.all_registered()]
-        found = None if plain else bind(agent)
-        binding = found if isinstance(found, MemberBinding) else None
+        bound = None if plain else bind(agent)
+        binding = bound if isinstance(bound, MemberBinding) else None
         choice = Choice("fused", "it is alone", (binding,)) if binding else Choice("sequential", "it does not stack")
         super().__init__([weakref.proxy(agent)], choice)
         self._ownership = Ownership(agent, binding, self.groups[0].engine) if binding else None
 
     def is_current(self, agent: Trainable) -> bool:
-        """Whether networks, and of a row the parameters, moments and step counts, are the ones that it was made for."""
+        """Whether the networks and, for rows, the parameters, moments and step counts are unchanged."""
         if any(resolve(agent, name) is not network for name, network in self._networks):
             return False
         return self._ownership is None or self._ownership.holds(agent)
@@ -473,29 +479,29 @@ class Alone(Learner):
             self._ownership.settle()
 
     def release(self) -> None:
-        """The row stays the agent's."""
+        """Only settle: the row stays with the agent."""
         self.settle()
 
 
 def learner_of(agent: Trainable, plain: bool = False) -> Alone:
-    """The learner of one agent that learns by itself, with its live hyperparameters; made anew where it is not current.
+    """Return the learner of a single agent with its live hyperparameters; recreated if it is not current.
 
-    It is kept on the agent, and never copied, pickled or saved with it. Call `settle()` after its updates.
+    It is cached on the agent, and never copied, pickled or saved with it. Call `settle()` after its updates.
 
     Args:
-        plain: the reference path, with the agent's own modules and torch optimisers.
+        plain: use the reference path, with the agent's modules and torch optimisers.
     """
     agent.follow_optimizers()
-    kept: dict[bool, Alone] = agent.__dict__.setdefault("_learner", {})
-    learner = kept.get(plain)
+    learners: dict[bool, Alone] = agent.__dict__.setdefault("_learner", {})
+    learner = learners.get(plain)
     if learner is None or not learner.is_current(agent):
-        learner = kept[plain] = Alone(agent, plain)
+        learner = learners[plain] = Alone(agent, plain)
     learner.refresh()
     return learner
 
 
 def learn_alone(agent: Trainable, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
-    """One update of one agent on a batch [B, ...] of stored observations; the results have no member axis."""
+    """Update one agent once on a batch [B, ...] of stored observations; results have no member axis."""
     learner = learner_of(agent, plain)
     prepare = learner.groups[0].prepare
     prepared = replace(batch, obs=prepare(batch.obs), next_obs=prepare(batch.next_obs))

@@ -1,4 +1,4 @@
-"""The reference engine: an update with one agent's own modules and optimisers, plain `torch.nn` and `torch.optim`."""
+"""Reference engine: updates with one agent's modules and optimisers, plain `torch.nn` and `torch.optim`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from agilerl.tree import map_leaves
 
 
 class ModuleEngine:
-    """An `UpdateEngine` over one agent's own modules: plain `torch.nn` and `torch.optim`.
+    """`UpdateEngine` over one agent's modules: plain `torch.nn` and `torch.optim`.
 
-    Networks and optimisers are read from the agent whenever they run; `refresh` reads everything else.
+    Networks and optimisers are looked up on the agent at every call; `refresh` reloads everything else.
     """
 
     hp: Mapping[str, Tensor]
@@ -34,7 +34,7 @@ class ModuleEngine:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the agent's hyperparameters and the names of its networks anew; forget features that were computed."""
+        """Reload the agent's hyperparameters and network names; drop cached features."""
         agent, first = self._agent, next(iter(self._agent.policy_module().parameters()))
         rates, like = agent.update_hyperparameters(), (first.dtype, first.device)
         if rates != self._rates or like != self._like:
@@ -51,7 +51,7 @@ class ModuleEngine:
         return module
 
     def _raw(self, name: str) -> Network:
-        """As `raw_output`; features that several networks read are computed once, until their encoder moves."""
+        """Like `raw_output`; features shared by several networks are cached until their encoder is updated."""
         module = self._module(name)
         if not (isinstance(module, EvolvableNetwork) and module.encoder_source is not None and module.takes_features):
             return raw_output(module)
@@ -60,7 +60,7 @@ class ModuleEngine:
         def run(obs: Any, *rest: Any) -> Tensor:
             key = (id(reader.encoder_source), id(obs))
             if key not in self._features:
-                self._features[key] = (obs, reader.shared_features(obs))  # holds `obs`, whose id stays its own
+                self._features[key] = (obs, reader.shared_features(obs))  # keeps `obs` alive, so that its id is unique
             output: Tensor = reader.from_features(self._features[key][1], *rest)
             return output
 
@@ -86,7 +86,7 @@ class ModuleEngine:
 
     def through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
         each = [self.through(name) for name in names]
-        return lambda inputs: torch.stack([run(*own) for run, own in zip(each, inputs, strict=True)])
+        return lambda inputs: torch.stack([run(*args) for run, args in zip(each, inputs, strict=True)])
 
     def frozen(self, name: str) -> Network:
         return torch.no_grad()(self._raw(name))
@@ -107,7 +107,7 @@ class ModuleEngine:
         return lambda *inputs: torch.stack([run(*inputs) for run in each])
 
     def forward(self, name: str, x: Any) -> tuple[Tensor, Tensor]:
-        output = self._raw(name)(x)  # its graph is the pass
+        output = self._raw(name)(x)  # the output's graph represents the pass
         return output.detach(), output
 
     def descend(self, optimizer: str, ran: Tensor, grad: Tensor, max_norm: Tensor | None = None) -> None:
@@ -149,15 +149,15 @@ class ModuleEngine:
         if max_norm is not None:
             for module in wrapper.networks:
                 torch.nn.utils.clip_grad_norm_(module.parameters(), float(max_norm))
-        rate, usual = self._rates.get(wrapper.lr_name, wrapper.lr), wrapper.lr
-        if rate == usual:
+        rate, base_rate = self._rates.get(wrapper.lr_name, wrapper.lr), wrapper.lr
+        if rate == base_rate:
             wrapper.step()
             return
         wrapper.set_lr(rate)  # a schedule: this step only
         try:
             wrapper.step()
         finally:
-            wrapper.set_lr(usual)
+            wrapper.set_lr(base_rate)
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         for one in (name,) if isinstance(name, str) else name:
@@ -172,12 +172,12 @@ class ModuleEngine:
 
 
 def average_gradients(ranks: Ranks, parameters: Sequence[nn.Parameter], is_live: bool = True) -> bool:
-    """The gradients become, in place, their means over all ranks, in one collective; one that is missing counts as 0.
+    """Average gradients over all ranks in place, in one collective; a missing gradient counts as 0.
 
-    Where it is missing it stays so: whether a parameter is part of a loss does not depend on the rank.
+    A missing gradient stays missing: whether a parameter is part of a loss does not depend on the rank.
 
     Returns:
-        Whether it `is_live` on any rank.
+        Whether `is_live` holds on any rank.
     """
     with torch.no_grad():
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -187,9 +187,9 @@ def average_gradients(ranks: Ranks, parameters: Sequence[nn.Parameter], is_live:
 
 
 def raw_output(module: nn.Module) -> Network:
-    """What engines run of a network: its `output`; the module itself, with its hooks, where that is the same.
+    """Return the function that engines run: the network's `output`, or the module itself, with hooks, if equivalent.
 
-    A module of the user's own is run on tensors, whatever the observations are.
+    Inputs of a custom module are converted to tensors.
     """
     run: Network = foreign.method(module, "output") or module
     if isinstance(module, EvolvableNetwork):
@@ -201,13 +201,16 @@ def raw_output(module: nn.Module) -> Network:
 
 
 def as_input(x: Any, like: Tensor) -> Tensor:
-    """An array or tensor as a module of the user's own takes it: on its device, numbers with a point in its dtype."""
+    """Convert an array or tensor to a custom module's input: on its device, floating-point values in its dtype."""
     tensor = torch.as_tensor(x)
     return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
 
 
 def soft_update(network: nn.Module, target: nn.Module, tau: Tensor | float) -> None:
-    """θ⁻ ← τ·θ + (1 − τ)·θ⁻ over all parameters, in place (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
+    """Soft-update all target parameters in place: θ⁻ ← τ·θ + (1 − τ)·θ⁻.
+
+    Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1.
+    """
     with torch.no_grad():
         for source, shadow in zip(network.parameters(), target.parameters(), strict=True):
             shadow.lerp_(source, tau if isinstance(tau, Tensor) else torch.tensor(tau, dtype=shadow.dtype))

@@ -1,4 +1,4 @@
-"""What of a member lives in rows: the named parts of its networks, its optimisers, and which of them are alike."""
+"""Parts of a member that can be stored as rows: named parts of networks, optimisers, and their signatures."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from agilerl import foreign
 from agilerl.engine.rows.kernels import OptimizerRule
 from agilerl.modules.layers import DenseStack
 
-WHOLE = ""  # the part of a network that is one stack
+WHOLE = ""  # name of the only part of a single-stack network
 
 
 class PartKind(Enum):
-    """How a part runs."""
+    """Kind of forward pass of a part."""
 
     DENSE = "dense"
     NOISY = "noisy"  # dense, with learned noise in at least one layer
-    CELL = "cell"  # the recurrence of a cell: one plain layer, which runs once for every step of a sequence
+    CELL = "cell"  # recurrence of a cell: one plain layer, run once per step of a sequence
 
 
 class PartName(NamedTuple):
-    """A part of a network of an agent."""
+    """Name of a part of an agent's network."""
 
     network: str
     part: str = WHOLE
@@ -33,23 +33,23 @@ class PartName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part that can live in rows."""
+    """A part that can be stored as a row."""
 
     stack: DenseStack
 
     @property
     def kind(self) -> PartKind:
-        """How it runs."""
+        """Kind of its forward pass."""
         if self.stack.is_cell:
             return PartKind.CELL
         return PartKind.NOISY if any(layer.noisy for layer in self.stack.layers) else PartKind.DENSE
 
 
 def parts_of(network: Any) -> dict[str, Part] | None:
-    """The parts of which a network consists, by name; None where it is anything else.
+    """Return the parts of a network by name; None if it does not consist of such parts.
 
-    A network that is one stack (`dense_stack()`) has one part. Any other offers `dense_parts()` and
-    `combine(parts, *inputs)`: its output from the functions of its parts, the same whatever runs them.
+    A network that is one stack (`dense_stack()`) has one part. Others implement `dense_parts()` and
+    `combine(parts, *inputs)`, which computes the output from the functions of the parts, independent of their engine.
     """
     if foreign.has_methods(network, "dense_parts"):
         stacks: dict[str, DenseStack] | None = network.dense_parts()
@@ -61,10 +61,10 @@ def parts_of(network: Any) -> dict[str, Part] | None:
 
 @dataclass(frozen=True)
 class PartBinding:
-    """One part of an evaluation network of a member, with that of the target network that shadows it (None without).
+    """One part of a member's evaluation network, with the same part of its target network (None without one).
 
     Attributes:
-        encoder_source: (name, depth) of the network whose first `depth` layers give this one its features, as
+        encoder_source: (name, depth) of the network whose first `depth` layers compute this network's features, as
             constants; None for a network that reads observations.
     """
 
@@ -76,7 +76,7 @@ class PartBinding:
 
 @dataclass(frozen=True)
 class OptimizerBinding:
-    """One optimiser of a member: the live torch optimiser, the rule that repeats it, the parts it moves."""
+    """One optimiser of a member: the live torch optimiser, the equivalent flat rule, and the parts it updates."""
 
     name: str
     parts: tuple[PartName, ...]
@@ -86,18 +86,19 @@ class OptimizerBinding:
 
 @dataclass(frozen=True)
 class MemberBinding:
-    """Everything of a member that lives in rows. `parts` are in column order: each optimiser's lie side by side."""
+    """Everything of a member that is stored in rows. `parts` are in column order, contiguous for each optimiser."""
 
     parts: tuple[PartBinding, ...]
     optimizers: tuple[OptimizerBinding, ...]
 
     def signature(self) -> tuple[object, ...]:
-        """Members of equal signature can share rows: names, depth, activations, normalisation, targets, optimisers."""
+        """Return names, depth, activations, normalisation, targets and optimisers; members with equal signatures can
+        share rows."""
         names = tuple(p.name for p in self.parts)
         return names, tuple((o.name, o.parts) for o in self.optimizers), self.shape()
 
     def shape(self) -> tuple[object, ...]:
-        """The signature without names."""
+        """Return the signature without names."""
         shape = []
         for p in self.parts:
             layers = p.part.stack.layers
@@ -109,27 +110,27 @@ class MemberBinding:
         return tuple(shape), rules, like.dtype, str(like.device)
 
 
-# What one group more costs, as weights of one member: about 0.25 ms of an update at batch 128, see docs/decisions.md.
+# Cost of one more group in weights of one member: about 0.25 ms of an update at batch 128, see docs/decisions.md.
 GROUP_WEIGHTS = 14_000
 
 
 def by_size(members: Sequence[MemberBinding]) -> list[list[int]]:
-    """Which members of equal signature run together so that the work is least: positions, in order, group by group.
+    """Group members of equal signature so that the total cost is minimal: sorted positions, group by group.
 
-    Rows are as wide as the widest member's, so that narrow members in its company cost as much as it does; a group of
-    its own costs a pass more. Members in the order of their size are cut into groups where the sum of both is smallest.
+    Rows are as wide as those of the widest member, so narrow members in its group cost as much; every group costs an
+    additional pass. Members sorted by size are cut into the groups that minimise the sum of both.
     """
     widths = [[(x.in_features, x.out_features) for p in m.parts for x in p.part.stack.layers] for m in members]
-    order = sorted(range(len(members)), key=lambda i: sum(a * b for a, b in widths[i]))  # equal ones stay in order
-    least, cut = [0.0], [0]
+    order = sorted(range(len(members)), key=lambda i: sum(a * b for a, b in widths[i]))  # stable
+    min_costs, cut = [0.0], [0]
     for end in range(1, len(order) + 1):
         best, at, high = float("inf"), 0, [(0, 0)] * len(widths[0])
         for start in reversed(range(end)):
             high = [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(high, widths[order[start]], strict=True)]
-            cost = least[start] + GROUP_WEIGHTS + (end - start) * sum(a * b for a, b in high)
-            if cost <= best:  # of equal ones the largest group
+            cost = min_costs[start] + GROUP_WEIGHTS + (end - start) * sum(a * b for a, b in high)
+            if cost <= best:  # ties: the largest group
                 best, at = cost, start
-        least.append(best)
+        min_costs.append(best)
         cut.append(at)
     groups, end = [], len(order)
     while end:
@@ -140,11 +141,11 @@ def by_size(members: Sequence[MemberBinding]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What one cohort holds: for each of K optimisers, in turn, the N members' networks that it moves.
+    """Content of one cohort: for each of K similar optimisers the networks of N members that it updates.
 
     Attributes:
-        optimizers: [K] names. networks: [K] the names of the networks that each one moves.
-        bindings: [K·N], optimiser by optimiser; the names in them are those of the first optimiser.
+        optimizers: [K] names. networks: [K] names of the networks that each optimiser updates.
+        bindings: [K·N], optimiser by optimiser, with the names of the first optimiser.
     """
 
     optimizers: tuple[str, ...]
@@ -153,9 +154,9 @@ class Cluster:
 
 
 def clusters_of(members: Sequence[MemberBinding]) -> list[Cluster]:
-    """Optimisers of members of equal signature, together with those that are like them, in order.
+    """Cluster the optimisers of members of equal signature, in order.
 
-    Optimisers are alike if their networks have the same signature, part by part and target by target, in every member.
+    Optimisers of a cluster have networks of the same signature, part by part and target by target, in every member.
     """
     alike: dict[object, list[int]] = {}
     for position in range(len(members[0].optimizers)):
@@ -170,8 +171,11 @@ def clusters_of(members: Sequence[MemberBinding]) -> list[Cluster]:
 
 
 def _of_optimizer(member: MemberBinding, position: int, lead: int) -> MemberBinding:
-    """What one optimiser moves, under the names of the optimiser at `lead`."""
-    optimizer, known = member.optimizers[position], member.optimizers[lead]
-    own = {part.name: part for part in member.parts}
-    parts = tuple(replace(own[name], name=alias) for name, alias in zip(optimizer.parts, known.parts, strict=True))
-    return MemberBinding(parts, (replace(optimizer, name=known.name, parts=known.parts),))
+    """Return the binding of one optimiser's networks, under the names of the optimiser at `lead`."""
+    optimizer, lead_optimizer = member.optimizers[position], member.optimizers[lead]
+    parts_by_name = {part.name: part for part in member.parts}
+    parts = tuple(
+        replace(parts_by_name[name], name=alias)
+        for name, alias in zip(optimizer.parts, lead_optimizer.parts, strict=True)
+    )
+    return MemberBinding(parts, (replace(optimizer, name=lead_optimizer.name, parts=lead_optimizer.parts),))

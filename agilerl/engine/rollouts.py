@@ -1,6 +1,6 @@
 """Learning from a stored rollout: values, advantages and returns, sequences, epochs of minibatches.
 
-Written once for a group of members and for one agent alone: who runs an update is behind the learner.
+The code is the same for groups of members and for single agents; the learner selects the engine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS = ("chunked", "maximum", "fifty_percent_overlap")
 
 
 def sequence_kind(kind: Any) -> str:
-    """How episodes are cut into sequences, one of `KINDS`; of an enum member its value."""
+    """Return the kind of sequences, one of `KINDS`, from a name or an enum member."""
     name = str(kind.value if isinstance(kind, Enum) else kind).lower()
     if name not in KINDS:
         raise ConfigError(unknown_name("bptt_sequence_type", name, KINDS))
@@ -38,7 +38,7 @@ class EpochPlan:
     """One pass over rollouts of N members, in minibatches.
 
     Attributes:
-        rows: [K, N, B] int64, numbers of samples within each member's rollout (0 where weight is 0).
+        rows: [K, N, B] int64, indices of samples within each member's rollout (0 where the weight is 0).
         weight: [K, N, B] float64: 1/B_k in the rows of minibatch k, 0 beyond.
         live: [K, N] bool: whether a member has a k-th minibatch, on any rank.
     """
@@ -56,25 +56,30 @@ def plan_epoch(
     counted: np.ndarray | None = None,
     rank: int = 0,
 ) -> EpochPlan:
-    """Every sample of every active member once, in random order and in minibatches of the member's own size.
+    """Draw every sample of every active member once, in random order, in minibatches of the member's batch size.
 
     Args:
         rngs: one per member; an inactive member draws nothing.
-        samples: per member the numbers of the samples that count. sizes: B_i.
-        counted: [W, N] where W ranks share the minibatches: how many samples of each member each rank has. rank: which
-            of them this one is.
+        samples: indices of the valid samples per member. sizes: B_i.
+        counted: [W, N] number of samples of each member on each of W ranks that share the minibatches. rank: index of
+            this rank.
     """
     if counted is not None:
         return _shared_epoch(rngs, samples, sizes, active, counted, rank)
-    counts = [-(-len(own) // size) if go else 0 for own, size, go in zip(samples, sizes, active, strict=True)]
-    widest = max((min(len(own), size) for own, size in zip(samples, sizes, strict=True)), default=0)
+    counts = [
+        -(-len(member_samples) // size) if go else 0
+        for member_samples, size, go in zip(samples, sizes, active, strict=True)
+    ]
+    widest = max(
+        (min(len(member_samples), size) for member_samples, size in zip(samples, sizes, strict=True)), default=0
+    )
     shape = (max(counts, default=0), len(sizes), widest)
     rows, weight = np.zeros(shape, np.int64), np.zeros(shape)
-    for member, (rng, own, size, count) in enumerate(zip(rngs, samples, sizes, counts, strict=True)):
+    for member, (rng, member_samples, size, count) in enumerate(zip(rngs, samples, sizes, counts, strict=True)):
         if not count:
             continue
-        order = rng.permutation(own)
-        size = min(size, len(own))
+        order = rng.permutation(member_samples)
+        size = min(size, len(member_samples))
         padded = np.zeros(count * size, np.int64)
         padded[: len(order)] = order
         rows[:count, member, :size] = padded.reshape(count, size)
@@ -93,21 +98,21 @@ def _shared_epoch(
     counted: np.ndarray,
     rank: int,
 ) -> EpochPlan:
-    """As `plan_epoch`, on one of W ranks: B_i is what all ranks together have in a minibatch.
+    """Like `plan_epoch` on one of W ranks, where B_i is the size of a minibatch over all ranks.
 
-    There are as many minibatches as one process with all samples had, the same number on every rank. Weights are such
-    that the mean over ranks weighs all samples of a minibatch alike: W over their number.
+    The number of minibatches equals that of one process with all samples, and is the same on every rank. Weights are
+    W / (samples of the minibatch), so that the mean over ranks weights all samples equally.
     """
     totals, ranks = counted.sum(0), len(counted)
     counts = [-(-int(n) // size) if go else 0 for n, size, go in zip(totals, sizes, active, strict=True)]
     parts = [dealt(counted[:, member], count) for member, count in enumerate(counts)]  # [W, K_i] each
-    widest = max([1, *(int(own[rank].max(initial=0)) for own in parts)])
+    widest = max([1, *(int(member_samples[rank].max(initial=0)) for member_samples in parts)])
     shape = (max(counts, default=0), len(sizes), widest)
     rows, weight = np.zeros(shape, np.int64), np.zeros(shape)
-    for member, (rng, own, part) in enumerate(zip(rngs, samples, parts, strict=True)):
+    for member, (rng, member_samples, part) in enumerate(zip(rngs, samples, parts, strict=True)):
         if not counts[member]:
             continue
-        order, ends = rng.permutation(own), np.cumsum(part[rank])
+        order, ends = rng.permutation(member_samples), np.cumsum(part[rank])
         for k, (end, here, together) in enumerate(zip(ends, part[rank], part.sum(0), strict=True)):
             rows[k, member, :here] = order[end - here : end]
             weight[k, member, :here] = ranks / together
@@ -115,24 +120,24 @@ def _shared_epoch(
 
 
 def dealt(counted: np.ndarray, count: int) -> np.ndarray:
-    """How many samples of W ranks, which have `counted` [W], go into each of `count` minibatches: [W, count].
+    """Distribute the samples `counted` [W] of W ranks over `count` minibatches: [W, count] numbers of samples.
 
-    On every rank, and over all ranks together, the numbers differ by at most one.
+    On every rank, and in the sum over ranks, the numbers differ by at most one.
     """
     even, rest = np.divmod(counted.astype(np.int64), max(1, count))
-    first = np.cumsum(rest) - rest  # who has more than others begins where the rank before has ended
+    first = np.cumsum(rest) - rest  # the remainder of a rank starts where that of the previous rank ends
     turn = (np.arange(count) - first[:, None]) % max(1, count)
-    found: np.ndarray = even[:, None] + (turn < rest[:, None])
-    return found
+    shares: np.ndarray = even[:, None] + (turn < rest[:, None])
+    return shares
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """Rollouts of N members as tensors [N, T·E, ...], in the order of time; what minibatches are gathered from.
+    """Rollouts of N members as tensors [N, T·E, ...] in time order, from which minibatches are gathered.
 
     Attributes:
-        obs: prepared. numbers: [N, T·E, 4]: log probability, value, standardised advantage, return.
-        samples: per member the rows that count.
+        obs: network inputs. numbers: [N, T·E, 4]: log probability, value, standardised advantage, return.
+        samples: valid rows per member.
     """
 
     obs: Any
@@ -143,22 +148,22 @@ class Rollout:
 
     @property
     def size(self) -> int:
-        """Rows of one member."""
+        """Number of rows of one member."""
         return int(self.numbers.shape[1])
 
     def _columns(self, noise: Tensor | None) -> list[tuple[str, Tensor]]:
-        """What a batch has one row of for each row here, observations apart."""
+        """Return the per-row fields of a batch by name, without observations."""
         names = ("log_prob", "value", "advantage", "returns", "action", "legal", "noise")
         each = (*self.numbers.unbind(-1), self.action, self.legal, noise)
         return [(name, x) for name, x in zip(names, each, strict=True) if x is not None]
 
     def batches(self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE) -> Iterator[RolloutBatch]:
-        """The minibatches of one epoch.
+        """Yield the minibatches of one epoch.
 
         Args:
-            noise: [N, T·E, A], goes with the rows.
-            ranks: processes that share the minibatches; asked where samples have unequally many steps. Otherwise the
-                weights of the plan are right on several ranks as well.
+            noise: [N, T·E, A], per row.
+            ranks: processes that share the minibatches; needed if samples differ in length. Otherwise the weights of
+                the plan already account for the ranks.
         """
         count, members, width = plan.rows.shape
         device = self.numbers.device
@@ -181,9 +186,9 @@ class SequenceRollout(Rollout):
     """Rollouts of recurrent members; a sample is a sequence.
 
     Attributes:
-        samples: per member the numbers of its sequences.
-        sequences: per member [S, 3]: lane, first step, length. lanes: of one member.
-        hidden: key -> [N, T·E, layers, units] from before every step.
+        samples: indices of the sequences per member.
+        sequences: per member [S, 3]: lane, first step, length. lanes: number of lanes per member.
+        hidden: key -> [N, T·E, layers, units] before every step.
     """
 
     sequences: list[np.ndarray]
@@ -191,15 +196,17 @@ class SequenceRollout(Rollout):
     hidden: Mapping[str, Tensor]
 
     def batches(self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE) -> Iterator[RolloutBatch]:
-        """The minibatches of one epoch; the steps of a minibatch's sequences count alike, on all ranks together."""
+        """Yield the minibatches of one epoch; all steps of a minibatch have equal weight, over all ranks."""
         count, members, _ = plan.rows.shape
-        chosen = np.stack([own[plan.rows[:, i]] for i, own in enumerate(self.sequences)], 1)  # [K, N, S, 3]
+        chosen = np.stack(
+            [member_sequences[plan.rows[:, i]] for i, member_sequences in enumerate(self.sequences)], 1
+        )  # [K, N, S, 3]
         lane, start, length = (chosen[..., k, None] for k in range(3))
         length = np.where(plan.weight[..., None] > 0, length, 0)
-        steps = np.maximum(ranks.average(length.sum((2, 3))), 1 / ranks.size)  # [K, N], of one rank on average
+        steps = np.maximum(ranks.average(length.sum((2, 3))), 1 / ranks.size)  # [K, N], mean over ranks
         for k in range(count):
-            most = max(1, int(length[k].max()))  # a rank may have no sequence of a minibatch
-            offset = np.arange(most)
+            max_length = max(1, int(length[k].max()))  # a rank may have no sequence of a minibatch
+            offset = np.arange(max_length)
             step = start[k] + np.minimum(offset, np.maximum(length[k] - 1, 0))
             rows = step * self.lanes + lane[k] + self.size * np.arange(members)[:, None, None]  # [N, S, L]
             real = offset < length[k]
@@ -226,21 +233,21 @@ class SequenceRollout(Rollout):
 
 
 def by_member(x: np.ndarray, members: int) -> Tensor:
-    """[T, N·E, ...] as a tensor [N, T, E, ...]."""
+    """Convert [T, N·E, ...] to a tensor [N, T, E, ...]."""
     steps, lanes = x.shape[:2]
     shaped = x.reshape(steps, members, lanes // members, *x.shape[2:])
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(shaped, 1, 0)))
 
 
 def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: RolloutStore, like: Tensor) -> Rollout:
-    """What a full buffer of N·E lanes (member by member) teaches.
+    """Convert a full buffer of N·E lanes (member by member) to rollouts with advantages and returns.
 
-    Values that nobody stored are computed here, in one pass over the rollout: the policy did not change in it.
+    Values that were not stored are computed here, in one pass over the rollout: the policy is constant in it.
 
     Args:
         members: agents with `gamma` and `gae_lambda`; recurrent ones also with `bptt_sequence_type` and
-            `sequence_limit(steps)`, most steps of a sequence in a rollout of so many.
-        like: gives dtype and device.
+            `sequence_limit(steps)`, the maximum length of a sequence in a rollout of that many steps.
+        like: tensor with the dtype and device to use.
     """
     count = len(members)
 
@@ -257,7 +264,7 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
     after = _bootstrap(learner, group, count, buffer, value)
     hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
     gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
-    # What follows a row that is not a transition (of a replaced lane, say) is not the outcome of the row before it.
+    # The row after an invalid one (for example of a replaced lane) is not the successor of the row before it.
     before_gap = torch.cat((~valid[:, 1:], torch.zeros_like(valid[:, :1])), 1)
     cut = (terminated | truncated | ~valid | before_gap).to(like.device)
     discount = gamma * (~terminated).to(like.device, like.dtype)
@@ -275,24 +282,24 @@ def make_rollout(learner: Learner, group: int, members: Sequence[Any], buffer: R
     longest, kind = members[0].sequence_limit(len(buffer)), members[0].bptt_sequence_type
     sequences = [sequences_of(e, v, longest, kind) for e, v in zip(ends, valid.numpy(), strict=True)]
     hidden = {key: merged(x).to(like.dtype) for key, x in buffer.stored("hidden").items()}
-    samples = [np.arange(len(own)) for own in sequences]
+    samples = [np.arange(len(member_sequences)) for member_sequences in sequences]
     width = buffer.num_envs // count
     return SequenceRollout(obs, action, packed, legal, samples, sequences, width, hidden)
 
 
 def standardised_over(ranks: Ranks, values: Tensor, counts: Tensor) -> Tensor:
-    """As `standardised` over the entries [N, B] of all ranks together, of which `counts` (0 or 1) says what counts."""
+    """Like `standardised`, over the entries [N, B] of all ranks; `counts` is 1 for valid entries and 0 for others."""
     if ranks.size > 1:
         both = ranks.gather_rows(torch.stack((values, counts)).double().cpu().numpy())  # [W, 2, N, B]
         all_values, all_counts = (torch.from_numpy(x).permute(1, 0, 2).flatten(1) for x in both.swapaxes(0, 1))
-        own = values.shape[1]
+        width = values.shape[1]
         scaled = standardised_over(ONE, all_values, all_counts)
-        return scaled[:, ranks.rank * own : (ranks.rank + 1) * own].to(values)
+        return scaled[:, ranks.rank * width : (ranks.rank + 1) * width].to(values)
     return standardised(values, counts / counts.sum(1, keepdim=True).clamp(min=1))
 
 
 def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutStore, value: Tensor) -> Tensor:
-    """v(s'ₜ) [N, T, E]: of the next observation, and of the FINAL one where a time limit cut an episode off."""
+    """Return v(s'ₜ) [N, T, E]: values of the next observations, or of the FINAL ones of truncated episodes."""
     last, finals = outcomes(learner, group, count, buffer, value)
     after = following_values(value, last)
     for member, steps, lanes, values in finals:
@@ -303,18 +310,18 @@ def _bootstrap(learner: Learner, group: int, count: int, buffer: RolloutStore, v
 def outcomes(
     learner: Learner, group: int, count: int, buffer: RolloutStore, like: Tensor
 ) -> tuple[Tensor, list[tuple[int, Tensor, Tensor, Tensor]]]:
-    """What the rollouts of N members led to.
+    """Return the bootstrap values of the rollouts of N members.
 
     Returns:
-        (values after the last step [N, E, ...]; member, steps [k], lanes [k] and values of the FINAL observations
-        [k, ...] of lanes that a time limit cut off, for each member that has any).
+        (values after the last step [N, E, ...]; member, steps [k], lanes [k] and values [k, ...] of the FINAL
+        observations of truncated episodes, for each member that has any).
     """
     width = buffer.num_envs // count
     cuts: list[list[tuple[int, int, Any]]] = [[] for _ in range(count)]
     for part in buffer.truncations:
         for i, lane in enumerate(part.lanes.tolist()):
-            known = None if part.value is None else part.value[i]
-            cuts[lane // width].append((part.step, lane % width, (take(part.obs, i), known)))
+            value = None if part.value is None else part.value[i]
+            cuts[lane // width].append((part.step, lane % width, (take(part.obs, i), value)))
     if buffer.last_value is not None:
         last = torch.from_numpy(np.asarray(buffer.last_value)).to(like)
         last = last.view(count, width, *last.shape[1:])
@@ -322,34 +329,37 @@ def outcomes(
         shaped = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(like.device), buffer.last_obs)
         shaped = map_leaves(lambda x: x.view(count, width, *x.shape[1:]), shaped)
         last = learner.groups[group].values(learner.groups[group].prepare(shaped))
-    most = max(map(len, cuts))
-    if not most:
+    max_cuts = max(map(len, cuts))
+    if not max_cuts:
         return last, []
     if buffer.truncations[0].value is not None:
-        found = [[known for *_, (_, known) in own] for own in cuts]
-        values = [torch.tensor(np.array(own, np.float64)).to(like) for own in found]
+        final_values = [[value for *_, (_, value) in member_entries] for member_entries in cuts]
+        values = [torch.tensor(np.array(member_entries, np.float64)).to(like) for member_entries in final_values]
     else:
-        spare = next(own[0][2][0] for own in cuts if own)
-        rows = [[obs for *_, (obs, _) in own] + [spare] * (most - len(own)) for own in cuts]
-        stacked = stack(None, [stack(None, own) for own in rows])
+        spare = next(member_entries[0][2][0] for member_entries in cuts if member_entries)
+        rows = [
+            [obs for *_, (obs, _) in member_entries] + [spare] * (max_cuts - len(member_entries))
+            for member_entries in cuts
+        ]
+        stacked = stack(None, [stack(None, member_entries) for member_entries in rows])
         moved = map_leaves(lambda x: torch.from_numpy(np.asarray(x)).to(like.device), stacked)
         values = list(learner.groups[group].values(learner.groups[group].prepare(moved)).unbind())
     finals = []
-    for member, own in enumerate(cuts):
-        if own:
-            steps, lanes = (torch.tensor([entry[k] for entry in own]) for k in (0, 1))
-            finals.append((member, steps, lanes, values[member][: len(own)]))
+    for member, member_entries in enumerate(cuts):
+        if member_entries:
+            steps, lanes = (torch.tensor([entry[k] for entry in member_entries]) for k in (0, 1))
+            finals.append((member, steps, lanes, values[member][: len(member_entries)]))
     return last, finals
 
 
-# --- sequences for truncated back-propagation through time ----------------------------------------------------------
+# --- sequences for truncated backpropagation through time -----------------------------------------------------------
 
 
 def cut_points(length: int, longest: int, kind: str) -> list[tuple[int, int]]:
-    """(start, length) of the sequences of one episode of `length` steps; together they cover every step.
+    """Return (start, length) of the sequences that cover one episode of `length` steps.
 
-    * "chunked": one after the other, `longest` steps each; the last one is what is left.
-    * "maximum": as "chunked". `longest` alone bounds it: with none the episode is one sequence.
+    * "chunked": consecutive sequences of `longest` steps; the last one may be shorter.
+    * "maximum": same as "chunked"; without a limit `longest` the episode is one sequence.
     * "fifty_percent_overlap": a start every `longest // 2` steps (at least one), up to the sequence that reaches the
       end; steps in two sequences count twice.
     """
@@ -363,28 +373,28 @@ def cut_points(length: int, longest: int, kind: str) -> list[tuple[int, int]]:
 
 
 def sequences_of(cut: np.ndarray, valid: np.ndarray, longest: int, kind: str) -> np.ndarray:
-    """All sequences of a rollout of some lanes: no sequence crosses the end of an episode.
+    """Return all sequences of a rollout; no sequence crosses the end of an episode.
 
     Args:
-        cut: [T, E] bool, the episode ended with this step. valid: [T, E] bool, False where a row is not a transition.
-        longest: most steps of a sequence.
+        cut: [T, E] bool, the episode ended with this step. valid: [T, E] bool, False if a row is not a transition.
+        longest: maximum steps of a sequence.
 
     Returns:
-        [S, 3] int64: lane, first step, length; lane by lane, in the order of time.
+        [S, 3] int64: lane, first step, length; lane by lane, in time order.
     """
-    found = []
+    sequences = []
     steps = len(cut)
     for lane in range(cut.shape[1]):
-        # An episode goes from the row after an end, or after a row that is not a transition, to the next of either.
+        # An episode starts after an end or an invalid row, and extends to the next of either.
         ends = np.flatnonzero(cut[:, lane] | ~valid[:, lane]) + 1
         start = 0
         for end in (*ends.tolist(), steps):
             stop = end if end == steps or valid[end - 1, lane] else end - 1
             if end == steps and steps and not valid[steps - 1, lane]:
                 stop = steps - 1
-            found += [(lane, start + first, count) for first, count in cut_points(stop - start, longest, kind)]
+            sequences += [(lane, start + first, count) for first, count in cut_points(stop - start, longest, kind)]
             start = end
-    return np.array(found, np.int64).reshape(-1, 3)
+    return np.array(sequences, np.int64).reshape(-1, 3)
 
 
 # --- epochs -----------------------------------------------------------------------------------------------------------
@@ -393,24 +403,24 @@ def sequences_of(cut: np.ndarray, valid: np.ndarray, longest: int, kind: str) ->
 def _entropy_noise(
     members: Sequence[Any], rollout: Rollout, rngs: Sequence[np.random.Generator], active: Sequence[bool]
 ) -> Tensor | None:
-    """New numbers [N, T·E, A] for one epoch, of each active member from its own stream; None where none are needed."""
+    """Draw numbers [N, T·E, A] for one epoch, from one stream per active member; None if none are needed."""
     drawn = {i: m.draw_entropy_noise(rngs[i], rollout.size) for i, m in enumerate(members) if active[i]}
-    found = {i: numbers for i, numbers in drawn.items() if numbers is not None}
-    if not found:
+    noises = {i: numbers for i, numbers in drawn.items() if numbers is not None}
+    if not noises:
         return None
-    noise = np.zeros((len(members), *next(iter(found.values())).shape))
-    for i, numbers in found.items():
+    noise = np.zeros((len(members), *next(iter(noises.values())).shape))
+    for i, numbers in noises.items():
         noise[i] = numbers
     return torch.from_numpy(noise).to(rollout.numbers.device, rollout.numbers.dtype)
 
 
 @dataclass
 class LearnReport:
-    """What one member's learning from one rollout came to.
+    """Result of one member's learning from one rollout.
 
     Attributes:
-        updates: optimiser steps. loss, actor_loss, kl: sums over them; kl is of the last epoch, per minibatch.
-        epochs: passes over the rollout that were begun.
+        updates: optimiser steps. loss: sum over them. kl: mean over the minibatches of the last epoch.
+        epochs: passes over the rollout that were started.
     """
 
     updates: int = 0
@@ -420,29 +430,28 @@ class LearnReport:
 
     @property
     def mean_loss(self) -> float:
-        """Mean over the minibatches: it does not depend on how many there were."""
+        """Mean loss per minibatch."""
         return self.loss / max(1, self.updates)
 
 
 def learn_rollout(
     learner: Learner, group: int, members: Sequence[Any], rollout: Rollout, rngs: Sequence[np.random.Generator]
 ) -> list[LearnReport]:
-    """All epochs of all members of a group; each member's own batch size, epochs and `target_kl`.
+    """Run all epochs of a group; batch size, epochs and `target_kl` are per member.
 
-    A member stops after the epoch whose mean divergence exceeds its `target_kl` (Schulman et al.'s released code does
-    the same, openai/spinningup, ppo.py); the others go on.
+    A member stops after the epoch whose mean divergence exceeds its `target_kl` (like Schulman et al.'s released code,
+    openai/spinningup, ppo.py); the others continue.
 
     Args:
-        members: agents with `batch_size`, `update_epochs`, `target_kl` and `draw_entropy_noise(rng, rows)`: what one
-            epoch over so many rows needs of random numbers, [rows, A]; None for nothing. Those that have
-            `learned_steps` count the rollout there.
+        members: agents with `batch_size`, `update_epochs`, `target_kl` and `draw_entropy_noise(rng, rows)`, which draws
+            the random numbers [rows, A] of one epoch, or None. `learned_steps`, if present, is advanced.
     """
     reports = [LearnReport() for _ in members]
     active, ranks = [True] * len(members), learner.ranks
     sizes = [int(m.batch_size) for m in members]
-    counted = None  # of all ranks: minibatches are what they have together
+    counted = None  # samples on all ranks, which share the minibatches
     if ranks.size > 1:
-        counted = ranks.gather_rows(np.array([len(own) for own in rollout.samples])).astype(np.int64)
+        counted = ranks.gather_rows(np.array([len(rows) for rows in rollout.samples])).astype(np.int64)
     adapts = [bool(member.adapts_rate) for member in members]
     losses: list[Tensor] = []
     for epoch in range(max(int(m.update_epochs) for m in members)):
@@ -454,22 +463,22 @@ def learn_rollout(
         results = [learner.learn(group, batch) for batch in batches]
         losses += [result.loss for result in results]
         divergence: Any = sum(result.kl for result in results if result.kl is not None)
-        asked = any(adapts) or any(m.target_kl is not None for m in members)
-        watched = asked and isinstance(divergence, Tensor)
-        if watched:
+        needs_kl = any(adapts) or any(m.target_kl is not None for m in members)
+        has_kl = needs_kl and isinstance(divergence, Tensor)
+        if has_kl:
             divergence = ranks.mean(divergence)  # so that all ranks stop after the same epoch
-        counts, found = plan.live.sum(0), divergence.tolist() if watched else [0.0] * len(members)
+        counts, kl_sums = plan.live.sum(0), divergence.tolist() if has_kl else [0.0] * len(members)
         for i, (report, member) in enumerate(zip(reports, members, strict=True)):
             if not active[i]:
                 continue
             report.updates += int(counts[i])
             report.epochs += 1
-            report.kl = found[i] / max(1, int(counts[i]))
+            report.kl = kl_sums[i] / max(1, int(counts[i]))
             limit = member.divergence_limit if adapts[i] else member.target_kl
             if limit is not None and report.kl > limit:
                 active[i] = False
     for member, report, follows in zip(members, reports, adapts, strict=True):
-        if hasattr(member, "learned_steps"):  # not of teams
+        if hasattr(member, "learned_steps"):  # not for teams
             member.learned_steps += rollout.size * ranks.size
         if follows:
             member.adapt_rate(report.kl)

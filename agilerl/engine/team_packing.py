@@ -1,4 +1,4 @@
-"""Rollouts of games of turns, packed: rows of which most agents decided nothing become fewer rows of which all did."""
+"""Packing of turn-based rollouts: decisions of all agents are moved into as few rows as possible."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from agilerl.tree import map_leaves
 
 
 def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
-    """The same decisions in as few rows as the agent with most of them has.
+    """Return the same decisions in as many rows as the agent with the most decisions has.
 
-    Each agent's rows are moved up to stand beside those of the others, whatever step they are from. That is the same to
-    an algorithm whose policies and values read what an agent itself sees, and nothing else: a minibatch of packed rows
-    holds decisions only, and twice as many where two agents take turns.
+    Each agent's rows are aligned with those of the others, regardless of their time step. This is equivalent for
+    algorithms whose policies and values read only the agent's own observation: a minibatch of packed rows contains
+    decisions only, twice as many if two agents take turns.
 
     Args:
         team: has `agent_ids`, and `actions.columns` and `actions.masks` by agent.
@@ -31,22 +31,22 @@ def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
     rows = np.zeros((acted.shape[0], acted.shape[2], int(counts.max(initial=1))), np.int64)
     for member, agent in np.ndindex(*counts.shape):
         rows[member, agent, : counts[member, agent]] = np.flatnonzero(acted[member, :, agent])
-    own = [torch.from_numpy(rows[:, k]).to(rollout.numbers.device) for k in range(rows.shape[1])]
+    indices = [torch.from_numpy(rows[:, k]).to(rollout.numbers.device) for k in range(rows.shape[1])]
     each = torch.arange(len(rows), device=rollout.numbers.device).unsqueeze(1)
 
     def side_by_side(x: Tensor, columns: list[slice]) -> Tensor:
-        return torch.cat([x[each, index][..., part] for index, part in zip(own, columns, strict=True)], -1)
+        return torch.cat([x[each, index][..., part] for index, part in zip(indices, columns, strict=True)], -1)
 
     seen = rollout.obs[AGENTS]
     obs = {
         AGENTS: {
             a: map_leaves(lambda x, index=index: x[each, index], seen[a])
-            for a, index in zip(team.agent_ids, own, strict=True)
+            for a, index in zip(team.agent_ids, indices, strict=True)
         }
     }
-    there = np.arange(rows.shape[-1])[:, None] < counts[:, None, :]  # [N, R, M]
-    valid = torch.from_numpy(there).to(rollout.numbers.device)
-    numbers = torch.stack([rollout.numbers[each, index, k] for k, index in enumerate(own)], 2)
+    is_valid = np.arange(rows.shape[-1])[:, None] < counts[:, None, :]  # [N, R, M]
+    valid = torch.from_numpy(is_valid).to(rollout.numbers.device)
+    numbers = torch.stack([rollout.numbers[each, index, k] for k, index in enumerate(indices)], 2)
     masks = [team.actions.masks[a] for a in team.agent_ids]
     return replace(
         rollout,
@@ -55,5 +55,5 @@ def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
         numbers=numbers,
         legal=None if rollout.legal is None else side_by_side(rollout.legal, masks),
         samples=[np.arange(most) for most in counts.max(1)],
-        acted=None if there.all() else valid,
+        acted=None if is_valid.all() else valid,
     )

@@ -1,4 +1,4 @@
-"""What rollouts of teams teach: advantages agent by agent, values in their own scale, minibatches of whole teams."""
+"""Learning from rollouts of teams: advantages per agent, values in a running scale, minibatches of whole teams."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from agilerl.tree import map_leaves
 
 @dataclass(frozen=True)
 class TeamRollout(Rollout):
-    """Rollouts of N teams of M agents; a sample is a row of one lane, in which at least one agent decided.
+    """Rollouts of N teams of M agents; a sample is a row of one lane in which at least one agent decided.
 
     Attributes:
-        numbers: [N, T·E, M, 4]. acted: [N, T·E, M] bool, which rows of which agents count; None where all do.
+        numbers: [N, T·E, M, 4]. acted: [N, T·E, M] bool, valid rows per agent; None if all are valid.
     """
 
     acted: Tensor | None = None
 
     def _columns(self, noise: Tensor | None) -> list[tuple[str, Tensor]]:
-        own = [] if self.acted is None else [("acted", self.acted)]
-        return [*super()._columns(noise), *own]
+        extra = [] if self.acted is None else [("acted", self.acted)]
+        return [*super()._columns(noise), *extra]
 
 
 def make_team_rollout(
     learner: Learner, group: int, members: Sequence[Any], buffer: RolloutStore, like: Tensor
 ) -> Rollout:
-    """What a full buffer of N·E lanes (member by member) of teams teaches.
+    """Convert a full buffer of N·E lanes (member by member) of teams to rollouts with advantages and returns.
 
-    Advantages are standardised over all agents of a group. What networks give is a value in the scale of
-    `value_scale()`, which follows the returns of this rollout before they are learned from in that scale (Yu et al.
-    2022, arXiv:2103.01955, section 5.1).
+    Advantages are standardised over all agents of a group. Networks output values in the scale of `value_scale()`,
+    which is updated with the returns of this rollout before they are learned from in that scale (Yu et al. 2022,
+    arXiv:2103.01955, section 5.1).
 
     Args:
-        members: teams with `gamma`, `gae_lambda`, `groups_of_agents` (numbers of the agents of each group),
+        members: teams with `gamma`, `gae_lambda`, `groups_of_agents` (indices of the agents of each group),
             `presence(obs)`, `value_scale()` -> (mean [M], deviation [M]) and `see_returns(returns [rows, M], acted)`;
-            recurrent ones also with what `make_rollout` and `TeamSequenceRollout` ask of them.
-        like: gives dtype and device.
+            recurrent ones also with the attributes used by `make_rollout` and `TeamSequenceRollout`.
+        like: tensor with the dtype and device to use.
     """
     count, agents = len(members), buffer.agents
 
@@ -63,14 +63,14 @@ def make_team_rollout(
     advantage, counts = _advantages(members, buffer, value, last, final)
     advantage, counts = (x.view(raw.shape).flatten(1, 2) for x in (advantage, counts))  # [N, T·E, M]
     returns = advantage + value.flatten(1, 2)
-    for member, own, seen in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
-        member.see_returns(own, seen)
+    for member, member_returns, seen in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
+        member.see_returns(member_returns, seen)
     mean, deviation = _scales(members, like)
     goal = (returns - mean.unsqueeze(1)) / deviation.unsqueeze(1)
     scaled = _standardised(learner.ranks, members[0].groups_of_agents, advantage, counts)
     log_prob = _by_lane(buffer, "log_prob", count, like).to(like.dtype).view(raw.shape)
     packed = torch.stack((log_prob.flatten(1, 2), raw.flatten(1, 2), scaled, goal), -1)
-    packed = packed.masked_fill(~counts.unsqueeze(-1), 0)  # whatever stands there, it is finite
+    packed = packed.masked_fill(~counts.unsqueeze(-1), 0)  # invalid entries must be finite
     legal = merged(buffer.stored("legal")) if "legal" in buffer.fields else None
     actions, acted_rows = merged(buffer.stored("action")), None if bool(counts.all()) else counts
     if not buffer.hidden_state_architecture:
@@ -82,18 +82,18 @@ def make_team_rollout(
 
 
 def _by_lane(buffer: RolloutStore, name: str, count: int, like: Tensor) -> Tensor:
-    """A field [N, T, E·M]: each agent is a lane."""
+    """Return a field as [N, T, E·M], with each agent as a lane."""
     return by_member(buffer.stored(name), count).flatten(2).to(like.device)
 
 
 def _network_values(
     learner: Learner, group: int, count: int, buffer: RolloutStore, obs: Any, like: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What critics give: (of the rows [N, T, E, M], of the last observations [N, E, M], of the final observations where
-    episodes were cut [N, T, E, M], 0 elsewhere)."""
+    """Return critic outputs: (of the rows [N, T, E, M], of the last observations [N, E, M], of the final observations
+    of truncated episodes [N, T, E, M], 0 elsewhere)."""
     shape = (count, len(buffer), -1, buffer.agents)
-    known = _by_lane(buffer, "value", count, like).to(like.dtype) if buffer.values_known else None
-    raw = (learner.groups[group].values(obs) if known is None else known).view(shape)
+    stored = _by_lane(buffer, "value", count, like).to(like.dtype) if buffer.values_known else None
+    raw = (learner.groups[group].values(obs) if stored is None else stored).view(shape)
     last, finals = outcomes(learner, group, count, buffer, raw)
     final = torch.zeros_like(raw)
     for member, steps, lanes, values in finals:
@@ -104,14 +104,14 @@ def _network_values(
 def _advantages(
     members: Sequence[Any], buffer: RolloutStore, value: Tensor, last: Tensor, final: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(advantages, which of them count) [N, T, E·M] by `gae_of_agents`, from values in the scale of rewards."""
+    """Return (advantages, valid mask) [N, T, E·M] by `gae_of_agents`, from values in the scale of rewards."""
     count, like = len(members), value
     hyper = torch.tensor([[m.gamma, m.gae_lambda] for m in members], dtype=like.dtype, device=like.device)
     gamma, lam = (x.view(count, 1, 1) for x in hyper.unbind(1))
     fields = (_by_lane(buffer, name, count, like) for name in ("reward", "terminated", "truncated", "valid"))
     reward, terminated, truncated, acted = fields
-    there = by_member(np.asarray(members[0].presence(buffer.stored("obs"))), count).flatten(2)
-    later = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).view(count, -1)
+    present = by_member(np.asarray(members[0].presence(buffer.stored("obs"))), count).flatten(2)
+    last_present = torch.from_numpy(np.asarray(members[0].presence(buffer.last_obs))).view(count, -1)
     return gae_of_agents(
         reward.to(like.dtype),
         gamma * (~terminated).to(like.dtype),
@@ -120,26 +120,26 @@ def _advantages(
         last.flatten(1),
         terminated | truncated,
         acted,
-        there.bool().to(like.device),
-        later.bool().to(like.device),
+        present.bool().to(like.device),
+        last_present.bool().to(like.device),
         lam,
     )
 
 
 def _everywhere(ranks: Ranks, returns: Tensor, counts: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and which of them count [N, R, M], of all ranks one after another."""
-    own = returns.double().cpu().numpy(), counts.cpu().numpy()
+    """Return returns and valid mask [N, R, M], concatenated over all ranks."""
+    local = returns.double().cpu().numpy(), counts.cpu().numpy()
     if ranks.size == 1:
-        return own
-    found = np.concatenate(list(ranks.gather_rows(np.stack(own))), axis=2)
-    return found[0], found[1] > 0
+        return local
+    gathered = np.concatenate(list(ranks.gather_rows(np.stack(local))), axis=2)
+    return gathered[0], gathered[1] > 0
 
 
 def _standardised(ranks: Ranks, groups: Sequence[Sequence[int]], advantage: Tensor, counts: Tensor) -> Tensor:
-    """Advantages [N, R, M] standardised over all agents of a group, those that count."""
+    """Standardise advantages [N, R, M] over the valid entries of all agents of a group."""
     scaled = torch.zeros_like(advantage)
-    for own in groups:
-        chosen = list(own)
+    for group in groups:
+        chosen = list(group)
         counted = counts[..., chosen].to(advantage.dtype).flatten(1)
         parts = standardised_over(ranks, advantage[..., chosen].flatten(1), counted)
         scaled[..., chosen] = parts.view(*advantage.shape[:2], len(chosen))
@@ -147,38 +147,42 @@ def _standardised(ranks: Ranks, groups: Sequence[Sequence[int]], advantage: Tens
 
 
 def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray) -> tuple[list[Any], Any, list[Any]]:
-    """(windows, sequences by group, numbers of the windows with a decision that counts), member by member.
+    """Return (windows, sequences by group, indices of the windows with a valid decision), member by member.
 
-    counted: [N, T·E] bool, whether anybody's decision counts.
+    counted: [N, T·E] bool, rows with a valid decision of at least one agent.
     """
 
     def stored(x: np.ndarray) -> np.ndarray:
-        found: np.ndarray = by_member(np.asarray(x), count).numpy()
-        return found
+        array: np.ndarray = by_member(np.asarray(x), count).numpy()
+        return array
 
-    there = stored(lead.presence(buffer.stored("obs"))).astype(bool)
+    present = stored(lead.presence(buffer.stored("obs"))).astype(bool)
     ended = stored(buffer.stored("terminated") | buffer.stored("truncated"))
-    undecided = ~stored(buffer.stored("valid")).any(-1, keepdims=True)  # of a replaced lane, say
+    undecided = ~stored(buffer.stored("valid")).any(-1, keepdims=True)  # for example of a replaced lane
     breaks = ended | undecided
     longest, kind, lanes = lead.sequence_limit(len(buffer)), lead.bptt_sequence_type, buffer.num_envs // count
     everything = np.ones(ended.shape[1:3], bool)
-    windows = [sequences_of(own.all(-1), everything, longest, kind) for own in ended]
+    windows = [sequences_of(member_rows.all(-1), everything, longest, kind) for member_rows in ended]
     pieces = {
         group: [
-            pieces_of(own, lanes, t.reshape(-1, buffer.agents)[:, numbers], b.reshape(-1, buffer.agents)[:, numbers])
-            for own, t, b in zip(windows, there, breaks, strict=True)
+            pieces_of(
+                member_rows, lanes, t.reshape(-1, buffer.agents)[:, numbers], b.reshape(-1, buffer.agents)[:, numbers]
+            )
+            for member_rows, t, b in zip(windows, present, breaks, strict=True)
         ]
         for group, numbers in zip(lead.grouped_agents, lead.groups_of_agents, strict=True)
     }
     samples = [
-        np.flatnonzero([rows[(start + np.arange(length)) * lanes + lane].any() for lane, start, length in own.tolist()])
-        for own, rows in zip(windows, counted, strict=True)
+        np.flatnonzero(
+            [rows[(start + np.arange(length)) * lanes + lane].any() for lane, start, length in member_rows.tolist()]
+        )
+        for member_rows, rows in zip(windows, counted, strict=True)
     ]
     return windows, pieces, samples
 
 
 def _scales(members: Sequence[Any], like: Tensor) -> tuple[Tensor, Tensor]:
-    """(means, deviations) [N, M] of the members' values."""
+    """Return (means, deviations) [N, M] of the members' values."""
     each = [member.value_scale() for member in members]
     means, deviations = (
         torch.from_numpy(np.stack(part)).to(like.device, like.dtype) for part in zip(*each, strict=True)

@@ -1,8 +1,8 @@
-"""Rollouts of recurrent teams as sequences: an agent's sequence has the steps of one episode in which it was there.
+"""Rollouts of recurrent teams as sequences: an agent's sequence contains the steps of one episode with it present.
 
-A sample is a window of one lane's time, with all agents, as a row of one lane is for teams without a memory. Within a
-window each agent has as many sequences as it has episodes there; steps in which it was away are in none of them, so
-that training unrolls exactly what acting did.
+A sample is a time window of one lane with all agents, just as a row of one lane is for feed-forward teams. Within a
+window each agent has one sequence per episode, without steps in which it was absent, so that training unrolls exactly
+the steps of acting.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from agilerl.tree import map_leaves
 
 @dataclass(frozen=True)
 class TeamSequences:
-    """A minibatch for teams with a memory.
+    """A minibatch for recurrent teams.
 
     Attributes:
-        groups: group -> rows [..., S·L] of its agents, S sequences of L steps; `obs` is what policies read and, as a
-            tuple, what values do. The weight of a row is 1 where its agent decided, else 0.
-        live: as of `RolloutBatch`.
+        groups: group -> rows [..., S·L] of its agents, S sequences of L steps; `obs` holds the inputs of policies and,
+            in a tuple, those of values. The weight of a row is 1 if its agent decided, else 0.
+        live: see `RolloutBatch`.
     """
 
     groups: Mapping[str, RolloutBatch]
     live: tuple[bool, ...] | None = None
 
     def of_member(self, member: int) -> TeamSequences:
-        """The part of one member, without the member axis."""
+        """Return the part of one member, without the member axis."""
         live = None if self.live is None else (self.live[member],)
-        return TeamSequences({name: own.of_member(member) for name, own in self.groups.items()}, live)
+        return TeamSequences({name: batch.of_member(member) for name, batch in self.groups.items()}, live)
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """The sequences of one member's agents of one group.
+    """Sequences of one member's agents of one group.
 
     Attributes:
-        rows: [P, L] their steps, as numbers among K·T·E rows of the group (agent by agent), the last one repeated.
-        length: [P]. first: [S + 1] those of window s are first[s] .. first[s + 1] - 1.
+        rows: [P, L] row indices among the K·T·E rows of the group (agent by agent), padded with the last one.
+        length: [P]. first: [S + 1]; window s has the sequences first[s] .. first[s + 1] - 1.
     """
 
     rows: np.ndarray
@@ -54,44 +54,44 @@ class Pieces:
     first: np.ndarray
 
     def of(self, windows: np.ndarray) -> np.ndarray:
-        """Numbers of the sequences of some windows."""
+        """Return the indices of the sequences of some windows."""
         each = [np.arange(self.first[w], self.first[w + 1]) for w in windows]
         return np.concatenate(each) if each else np.zeros(0, np.int64)
 
 
 def pieces_of(windows: np.ndarray, lanes: int, there: np.ndarray, breaks: np.ndarray) -> Pieces:
-    """The sequences of K agents within windows of time.
+    """Return the sequences of K agents within time windows.
 
     Args:
-        windows: [S, 3] lane, first step, length. lanes: of one member.
-        there: [T·E, K] bool, whether the agent was there. breaks: [T·E, K] bool, whether what it remembers after the
-            step does not follow from the step: its episode ended with it, or the row is no transition.
+        windows: [S, 3] lane, first step, length. lanes: number of lanes per member.
+        there: [T·E, K] bool, whether the agent was present. breaks: [T·E, K] bool, whether the hidden state after the
+            step does not follow from the step: the episode ended, or the row is not a transition.
     """
-    size, found, first = len(there), [], [0]
+    size, sequences, first = len(there), [], [0]
     for lane, start, length in windows.tolist():
         rows = (start + np.arange(length)) * lanes + lane
         for k in range(there.shape[1]):
-            own = there[rows, k]
-            episode = np.concatenate(([0], np.cumsum(breaks[rows, k])[:-1]))[own]
-            chosen = rows[own] + k * size
-            found += [part for part in np.split(chosen, np.flatnonzero(np.diff(episode)) + 1) if len(part)]
-        first.append(len(found))
-    lengths = np.array([len(part) for part in found], np.int64)
-    padded = np.zeros((len(found), int(lengths.max(initial=1))), np.int64)
-    for into, part in zip(padded, found, strict=True):
+            present = there[rows, k]
+            episode = np.concatenate(([0], np.cumsum(breaks[rows, k])[:-1]))[present]
+            chosen = rows[present] + k * size
+            sequences += [part for part in np.split(chosen, np.flatnonzero(np.diff(episode)) + 1) if len(part)]
+        first.append(len(sequences))
+    lengths = np.array([len(part) for part in sequences], np.int64)
+    padded = np.zeros((len(sequences), int(lengths.max(initial=1))), np.int64)
+    for into, part in zip(padded, sequences, strict=True):
         into[: len(part)], into[len(part) :] = part, part[-1]
     return Pieces(padded, lengths, np.array(first))
 
 
 @dataclass(frozen=True)
 class TeamSequenceRollout(Rollout):
-    """Rollouts of N recurrent teams of M agents; a sample is a window of one lane's time.
+    """Rollouts of N recurrent teams of M agents; a sample is a time window of one lane.
 
     Attributes:
-        numbers, acted: as of `TeamRollout`. samples: per member the windows in which at least one decision counts.
-        windows: per member [S, 3]: lane, first step, length. pieces: by group, one for each member.
-        hidden: key -> [N, T·E, layers, units] from before every step.
-        lead: a member, which says what of a batch is a group's: `group_rows(batch, group)` and
+        numbers, acted: see `TeamRollout`. samples: windows with at least one valid decision, per member.
+        windows: per member [S, 3]: lane, first step, length. pieces: by group, one entry per member.
+        hidden: key -> [N, T·E, layers, units] before every step.
+        lead: a member, which selects the data of a group by `group_rows(batch, group)` and
             `hidden_of_group(group, hidden, axis)`.
     """
 
@@ -104,7 +104,7 @@ class TeamSequenceRollout(Rollout):
     def batches(  # type: ignore[override]  # by group
         self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE
     ) -> Iterator[TeamSequences]:
-        """The minibatches of one epoch."""
+        """Yield the minibatches of one epoch."""
         names = ("log_prob", "value", "advantage", "returns")
         numbers: dict[str, Any] = dict(zip(names, self.numbers.unbind(-1), strict=True))
         everywhere = self.numbers.new_ones(self.numbers.shape[:2])
@@ -116,32 +116,37 @@ class TeamSequenceRollout(Rollout):
             for group in self.pieces
         }
         for k, live in enumerate(plan.live):
-            chosen = [own[weight > 0] for own, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
-            batches = {group: _gathered(rows[group], own, chosen) for group, own in self.pieces.items()}
+            chosen = [sequences[weight > 0] for sequences, weight in zip(plan.rows[k], plan.weight[k], strict=True)]
+            batches = {group: _gathered(rows[group], sequences, chosen) for group, sequences in self.pieces.items()}
             yield TeamSequences(batches, None if live.all() else tuple(live.tolist()))
 
 
 def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray]) -> RolloutBatch:
-    """The sequences of every member's windows [N, S·L, ...]; the weight of padding is 0."""
-    each = [own.of(chosen) for own, chosen in zip(pieces, windows, strict=True)]
-    most = max(1, *(len(ids) for ids in each))
-    longest = max(1, *(int(own.length[ids].max(initial=0)) for own, ids in zip(pieces, each, strict=True)))
-    index, length = np.zeros((len(each), most, longest), np.int64), np.zeros((len(each), most, 1), np.int64)
-    for i, (own, ids) in enumerate(zip(pieces, each, strict=True)):
-        width = min(longest, own.rows.shape[1])
-        index[i, : len(ids), :width] = own.rows[ids, :width]
-        index[i, : len(ids), width:] = own.rows[ids, width - 1 : width]
-        length[i, : len(ids), 0] = own.length[ids]
+    """Gather the sequences of every member's windows [N, S·L, ...]; the weight of padding is 0."""
+    each = [member_pieces.of(chosen) for member_pieces, chosen in zip(pieces, windows, strict=True)]
+    max_sequences = max(1, *(len(ids) for ids in each))
+    longest = max(
+        1, *(int(member_pieces.length[ids].max(initial=0)) for member_pieces, ids in zip(pieces, each, strict=True))
+    )
+    index, length = (
+        np.zeros((len(each), max_sequences, longest), np.int64),
+        np.zeros((len(each), max_sequences, 1), np.int64),
+    )
+    for i, (member_pieces, ids) in enumerate(zip(pieces, each, strict=True)):
+        width = min(longest, member_pieces.rows.shape[1])
+        index[i, : len(ids), :width] = member_pieces.rows[ids, :width]
+        index[i, : len(ids), width:] = member_pieces.rows[ids, width - 1 : width]
+        length[i, : len(ids), 0] = member_pieces.length[ids]
     members, device = len(each), rows.weight.device
     index += rows.weight.shape[1] * np.arange(members)[:, None, None]
     flat, starts = (torch.from_numpy(x.reshape(-1)).to(device) for x in (index, index[:, :, 0]))
     real = torch.from_numpy((np.arange(longest) < length).reshape(members, -1)).to(device)
 
     def gather(x: Tensor) -> Tensor:
-        return x.flatten(0, 1).index_select(0, flat).view(members, most * longest, *x.shape[2:])
+        return x.flatten(0, 1).index_select(0, flat).view(members, max_sequences * longest, *x.shape[2:])
 
     def at_start(x: Tensor) -> Tensor:
-        return x.flatten(0, 1).index_select(0, starts).view(members, most, *x.shape[2:]).transpose(1, 2)
+        return x.flatten(0, 1).index_select(0, starts).view(members, max_sequences, *x.shape[2:]).transpose(1, 2)
 
     columns: dict[str, Any] = {
         name: gather(x) for name, x in vars(rows).items() if isinstance(x, Tensor) and name not in ("obs", "weight")

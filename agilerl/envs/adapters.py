@@ -73,8 +73,8 @@ class VectorLanes:
         self._is_declared = declared is not None
         self.mode = AutoresetMode.NEXT_STEP if declared is None else _mode(declared)
         inner = foreign.bare(env)
-        own = foreign.takes_seed_per_lane(inner)
-        self._takes_seed_per_lane = own or isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
+        declares_lane_seeds = foreign.takes_seed_per_lane(inner)
+        self._takes_seed_per_lane = declares_lane_seeds or isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
         self._takes_seed = self._takes_seed_per_lane or _takes_seed(env)
         self._resets_now = np.zeros(self.num_lanes, dtype=bool)  # NEXT_STEP: lanes whose next step is a reset
         self._guess: _Guess | None = None  # for an undeclared mode
@@ -86,8 +86,8 @@ class VectorLanes:
         if numbers is not None and not self._takes_seed:
             _warn_unseeded(self.backend)
             numbers = None
-        given = {} if numbers is None else {"seed": numbers if self._takes_seed_per_lane else numbers[0]}
-        obs, info = self._begin(given)
+        seed_kwargs = {} if numbers is None else {"seed": numbers if self._takes_seed_per_lane else numbers[0]}
+        obs, info = self._begin(seed_kwargs)
         self._contract = Contract(None, self.backend, obs)
         self._contract.finite(obs, call="reset()")
         self._guess = None if self._is_declared else _Guess(self.backend, obs)
@@ -110,15 +110,15 @@ class VectorLanes:
         if type(obs) is np.ndarray and obs.shape == self._shape and obs.dtype.kind in "biuf" and not self._texts:
             return np.array(obs)
         try:
-            own = _owned(count_words(self._given, obs) if self._texts else obs, self.single_observation_space)
+            arrays = _owned(count_words(self._given, obs) if self._texts else obs, self.single_observation_space)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             got = f"{short(obs)} ({type(error).__name__}: {' '.join(str(error).split())})"
             raise EnvError(
                 f"{self.backend}: {call} gave the observations {got}; expected those of "
                 f"{self.single_observation_space}, one row for each of {self.num_lanes} environments. {HEAL}"
             ) from error
-        self._check_rows(own, self.single_observation_space, call)
-        return own
+        self._check_rows(arrays, self.single_observation_space, call)
+        return arrays
 
     def _check_rows(self, obs: Any, space: Any, call: str) -> None:
         if isinstance(obs, dict | tuple):
@@ -141,8 +141,8 @@ class VectorLanes:
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         result = self._call("step()", self.env.step, actions)
-        given, rewards, ends, cuts, told = step_values(result, self.backend, is_vector=True)
-        obs, info = self._read(given, "step()"), as_vector_info(told, self.num_lanes, self.backend, "step()")
+        raw_obs, rewards, ends, cuts, raw_info = step_values(result, self.backend, is_vector=True)
+        obs, info = self._read(raw_obs, "step()"), as_vector_info(raw_info, self.num_lanes, self.backend, "step()")
         terminated, truncated = self._flags(ends, "terminated"), self._flags(cuts, "truncated")
         reward = self._rewards(rewards)
         healed = np.asarray(info.get(HEALED, np.zeros(self.num_lanes)), dtype=bool)
@@ -180,24 +180,24 @@ class VectorLanes:
         return StepBatch(obs, reward, terminated & mask, truncated, final_obs, mask, info, healed=replaced)
 
     def _rewards(self, reward: Any) -> np.ndarray:
-        given = numbers(reward)
-        if given is None or given.size != self.num_lanes:
+        array = numbers(reward)
+        if array is None or array.size != self.num_lanes:
             raise EnvError(
                 f"{self.backend}: step() gave the rewards {short(reward)}; expected one number for each of "
                 f"{self.num_lanes} environments. {HEAL}"
             )
-        return given.astype(np.float64).reshape(self.num_lanes)
+        return array.astype(np.float64).reshape(self.num_lanes)
 
     def _flags(self, flags: Any, name: str) -> np.ndarray:
         if type(flags) is np.ndarray and flags.dtype == np.bool_ and flags.shape == (self.num_lanes,):
             return flags
-        given = numbers(flags)
-        if given is None or given.size != self.num_lanes or not is_flag(given):
+        array = numbers(flags)
+        if array is None or array.size != self.num_lanes or not is_flag(array):
             raise EnvError(
                 f"{self.backend}: step() gave {name} = {short(flags)}; expected True or False for each of "
                 f"{self.num_lanes} environments. {HEAL}"
             )
-        return given.astype(bool).reshape(self.num_lanes)
+        return array.astype(bool).reshape(self.num_lanes)
 
     def _final_observations(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
         key = final_key(info)
@@ -207,16 +207,18 @@ class VectorLanes:
                 f"the transition's next observation is lost. fix: give info['final_obs'], or use NEXT_STEP autoreset."
             )
         final = trees.copy(obs)
-        given = plain(info[key])
-        by_lane = isinstance(given, np.ndarray | list) or (isinstance(given, tuple) and not isinstance(obs, tuple))
+        final_rows = plain(info[key])
+        by_lane = isinstance(final_rows, np.ndarray | list) or (
+            isinstance(final_rows, tuple) and not isinstance(obs, tuple)
+        )
         for lane in np.flatnonzero(ended).tolist():
             try:
-                row = given[lane] if by_lane else trees.take(given, lane)
-                own = _owned(count_words(self._given, row) if self._texts else row, self.single_observation_space)
-                shapes = zip(trees.leaves(own), trees.leaves(trees.take(obs, lane)), strict=True)
+                row = final_rows[lane] if by_lane else trees.take(final_rows, lane)
+                arrays = _owned(count_words(self._given, row) if self._texts else row, self.single_observation_space)
+                shapes = zip(trees.leaves(arrays), trees.leaves(trees.take(obs, lane)), strict=True)
                 if any(part.size != like.size for part, like in shapes):
                     raise ValueError("another shape")
-                trees.put(final, lane, own)
+                trees.put(final, lane, arrays)
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise EnvError(
                     f"{self.backend}: info[{key!r}] of environment {lane}, which has ended, is no observation of "
@@ -257,10 +259,10 @@ class VectorLanes:
             None if masks is None else np.asarray(masks)
             for masks in (self._with_masks(reset_info, ~ended).get(MASK), info.get(MASK))
         ]
-        known = next((part for part in masks if part is not None), None)
-        if known is None or not self._masks.width:
+        template = next((part for part in masks if part is not None), None)
+        if template is None or not self._masks.width:
             return trees.choose(ended, begun, obs), info
-        first, then = (np.ones_like(known) if part is None else part for part in masks)
+        first, then = (np.ones_like(template) if part is None else part for part in masks)
         return trees.choose(ended, begun, obs), {**info, MASK: np.where(ended[:, None], first, then)}
 
     def close(self) -> None:
@@ -284,9 +286,8 @@ class _Guess:
         """Check one step.
 
         A lane that ended with the observation of a reset, and whose next step has a reward and leads elsewhere, was
-        reset in
-        the same step: a reset step has no reward and ends at the start. Either sign alone may have other causes (a goal
-        at the start, a wrapper that shifts rewards).
+        reset in the same step: a reset step has no reward and ends at the start. Either sign alone may have other
+        causes (a goal at the start, a wrapper that shifts rewards).
 
         Args:
             resets: [L] lanes whose step should have been a reset. reward: [L]. obs: [L, ...]. ended: [L].
@@ -374,10 +375,8 @@ class EnvPoolLanes:
 
     def __init__(self, env_id: str, num_lanes: int, *, num_threads: int = 1) -> None:
         if env_id not in CONFORMING:
-            known = ", ".join(CONFORMING)
-            raise EnvError(
-                f"backend 'envpool' is compared with Gymnasium for {known}; got {env_id!r}. fix: no backend."
-            )
+            ids = ", ".join(CONFORMING)
+            raise EnvError(f"backend 'envpool' is compared with Gymnasium for {ids}; got {env_id!r}. fix: no backend.")
         single = gymnasium.make(env_id, disable_env_checker=True)
         self.single_observation_space: Space[Any] = single.observation_space
         self.single_action_space: Space[Any] = single.action_space
@@ -474,7 +473,7 @@ def _owned(obs: Any, space: Any) -> Any:
     if isinstance(parts, Mapping):
         return {key: _owned(obs[key], part) for key, part in parts.items()}
     if parts is not None:
-        return tuple(_owned(part, own) for part, own in zip(obs, parts, strict=True))
+        return tuple(_owned(part, part_space) for part, part_space in zip(obs, parts, strict=True))
     if space is None and isinstance(obs, Mapping):
         return {key: _owned(part, None) for key, part in obs.items()}
     if space is None and isinstance(obs, tuple):
@@ -504,5 +503,5 @@ def _mode(declared: Any) -> AutoresetMode:
     try:
         return declared if isinstance(declared, AutoresetMode) else AutoresetMode(declared)
     except ValueError as exc:
-        known = ", ".join(repr(mode.value) for mode in AutoresetMode)
-        raise EnvError(f"metadata['autoreset_mode'] must be one of {known}; got {declared!r}.") from exc
+        valid_modes = ", ".join(repr(mode.value) for mode in AutoresetMode)
+        raise EnvError(f"metadata['autoreset_mode'] must be one of {valid_modes}; got {declared!r}.") from exc

@@ -36,8 +36,8 @@ class Factory:
 
     def __init__(self, make: Callable[..., Any], has_several_agents: bool = False) -> None:
         self.make, self.has_several_agents, self.calls = make, has_several_agents, 0
-        own = foreign.name_of_function(make, UNNAMED)  # partial functions have no name
-        self.__name__ = UNNAMED if own in _UNTELLING else str(own)
+        name = foreign.name_of_function(make, UNNAMED)  # partial functions have no name
+        self.__name__ = UNNAMED if name in _UNTELLING else str(name)
         self.makes = self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ class Factory:
             raise EnvError(
                 f"{self.__name__}() raised {type(error).__name__}{f': {text[:300]}' if text else ''}, at its call "
                 f"number {self.calls} of this run. A run makes one environment for every lane, in training and in "
-                "evaluation. fix: hand over one environment in place of what makes it, which is then the only one."
+                "evaluation. fix: pass one environment instead of the factory; it is then the only one."
             ) from error
         check_lookup(env)
         if not _is_environment(env):
@@ -90,13 +90,13 @@ def environment_argument(env: Any) -> Any:
     check_lookup(env)
     if isinstance(env, list | tuple | set):
         raise EnvError(
-            f"the environment is a {type(env).__name__} of {len(env)}; expected one environment or what makes one. "
+            f"the environment is a {type(env).__name__} of {len(env)}; expected an environment or a factory. "
             f"fix: a function that makes one of them, with num_envs={max(1, len(env))}."
         )
     if isinstance(env, type) or (callable(env) and not _is_environment(env)):
         return _of_maker(env)
     if not _is_environment(env):
-        raise EnvError(f"the environment is {short(env)}; expected an environment or what makes one. {_FIX}")
+        raise EnvError(f"the environment is {short(env)}; expected an environment or a factory. {_FIX}")
     if hasattr(env, "agent_iter"):
         team_of(env)  # its error names the conversion
     return env
@@ -143,16 +143,18 @@ def _of_maker(make: Any) -> Any:
     factory = Factory(make)
     if isinstance(make, type) and issubclass(make, gymnasium.Env):
         return factory
-    made = factory()
-    if _is_vector_like(made) or _is_gym_of_texts(made):
-        return made
+    created_env = factory()
+    if _is_vector_like(created_env) or _is_gym_of_texts(created_env):
+        return created_env
     try:
-        if hasattr(made, "agent_iter"):
-            team_of(made)
-        factory.has_several_agents = foreign.possible_agents(made) is not None and not isinstance(made, gymnasium.Env)
-        factory.makes = name_of(made) if factory.__name__ == UNNAMED else factory.__name__
+        if hasattr(created_env, "agent_iter"):
+            team_of(created_env)
+        factory.has_several_agents = foreign.possible_agents(created_env) is not None and not isinstance(
+            created_env, gymnasium.Env
+        )
+        factory.makes = name_of(created_env) if factory.__name__ == UNNAMED else factory.__name__
     finally:
-        foreign.close(made)
+        foreign.close(created_env)
     factory.calls = 0  # count only those of the run
     return factory
 

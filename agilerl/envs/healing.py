@@ -56,8 +56,8 @@ class Fault:
 
     def __str__(self) -> str:
         first, last = self.lanes
-        said = self.message.partition(" fix: ")[0].rstrip(".")  # it has been replaced already
-        return f"worker {self.worker} (lanes {first} to {last}, {_seeds(self.seeds)}) {self.kind}: {said}"
+        message = self.message.partition(" fix: ")[0].rstrip(".")  # no advice: it has already been replaced
+        return f"worker {self.worker} (lanes {first} to {last}, {_seeds(self.seeds)}) {self.kind}: {message}"
 
 
 def _seeds(seeds: tuple[int, ...] | None) -> str:
@@ -231,12 +231,12 @@ class HealingLanes:
             raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {count}.")
         before = trees.copy(self._obs)
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
-        asked = {
+        commands = {
             w.number: ("step", trees.take(actions, w.lanes), None if active is None else mask[w.lanes])
             for w in self.workers
             if mask[w.lanes].any()
         }
-        return PendingStep(before, mask, *self._send(asked))
+        return PendingStep(before, mask, *self._send(commands))
 
     def finish_step(self, pending: PendingStep) -> StepBatch:
         """Wait for and return the result of a step started by `begin_step`."""
@@ -287,10 +287,10 @@ class HealingLanes:
     def _keep_masks(self, infos: dict[int, dict[str, Any]]) -> None:
         for number, info in infos.items():
             if "action_mask" in info:
-                given = info["action_mask"]
+                masks = info["action_mask"]
                 if self._masks is None:
-                    self._masks = np.ones((self.num_lanes, given.shape[1]), dtype=bool)
-                self._masks[self.workers[number].lanes] = given
+                    self._masks = np.ones((self.num_lanes, masks.shape[1]), dtype=bool)
+                self._masks[self.workers[number].lanes] = masks
 
     def _final_masks(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
         if self._masks is None or not any("final_action_mask" in info for info in infos.values()):
@@ -427,7 +427,7 @@ def check_options(num_workers: int | None, deadline_s: float, max_restarts: int)
 
 
 def start_method() -> str:
-    """ "fork" if it is safe and available; else "forkserver", else "spawn".
+    """Return "fork" if it is safe and available; else "forkserver", else "spawn".
 
     A process with CUDA or with threads must not be forked: the child would inherit locks that are never released.
     Monitor threads of progress bars are exempt, because they hold locks only briefly.
@@ -446,14 +446,14 @@ def start_method() -> str:
 def without_main() -> Any:
     """Keep a new process from importing the user's main script: everything it needs is in the job."""
     main = sys.modules["__main__"]
-    kept: dict[str, Any] = {name: main.__dict__[name] for name in ("__file__", "__spec__") if name in main.__dict__}
+    saved: dict[str, Any] = {name: main.__dict__[name] for name in ("__file__", "__spec__") if name in main.__dict__}
     try:
         main.__dict__.pop("__file__", None)
-        if "__spec__" in kept:
+        if "__spec__" in saved:
             main.__dict__["__spec__"] = None
         yield
     finally:
-        main.__dict__.update(kept)
+        main.__dict__.update(saved)
 
 
 def _stop_all(workers: Sequence[Worker]) -> None:
@@ -500,13 +500,13 @@ class SharedRows:
 
     def arrays(self) -> tuple[Any, Any, np.ndarray, np.ndarray]:
         """Return (obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of the memory."""
-        found = [
+        views = [
             np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
             for block, (shape, dtype) in zip(self.blocks, self._layout(), strict=True)
         ]
-        given = iter(found)
-        obs, final_obs = (trees.map_leaves(lambda _: next(given), nested(self.space)) for _ in range(2))
-        return obs, final_obs, found[-2], found[-1]
+        parts = iter(views)
+        obs, final_obs = (trees.map_leaves(lambda _: next(parts), nested(self.space)) for _ in range(2))
+        return obs, final_obs, views[-2], views[-1]
 
     def keep(self, batch: StepBatch, rows: slice) -> None:
         """Write optional data of some kinds of lanes; no-op here."""
@@ -571,15 +571,15 @@ def _called(envs: Sequence[Any], command: str, name: str, *arguments: Any) -> di
             setattr(env, name, value)
         return {}
     args, kwargs = arguments
-    found = [getattr(env, name) for env in envs]
-    values = [value(*args, **kwargs) if callable(value) else value for value in found]
+    attributes = [getattr(env, name) for env in envs]
+    values = [value(*args, **kwargs) if callable(value) else value for value in attributes]
     ForkingPickler.dumps(values)  # as the pipe will: raise here rather than in the worker
     return {"values": values}
 
 
 def _copy(into: Any, rows: slice, batch: Any) -> None:
-    for shared, given in zip(trees.leaves(into), trees.leaves(batch), strict=True):
-        shared[rows] = given
+    for shared, values in zip(trees.leaves(into), trees.leaves(batch), strict=True):
+        shared[rows] = values
 
 
 def _detach(to_close: Sequence[Any]) -> None:

@@ -111,8 +111,8 @@ class SyncLanes:
             raise failure(error, f"{self.name}, lane {lane}: reset()") from error
         obs, info = reset_values(result, f"{self.name}, lane {lane}")
         info = {} if info is None else info
-        known = self._contract is not None or self.single_observation_space is not None
-        return (self._checked().row(obs, lane, "reset()") if known else obs), info
+        has_contract = self._contract is not None or self.single_observation_space is not None
+        return (self._checked().row(obs, lane, "reset()") if has_contract else obs), info
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested like their space, or one per lane."""
@@ -137,11 +137,11 @@ class SyncLanes:
                 raise failure(error, f"{self.name}, lane {lane}: step()") from error
             if type(result) is not tuple or len(result) != 5:
                 result = step_values(result, f"{self.name}, lane {lane}")
-            row, got, is_terminated, is_truncated, info = result
+            row, raw_reward, is_terminated, is_truncated, info = result
             if type(info) is not dict:
                 info = as_info(info, f"{self.name}, lane {lane}", "step()")
             row = check_row(row, lane)
-            reward[lane] = got if type(got) is float else check_reward(got, lane)
+            reward[lane] = raw_reward if type(raw_reward) is float else check_reward(raw_reward, lane)
             if flat:
                 obs[lane] = row
             else:
@@ -185,26 +185,28 @@ class SyncLanes:
         except (Exception, SystemExit) as error:
             raise failure(error, f"{self.name}, lane {lane}: action_masks()") from error
 
-    def _keep_masks(self, given: dict[int, Any], lanes: Sequence[int], is_over: np.ndarray | None) -> None:
+    def _keep_masks(self, lane_masks: dict[int, Any], lanes: Sequence[int], is_over: np.ndarray | None) -> None:
         """Store the masks of the just observed `lanes`; without a mask all actions are legal.
 
         Args:
-            given: by lane. is_over: [L] bool, lanes whose episode has ended.
+            lane_masks: masks by lane. is_over: [L] bool, lanes whose episode has ended.
         """
         if not self._masks.width:
-            if given:
+            if lane_masks:
                 self._masks.of({MASK: True}, self.num_lanes)  # warns that they are ignored
             return
         if self._action_masks is None:
-            if not given:
+            if not lane_masks:
                 return
             masks = np.ones((self.num_lanes, self._masks.width), bool)
         else:
             masks = self._action_masks.copy()
             masks[lanes] = True
-        if given:
-            over = None if is_over is None else is_over[list(given)]
-            masks[list(given)] = self._masks.rows(list(given.values()), f"info[{MASK!r}]", list(given), over)
+        if lane_masks:
+            over = None if is_over is None else is_over[list(lane_masks)]
+            masks[list(lane_masks)] = self._masks.rows(
+                list(lane_masks.values()), f"info[{MASK!r}]", list(lane_masks), over
+            )
         self._action_masks = masks
 
     def _info(self) -> dict[str, Any]:
@@ -223,10 +225,10 @@ def by_lane(space: Space[Any], actions: Any) -> Any:
         isinstance(space, gymnasium.spaces.Box) and space.shape == ()
     ):
         return actions
-    own = nested(space)
+    space_tree = nested(space)
 
     def row(lane: int) -> Any:  # arrays for a Box, plain numbers for discrete actions
-        return trees.map_leaves(lambda part, x: x[lane, ...] if _is_box(part) else x[lane], own, actions)
+        return trees.map_leaves(lambda part, x: x[lane, ...] if _is_box(part) else x[lane], space_tree, actions)
 
     return [row(lane) for lane in range(trees.count_rows(actions))]
 
@@ -268,20 +270,20 @@ def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[
     Raises:
         EnvError: not a Gymnasium space.
     """
-    found = [foreign.observation_space(env, prefix), foreign.action_space(env, prefix)]
-    for name, space in zip(("observation_space", "action_space"), found, strict=True):
+    env_spaces = [foreign.observation_space(env, prefix), foreign.action_space(env, prefix)]
+    for name, space in zip(("observation_space", "action_space"), env_spaces, strict=True):
         if isinstance(space, Space) or (space is None and not is_required):
             continue
-        own = (
+        example = (
             "gymnasium.spaces.Box(-np.inf, np.inf, (4,))"
             if name == "observation_space"
             else "gymnasium.spaces.Discrete(2)"
         )
         raise EnvError(
             f"{name_of(env)}: {prefix}{name} is {short(space)}; expected a space of gymnasium. "
-            f"fix: self.{prefix}{name} = {own}, say."
+            f"fix: self.{prefix}{name} = {example}, say."
         )
-    return found[0], found[1]
+    return env_spaces[0], env_spaces[1]
 
 
 def warn_of_statistics(env: Any) -> None:
@@ -351,7 +353,7 @@ class Contract:
     def _row(self, node: Any, obs: Any, lane: int, call: str, path: tuple[Any, ...]) -> Any:
         if isinstance(node, Leaf):
             return self._array(node, obs, lane, call)
-        found = {}
+        parts = {}
         for key in node if isinstance(node, dict) else range(len(node)):
             try:
                 part = obs[key]
@@ -359,24 +361,24 @@ class Contract:
                 missing = "/".join(map(str, (*path, key)))
                 what = f"gave an observation without its part {missing!r}: {short(obs)}"
                 raise self.error(lane, what, call) from None
-            found[key] = self._row(node[key], part, lane, call, (*path, key))
-        return found if isinstance(node, dict) else tuple(found.values())
+            parts[key] = self._row(node[key], part, lane, call, (*path, key))
+        return parts if isinstance(node, dict) else tuple(parts.values())
 
     def _array(self, leaf: Leaf, value: Any, lane: int, call: str) -> np.ndarray:
         part = f", part {'/'.join(map(str, leaf.path))!r}," if leaf.path else ""
-        given = numbers(value)
-        if given is None:
+        array = numbers(value)
+        if array is None:
             raise self.error(lane, f"gave an observation{part} of {short(value)}; expected numbers", call)
-        if given.shape != leaf.shape:
-            raise self.error(lane, f"gave an observation{part} of shape {given.shape}; expected {leaf.shape}", call)
+        if array.shape != leaf.shape:
+            raise self.error(lane, f"gave an observation{part} of shape {array.shape}; expected {leaf.shape}", call)
         dtype = leaf.dtype
-        if dtype is None or given.dtype == dtype:
-            return given
-        whole = given.dtype.kind in "biu" and dtype.kind in "biu"  # then the values are compared
-        fits = whole or np.can_cast(given.dtype, dtype, "same_kind")
-        converted = given.astype(dtype) if fits else given
-        if not fits or (whole and not np.array_equal(converted, given)):
-            raise self.error(lane, f"gave an observation{part} of {given.dtype}; expected {dtype}", call)
+        if dtype is None or array.dtype == dtype:
+            return array
+        whole = array.dtype.kind in "biu" and dtype.kind in "biu"  # then the values are compared
+        fits = whole or np.can_cast(array.dtype, dtype, "same_kind")
+        converted = array.astype(dtype) if fits else array
+        if not fits or (whole and not np.array_equal(converted, array)):
+            raise self.error(lane, f"gave an observation{part} of {array.dtype}; expected {dtype}", call)
         return converted
 
     def reward(self, value: Any, lane: int) -> float:

@@ -22,17 +22,17 @@ def time_limit(env: Any) -> int | None:
     unknown."""
     if (single := foreign.single(env)) is not env:
         return time_limit(single)
-    found = foreign.registered_limit(env)
+    limit = foreign.registered_limit(env)
     inner = env
     while isinstance(inner, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         if isinstance(inner, gymnasium.wrappers.TimeLimit):
             return int(inner._max_episode_steps)
         inner = inner.env
     if inner is not env:
-        found = found or time_limit(inner)
+        limit = limit or time_limit(inner)
     elif is_minigrid(inner):  # not in its specification; BabyAI's changes with every mission
-        found = found or inner.max_steps
-    return int(found) if isinstance(found, int | np.integer) and found > 0 else None
+        limit = limit or inner.max_steps
+    return int(limit) if isinstance(limit, int | np.integer) and limit > 0 else None
 
 
 def ends_by_itself(env: Any) -> bool:
@@ -64,9 +64,9 @@ class EpisodeLimit:
                 training episodes if they are truncated there. It is constant over generations, so that fitness values
                 are comparable.
         """
-        known = asked is not None or time_limit(env) is not None or ends_by_itself(env)
-        called = name or str(foreign.own_id(env) or name_of(foreign.single(env)))
-        return cls(asked if known else max(DEFAULT_EPISODE_LIMIT, training), not known, called)
+        has_limit = asked is not None or time_limit(env) is not None or ends_by_itself(env)
+        env_name = name or str(foreign.own_id(env) or name_of(foreign.single(env)))
+        return cls(asked if has_limit else max(DEFAULT_EPISODE_LIMIT, training), not has_limit, env_name)
 
     def say(self, lengths: np.ndarray, cut: np.ndarray) -> None:
         """Warn once about episodes truncated by an assumed limit; both [..., episodes]."""

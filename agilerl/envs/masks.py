@@ -112,8 +112,8 @@ class ActionMasks:
         Raises:
             EnvError: invalid form, values other than 0 and 1, or a mask that allows nothing.
         """
-        given = info.get(MASK) if info else None
-        if given is None or self.space is None:
+        masks = info.get(MASK) if info else None
+        if masks is None or self.space is None:
             if info and self.space is not None and self.width:
                 warn_of_misnamed(info, self.name)
             return None
@@ -121,10 +121,10 @@ class ActionMasks:
             self._warn_useless()
             return None
         presence = None if info is None else info.get(f"_{MASK}")
-        if presence is None and self._is_canonical(given, num_lanes):
-            return given
-        there = np.ones(num_lanes, bool) if presence is None else np.asarray(presence, bool).reshape(-1)
-        return self._first_that_fits(f"info[{MASK!r}]", candidates(given, num_lanes), num_lanes, there, is_over)
+        if presence is None and self._is_canonical(masks, num_lanes):
+            return masks
+        present = np.ones(num_lanes, bool) if presence is None else np.asarray(presence, bool).reshape(-1)
+        return self._first_that_fits(f"info[{MASK!r}]", candidates(masks, num_lanes), num_lanes, present, is_over)
 
     def final(self, info: Mapping[str, Any] | None, num_lanes: int) -> Any:
         """Return the masks [L, W] of `StepBatch.final_obs`; None if the environment gives none.
@@ -132,9 +132,9 @@ class ActionMasks:
         `info["action_mask"]` belongs to the observation after a reset; if that differs from the final observation,
         lanes store the other mask as `info["final_action_mask"]`.
         """
-        known = info.get(FINAL_MASK) if info else None
+        final_mask = info.get(FINAL_MASK) if info else None
         over = np.ones(num_lanes, bool)
-        return self.of(info if known is None else {MASK: known}, num_lanes, over)
+        return self.of(info if final_mask is None else {MASK: final_mask}, num_lanes, over)
 
     def of_caller(self, given: Any, count: int, what: str = MASK, is_over: np.ndarray | None = None) -> np.ndarray:
         """Convert a caller's mask, one per row (`count`) or one for all, to [count, W] bool; `is_over` as in `of`."""
@@ -144,23 +144,23 @@ class ActionMasks:
         ways = itertools.chain(candidates(given, count) if is_batch else (), ([given] * count,))
         return self._first_that_fits(what, ways, count, np.ones(count, bool), is_over)
 
-    def _is_canonical(self, given: Any, num_lanes: int) -> bool:
-        return type(given) is np.ndarray and given.dtype == bool and given.shape == (num_lanes, self.width)
+    def _is_canonical(self, masks: Any, num_lanes: int) -> bool:
+        return type(masks) is np.ndarray and masks.dtype == bool and masks.shape == (num_lanes, self.width)
 
     def _first_that_fits(
         self,
         what: str,
         ways: Iterable[list[Any]],
         count: int,
-        there: np.ndarray,
+        present: np.ndarray,
         is_over: np.ndarray | None,
     ) -> np.ndarray:
         """Return the rows of the first way to split a batch that gives valid masks; else raise the first error."""
         first: ValueError | None = None
         for rows in ways:
-            given = [row if is_there else None for row, is_there in zip(rows, there, strict=True)]
+            masks = [row if is_present else None for row, is_present in zip(rows, present, strict=True)]
             try:
-                return self.rows(given, what, is_over=is_over)
+                return self.rows(masks, what, is_over=is_over)
             except self.error as error:
                 first = first or error
         if first is not None:
@@ -217,15 +217,15 @@ class ActionMasks:
         row: np.ndarray = self.rows([given], what, is_over=np.array([is_over]))[0]
         return row
 
-    def _stacked(self, given: Sequence[Any]) -> np.ndarray | None:
+    def _stacked(self, rows: Sequence[Any]) -> np.ndarray | None:
         """Convert arrays [W] of one kind to [k, W] bool, the common case; None for everything else."""
-        first = given[0] if len(given) else None
+        first = rows[0] if len(rows) else None
         if type(first) is not np.ndarray or first.dtype.kind not in "biu":
             return None
         kind, shape = first.dtype, (self.width,)
-        if any(type(row) is not np.ndarray or row.dtype != kind or row.shape != shape for row in given):
+        if any(type(row) is not np.ndarray or row.dtype != kind or row.shape != shape for row in rows):
             return None
-        masks = np.stack(given)
+        masks = np.stack(rows)
         if kind.kind == "b":
             return masks
         as_bool = masks.astype(bool)
@@ -273,7 +273,7 @@ def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
     rows = next(candidates(values, count), None)
     if rows is None or present is None:
         return rows
-    return [row if there else None for row, there in zip(rows, np.asarray(present, bool), strict=True)]
+    return [row if is_present else None for row, is_present in zip(rows, np.asarray(present, bool), strict=True)]
 
 
 # --- one mask -------------------------------------------------------------------------------------------------------
@@ -328,53 +328,53 @@ def _nest(rows: Iterator[np.ndarray], shape: tuple[int, ...]) -> Any:
     return tuple(_nest(rows, shape[1:]) for _ in range(shape[0])) if shape else next(rows)
 
 
-def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], given: Any) -> np.ndarray:
+def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], mask: Any) -> np.ndarray:
     """Convert the mask of a Dict or Tuple action: by key, part by part, or flat."""
-    if isinstance(given, Mapping):
-        unknown = [str(key) for key in given if str(key) not in parts]
+    if isinstance(mask, Mapping):
+        unknown = [str(key) for key in mask if str(key) not in parts]
         if unknown:
-            raise MaskError(f"has the part {unknown[0]!r}, which the action has not")
-        each = [given.get(key) for key in (space.spaces if isinstance(space, spaces.Dict) else parts)]
-    elif _is_sequence(given) and not _is_flat(given):
-        if len(given) != len(parts):
-            raise MaskError(f"has {len(given)} parts")
-        each = list(given)
+            raise MaskError(f"has the part {unknown[0]!r}, which the action does not have")
+        each = [mask.get(key) for key in (space.spaces if isinstance(space, spaces.Dict) else parts)]
+    elif _is_sequence(mask) and not _is_flat(mask):
+        if len(mask) != len(parts):
+            raise MaskError(f"has {len(mask)} parts")
+        each = list(mask)
     else:
-        flat = _bools(np.asarray(given)).ravel()
+        flat = _bools(np.asarray(mask)).ravel()
         if flat.size != mask_width(space):
-            raise MaskError(f"has {flat.size} entries (shape {_shape(given)})")
+            raise MaskError(f"has {flat.size} entries (shape {_shape(mask)})")
         return flat
-    found = []
-    for (name, part), own in zip(parts.items(), each, strict=True):
-        if not mask_width(part) and any(piece is not None and piece.size for piece in _pieces(own)):
+    flat_masks = []
+    for (name, part), part_mask in zip(parts.items(), each, strict=True):
+        if not mask_width(part) and any(piece is not None and piece.size for piece in _pieces(part_mask)):
             raise MaskError(f"has entries for the part {name!r}, a {type(part).__name__} without choices")
-        found.append(flat_mask(part, own) if mask_width(part) else np.zeros(0, bool))
-    return np.concatenate(found)
+        flat_masks.append(flat_mask(part, part_mask) if mask_width(part) else np.zeros(0, bool))
+    return np.concatenate(flat_masks)
 
 
-def _is_sequence(given: Any) -> bool:
-    return isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.dtype == object)
+def _is_sequence(mask: Any) -> bool:
+    return isinstance(mask, list | tuple) or (isinstance(mask, np.ndarray) and mask.dtype == object)
 
 
-def _is_flat(given: Any) -> bool:
+def _is_flat(mask: Any) -> bool:
     """Whether a sequence contains numbers."""
-    return all(part is not None and not _is_sequence(part) and np.ndim(part) == 0 for part in given)
+    return all(part is not None and not _is_sequence(part) and np.ndim(part) == 0 for part in mask)
 
 
-def _pieces(given: Any) -> Iterator[np.ndarray | None]:
+def _pieces(mask: Any) -> Iterator[np.ndarray | None]:
     """Iterate over the arrays in nested tuples and lists, in order; None stays None."""
-    if given is None:
+    if mask is None:
         yield None
-    elif _is_sequence(given) and not (len(given) and _is_flat(given)):
-        for part in given:
+    elif _is_sequence(mask) and not (len(mask) and _is_flat(mask)):
+        for part in mask:
             yield from _pieces(part)
     else:
         try:
-            array = np.asarray(given)
+            array = np.asarray(mask)
         except (TypeError, ValueError, RuntimeError):
-            raise MaskError(f"is a {type(given).__name__}") from None
+            raise MaskError(f"is a {type(mask).__name__}") from None
         if not array.ndim:
-            raise MaskError(f"is {given!r}" if isinstance(given, str | int | float | dict) else f"is {array}")
+            raise MaskError(f"is {mask!r}" if isinstance(mask, str | int | float | dict) else f"is {array}")
         yield array
 
 
@@ -393,8 +393,8 @@ def _bools(values: np.ndarray) -> np.ndarray:
     return np.asarray(as_bool)
 
 
-def _shape(given: Any) -> Any:
+def _shape(mask: Any) -> Any:
     try:
-        return np.shape(given)
+        return np.shape(mask)
     except ValueError:  # ragged
-        return f"of {len(given)} parts"
+        return f"of {len(mask)} parts"

@@ -1,8 +1,9 @@
-"""Probe environments: each isolates one thing that a learner can get wrong, and knows the right Q values.
+"""Probe environments: each isolates one failure mode of a learner and knows the correct Q values.
 
-Their dynamics are deterministic; randomness is only in which start state an episode gets, from the environment's own
-generator (`reset(seed=)`). There are those with vectors [O] float32 and Discrete actions, the same shown as images and
-dictionaries (what these add is the path from the observations to the value), and those with continuous actions.
+The dynamics are deterministic; only the start state is random, from the environment's own generator (`reset(seed=)`).
+There are probes with vectors [O] float32 and Discrete actions, the same probes shown as images and dictionaries (which
+add the path from observations to values), and probes with continuous actions. "Fails" names the parts whose bugs a
+probe detects.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from agilerl.errors import EnvError
 
 
 class ProbeEnv(gymnasium.Env[np.ndarray, int]):
-    """Base: S states, each with its observation; a subclass fills in the step and the answer.
+    """Base class: S states with one observation each; a subclass implements the dynamics and the expected values.
 
     Attributes:
-        observations: [S, O] float32, one row per state (without the state after the end).
-        num_actions: A. num_starts: an episode begins in one of the first so many states.
-        expected_q: gamma -> [S, A] the optimal Q values; NaN where the action is illegal.
+        observations: [S, O] float32, one row per state (without the terminal state).
+        num_actions: A. num_starts: number of start states, the first ones.
+        expected_q: gamma -> [S, A] optimal Q values; NaN for illegal actions.
     """
 
     observations: np.ndarray
@@ -38,11 +39,11 @@ class ProbeEnv(gymnasium.Env[np.ndarray, int]):
         self.state, self.time = 0, 0
 
     def _follow(self, action: Any) -> tuple[int, float, bool, bool]:
-        """Next state, reward, terminated, truncated."""
+        """Return (next state, reward, terminated, truncated)."""
         raise NotImplementedError
 
     def _taken(self, action: Any) -> Any:
-        """The action as `_follow` takes it."""
+        """Convert an action for `_follow`."""
         return int(action)
 
     def _info(self) -> dict[str, Any]:
@@ -57,14 +58,14 @@ class ProbeEnv(gymnasium.Env[np.ndarray, int]):
         return self._obs(), self._info()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        taken = self._taken(action)  # before anything has changed: it may refuse
+        taken = self._taken(action)  # before the state changes: invalid actions raise
         self.time += 1
         self.state, reward, terminated, truncated = self._follow(taken)
         return self._obs(), reward, terminated, truncated, self._info()
 
 
 class OneStepProbe(ProbeEnv):
-    """Base: one step from a random state; the `rewards` [S, A] are the Q values."""
+    """Base class: one step from a random state; `rewards` [S, A] are the Q values."""
 
     rewards: ClassVar[np.ndarray]
 
@@ -76,14 +77,14 @@ class OneStepProbe(ProbeEnv):
 
 
 class ConstantRewardEnv(OneStepProbe):
-    """One state, one step, reward 1 whatever the action. Q = 1. Fails: the value head, the loss, the optimiser."""
+    """One state, one step, reward 1 for every action. Q = 1. Fails: the value head, the loss, the optimiser."""
 
     observations = np.zeros((1, 1), dtype=np.float32)
     rewards = np.array([[1.0, 1.0]])
 
 
 class ObsDependentRewardEnv(OneStepProbe):
-    """Two start states seen as -1 and 1; one step, its reward is what is seen. Q(s, a) = s. Fails: the input path."""
+    """Two start states observed as -1 and 1; one step with that reward. Q(s, a) = s. Fails: the input path."""
 
     observations = np.array([[-1.0], [1.0]], dtype=np.float32)
     num_starts = 2
@@ -118,9 +119,9 @@ class PolicyEnv(OneStepProbe):
 
 
 class TruncatedEnv(ProbeEnv):
-    """Reward 1 in every step, for ever, but the time limit cuts every episode. Q = 1 / (1 - γ).
+    """Reward 1 in every step without an end, but the time limit truncates every episode. Q = 1 / (1 - γ).
 
-    A learner that takes the cut for an end learns less: with `limit` 1 (steps until the truncation) it learns 1.
+    A learner that treats truncation as termination learns less: 1 with `limit` 1 (steps until the truncation).
     """
 
     observations = np.zeros((1, 1), dtype=np.float32)
@@ -137,9 +138,9 @@ class TruncatedEnv(ProbeEnv):
 
 
 class TwoStepCreditEnv(ProbeEnv):
-    """The first action decides what the second step pays: 1 after action 1, 0 after action 0. Fails: the trace.
+    """The first action determines the reward of the second step: 1 after action 1, 0 after action 0. Fails: the trace.
 
-    Q(start) = (0, γ); Q(left) = 0; Q(right) = 1. The second action does not matter.
+    Q(start) = (0, γ); Q(left) = 0; Q(right) = 1. The second action has no effect.
     """
 
     observations = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
@@ -155,10 +156,11 @@ class TwoStepCreditEnv(ProbeEnv):
 
 
 class MaskedActionEnv(ProbeEnv):
-    """Three actions, `info["action_mask"]` [3] int8 says which are legal; an illegal one is an error.
+    """Three actions with legal ones in `info["action_mask"]` [3] int8; an illegal action raises an error.
 
-    Start: actions 0 and 1 are legal and lead on with reward 0 and 1. Then only action 2 is legal; it pays 1 and ends.
-    Q(start) = (γ, 1 + γ, -); Q(second) = (-, -, 1). Fails: masks of the wrong lane or step, masks in exploration.
+    In the start state actions 0 and 1 are legal, with rewards 0 and 1. Then only action 2 is legal, with reward 1 and
+    the end. Q(start) = (γ, 1 + γ, -); Q(second) = (-, -, 1). Fails: masks of the wrong lane or step, masks in
+    exploration.
     """
 
     observations = np.array([[0.0], [1.0]], dtype=np.float32)
@@ -182,7 +184,7 @@ class MaskedActionEnv(ProbeEnv):
 
 
 class FourStatesEnv(OneStepProbe):
-    """Four start states, one step, its reward is (1, 0, -1, 0.5) by state. Q(s, a) = that. For `DictProbe`."""
+    """Four start states, one step with reward (1, 0, -1, 0.5) by state, which is Q(s, a). For `DictProbe`."""
 
     observations = np.eye(4, dtype=np.float32)
     num_starts = 4
@@ -190,11 +192,11 @@ class FourStatesEnv(OneStepProbe):
 
 
 class RecallEnv(gymnasium.Env[np.ndarray, int]):
-    """A sign is shown in the first of `length` observations; the last action must name it (1 for +1, 0 for −1).
+    """A sign is shown in the first of `length` observations; the last action must match it (1 for +1, 0 for −1).
 
-    Reward 1 for the right last action, else 0, and none before. With a memory the return is 1 and, undiscounted, every
-    state is worth 1; without one the last observation tells nothing: 0.5. Fails: hidden states that are not carried
-    from step to step, not reset between episodes, or not those that acted.
+    Reward 1 for the right last action, else 0, and none before. With memory the return is 1, and every undiscounted
+    state value is 1; without memory the last observation is uninformative: 0.5. Fails: hidden states that are not
+    carried from step to step, not reset between episodes, or not those used for acting.
 
     Args:
         length: steps of an episode, at least 2.
@@ -234,7 +236,7 @@ SIDE = 6  # pixels
 
 
 class ShownProbe(gymnasium.Wrapper[Any, int, np.ndarray, int]):
-    """A probe whose states are shown in another way; `observations[s]` is what state s looks like."""
+    """A probe with another kind of observation; `observations[s]` is the observation of state s."""
 
     env: ProbeEnv
 
@@ -243,7 +245,7 @@ class ShownProbe(gymnasium.Wrapper[Any, int, np.ndarray, int]):
         self.observations: list[Any] = [self.show(state) for state in range(len(probe.observations))]
 
     def show(self, state: int) -> Any:
-        """The observation of a state."""
+        """Return the observation of a state."""
         raise NotImplementedError
 
     def expected_q(self, gamma: float) -> np.ndarray:
@@ -259,9 +261,9 @@ class ShownProbe(gymnasium.Wrapper[Any, int, np.ndarray, int]):
 
 
 class ImageProbe(ShownProbe):
-    """States as uint8 images: row 2s of the picture is white, the rest black. Fails: scaling, axes, convolutions.
+    """States as uint8 images [1, 6, 6], or [6, 6, 1] with `channels_last`: row 2s is white, the rest black.
 
-    They are [1, 6, 6], with `channels_last` [6, 6, 1].
+    Fails: scaling, axes, convolutions.
     """
 
     def __init__(self, probe: ProbeEnv, channels_last: bool = False) -> None:
@@ -276,10 +278,10 @@ class ImageProbe(ShownProbe):
 
 
 class DictProbe(ShownProbe):
-    """States in two parts of a nested Dict, neither of which tells them apart alone. Fails: a part that is lost.
+    """States in two parts of a nested Dict, neither of which identifies them alone. Fails: a part that is lost.
 
-    The image shows whether the number of the state is odd, the integer inside of the inner Tuple its half; the inner
-    vector tells nothing.
+    The image shows whether the state number is odd, the integer in the inner Tuple is half of it; the inner vector is
+    uninformative.
     """
 
     def __init__(self, probe: ProbeEnv) -> None:
@@ -288,7 +290,7 @@ class DictProbe(ShownProbe):
         self.observation_space = spaces.Dict(camera=spaces.Box(0, 255, (1, SIDE, SIDE), np.uint8), body=inner)
 
     def show(self, state: int) -> dict[str, Any]:
-        """{"camera": [1, 6, 6] uint8, "body": (integer, [2] float32)}."""
+        """Return {"camera": [1, 6, 6] uint8, "body": (integer, [2] float32)}."""
         camera = np.full((1, SIDE, SIDE), 255 * (state % 2), np.uint8)
         return {"camera": camera, "body": (np.int64(state // 2), np.zeros(2, np.float32))}
 
@@ -297,13 +299,13 @@ class DictProbe(ShownProbe):
 
 
 class ContinuousProbe(ProbeEnv):
-    """Base: one action component, between bounds that are uneven on purpose.
+    """Base class: one action component with bounds that are asymmetric on purpose.
 
-    An action that is not rescaled, or rescaled twice, misses its target. Beside a discrete probe in the list of bases
-    this is that probe with actions that do not matter.
+    An action that is not rescaled, or rescaled twice, misses its target. As a mixin of a discrete probe it turns that
+    probe into one with continuous actions without effect.
 
     Attributes:
-        low, high: bounds of the action. best: [S, 1] the best action in each state, NaN where none is better.
+        low, high: bounds of the action. best: [S, 1] best action in each state, NaN if all are equally good.
     """
 
     best: ClassVar[np.ndarray]
@@ -315,22 +317,22 @@ class ContinuousProbe(ProbeEnv):
         self.action_space = spaces.Box(self.low, self.high, (1,), np.float32)  # type: ignore[assignment]
 
     def expected_q(self, gamma: float, action: np.ndarray | None = None) -> np.ndarray:
-        """[S, M] the optimal values of actions [M] in units of the environment; without them [S, 1], of the best."""
+        """Return optimal values [S, M] of actions [M] in environment units; [S, 1] of the best ones by default."""
         return np.repeat(super().expected_q(gamma)[:, :1], 1 if action is None else len(action), axis=1)
 
     def _follow(self, action: Any) -> tuple[int, float, bool, bool]:
         return super()._follow(0)
 
     def expected_value(self, gamma: float) -> np.ndarray:
-        """[S] value of each state under the best actions."""
+        """Return the value [S] of each state under the best actions."""
         return np.asarray(self.expected_q(gamma)[:, 0])
 
     def best_actions(self) -> np.ndarray | None:
-        """[S] the best action; None where all are equally good."""
+        """Return the best actions [S]; None if all are equally good."""
         return None if np.isnan(self.best).any() else self.best[:, 0]
 
     def _taken(self, action: Any) -> float:
-        """The number in an action [1]; EnvError if it lies outside of the space."""
+        """Return an action [1] as a number; EnvError if it lies outside of the space."""
         if not self.action_space.contains(np.asarray(action, np.float32)):
             raise EnvError(f"action {action} is outside of {self.action_space}. fix: environment_action(action).")
         return float(np.asarray(action)[0])
@@ -352,21 +354,21 @@ class TargetActionEnv(ContinuousProbe):
 
 
 class DiscountedActionEnv(ContinuousProbe, DiscountedRewardEnv):
-    """Two steps, reward 0 then 1, whatever is done. Q = γ, 1. Fails: the discount, the target's next observation."""
+    """Two steps, reward 0 then 1 for every action. Q = γ, 1. Fails: the discount, the target's next observation."""
 
     best = np.full((2, 1), np.nan)
 
 
 class TruncatedActionEnv(ContinuousProbe, TruncatedEnv):
-    """Reward 1 for ever, cut after every step. Q = 1 / (1 − γ). Fails: the bootstrap through a time limit."""
+    """Reward 1 without an end, truncated after every step. Q = 1 / (1 − γ). Fails: the bootstrap at a time limit."""
 
     best = np.full((1, 1), np.nan)
 
 
 class TwoStepActionEnv(ContinuousProbe):
-    """The first action a pays in the second step: 1 − ((a − 4) / 4)². Q(start, a) = γ · that. Fails: the trace.
+    """The first action a is rewarded in the second step, by 1 − ((a − 4) / 4)². Q(start, a) is γ times that.
 
-    What the first action was is what the second observation shows, so that its value can be learned.
+    The second observation shows the first action, so that its value can be learned. Fails: the trace.
     """
 
     observations = np.array([[-1.0]], dtype=np.float32)
@@ -383,21 +385,21 @@ class TwoStepActionEnv(ContinuousProbe):
         return np.array([(self.opening + 2) / 4], np.float32) if self.time == 1 else super()._obs()
 
     def expected_q(self, gamma: float, action: np.ndarray | None = None) -> np.ndarray:
-        """Of the start alone."""
+        """Return the values of the start state only."""
         return np.asarray(gamma * (1 - (((self.best if action is None else action[None]) - 4) / 4) ** 2))
 
 
-# Bounds of 2 and 6: neither centre nor width is that of the raw actions.
+# Bounds of 2 and 6: neither centre nor width equals that of the raw actions.
 
 
 class ContinuousConstantEnv(ContinuousProbe, ConstantRewardEnv):
-    """One state, one step, reward 1 whatever the action."""
+    """One state, one step, reward 1 for every action."""
 
     low, best = 2.0, np.full((1, 1), np.nan)
 
 
 class ContinuousObsEnv(ContinuousProbe, ObsDependentRewardEnv):
-    """Two start states seen as -1 and 1; one step, its reward is what is seen."""
+    """Two start states observed as -1 and 1; one step with that reward."""
 
     low, best = 2.0, np.full((2, 1), np.nan)
 

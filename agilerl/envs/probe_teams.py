@@ -1,8 +1,8 @@
-"""Probe environments for teams: each isolates one thing that a multi-agent learner can get wrong, and knows the answer.
+"""Probe environments for teams: each isolates one failure mode of a multi-agent learner and knows the correct values.
 
-As in `envs.probe`, dynamics are deterministic and randomness is only in which start state an episode gets. They are
-parallel environments of PettingZoo's form, shown as vectors, images or dictionaries, with Discrete or Box actions. The
-two agents are of different groups, and what they get differs, so that nobody's reward can pass for another's.
+As in `envs.probe`, the dynamics are deterministic and only the start state is random. They have PettingZoo's parallel
+interface, with vectors, images or dictionaries as observations and Discrete or Box actions. The two agents are in
+different groups and have different rewards, so that swapped rewards are detected.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from agilerl.errors import ConfigError, EnvError
 
 FORMS = ("vector", "image", "dict")
 SIDE = 6  # pixels of an image
-LOW, HIGH = 2.0, 6.0  # bounds of Box actions: neither centre nor width is that of the raw ones
+LOW, HIGH = 2.0, 6.0  # bounds of Box actions: neither centre nor width equals that of raw actions
 WIDTH = 2.0  # distance from the best action at which a term of the reward is 0
 FIRST, SECOND = "agent_0", "other_agent_0"
 
 
 class TeamProbe:
-    """Base: states, in each of which every agent sees a sign; a subclass fills in the step and the answers.
+    """Base class: every agent observes a sign in each state; a subclass implements dynamics and expected values.
 
     Args:
-        form: "vector" [1] float32, "image" [1, 6, 6] uint8, or "dict" of an image that tells nothing and an integer.
+        form: "vector" [1] float32, "image" [1, 6, 6] uint8, or "dict" of an uninformative image and an integer.
         continuous: Box(2, 6, (1,)) actions instead of Discrete(2).
 
     Attributes:
-        possible_agents: both agents. signs: [S, 2] what each of them sees in each state, 0 or 1.
-        num_starts: an episode begins in one of the first so many states.
+        possible_agents: both agents. signs: [S, 2] sign observed by each agent in each state, 0 or 1.
+        num_starts: number of start states, the first ones.
     """
 
     possible_agents: ClassVar[list[str]] = [FIRST, SECOND]
@@ -64,7 +64,7 @@ class TeamProbe:
         return self._acted
 
     def show(self, number: int) -> dict[str, Any]:
-        """What both agents see in a state."""
+        """Return both agents' observations of a state."""
         return {a: self._form(int(sign)) for a, sign in zip(self.possible_agents, self.signs[number], strict=True)}
 
     def _form(self, sign: int) -> Any:
@@ -77,7 +77,7 @@ class TeamProbe:
         return {"camera": picture, "card": np.int64(sign)}
 
     def state(self) -> np.ndarray:
-        """The number of the state [1] float32."""
+        """Return the number of the state [1] float32."""
         return np.array([self.state_number], np.float32)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -109,23 +109,23 @@ class TeamProbe:
         return float(action.reshape(-1)[0])
 
     def _follow(self, number: int) -> tuple[int, bool, bool]:
-        """Next state, terminated, truncated."""
+        """Return (next state, terminated, truncated)."""
         return number, True, False
 
     def rewards(self, number: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What both agents get for actions [...] in a state: [...] each."""
+        """Return both agents' rewards [...] for actions [...] in a state."""
         raise NotImplementedError
 
     def best_actions(self) -> dict[str, np.ndarray] | None:
-        """agent -> [S] best actions, of one agent and of the team; None where actions do not matter."""
+        """Return agent -> [S] best actions, for the agent and the team alike; None if actions have no effect."""
         return None
 
     def expected_q(self, number: int, first: Any, second: Any, gamma: float) -> dict[str, np.ndarray]:
-        """agent -> optimal value [...] of joint actions [...] in a state."""
+        """Return agent -> optimal value [...] of joint actions [...] in a state."""
         return dict(zip(self.possible_agents, self.rewards(number, np.asarray(first), np.asarray(second)), strict=True))
 
     def expected_value(self, gamma: float) -> dict[str, np.ndarray]:
-        """agent -> [S] value of each state where all do what is best."""
+        """Return agent -> value [S] of each state under the best actions."""
         best = self.best_actions() or {agent: np.full(len(self.signs), LOW) for agent in self.possible_agents}
         each = [
             self.expected_q(number, best[FIRST][number], best[SECOND][number], gamma)
@@ -134,13 +134,13 @@ class TeamProbe:
         return {agent: np.array([float(values[agent]) for values in each]) for agent in self.possible_agents}
 
     def _term(self, action: np.ndarray, best: Any) -> np.ndarray:
-        """1 for the best action and less for others: 0 for the other choice, or 1 - (distance / 2)^2."""
+        """Return 1 for the best action and less for others: 0 for the other choice, or 1 - (distance / 2)^2."""
         if self.is_continuous:
             return np.asarray(1 - ((action - best) / WIDTH) ** 2)
         return np.asarray(action == best, float)
 
     def _good(self, sign: Any) -> Any:
-        """The action that goes with a sign: 0 and 1, or 3 and 5 of 2 .. 6."""
+        """Return the action that matches a sign: 0 and 1, or 3 and 5 of 2 .. 6."""
         return 3.0 + 2.0 * np.asarray(sign) if self.is_continuous else np.asarray(sign)
 
     def close(self) -> None:
@@ -152,16 +152,16 @@ def _flat(value: float, like: np.ndarray) -> np.ndarray:
 
 
 class ConstantTeam(TeamProbe):
-    """One state, one step; rewards 1 and -2 whatever is done. V = 1, -2. Fails: critics, whose reward is whose."""
+    """One state, one step; rewards 1 and -2 for all actions. V = 1, -2. Fails: critics, the assignment of rewards."""
 
     def rewards(self, number: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _flat(1.0, first), _flat(-2.0, second)
 
 
 class ObsDependentTeam(TeamProbe):
-    """Each sees a sign of its own, -1 or 1; one step, its reward is what it sees, of the second one twice that.
+    """Each agent observes a separate sign, -1 or 1; one step with that reward, twice that for the second agent.
 
-    V = own sign. Fails: the input path of critics, the order of agents in it.
+    V = own sign, or twice that. Fails: the input path of critics, the order of agents in it.
     """
 
     signs = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
@@ -189,12 +189,12 @@ class DiscountedTeam(TeamProbe):
 
 
 class TruncatedTeam(TeamProbe):
-    """Rewards 1 and 2 in every step, for ever, but the time limit cuts every episode. V = 1 / (1 - γ), twice that.
+    """Rewards 1 and 2 in every step without an end, but the time limit truncates every episode.
 
-    A learner that takes the cut for an end learns 1 and 2.
+    V = 1 / (1 - γ) and twice that. A learner that treats truncation as termination learns 1 and 2.
 
     Args:
-        limit: steps until the truncation. others: as of `TeamProbe`.
+        limit: steps until the truncation. others: see `TeamProbe`.
     """
 
     def __init__(self, form: str = "vector", continuous: bool = False, limit: int = 1) -> None:
@@ -212,9 +212,9 @@ class TruncatedTeam(TeamProbe):
 
 
 class FixedObsPolicyTeam(TeamProbe):
-    """One state, one step; the first one is paid for the action of sign 1, the second one for that of sign 0.
+    """One state, one step; the first agent is rewarded for the action of sign 1, the second for that of sign 0.
 
-    V = 1. Fails: which output is which action, whose gradient goes into whose policy.
+    V = 1. Fails: the mapping of outputs to actions, the assignment of gradients to policies.
     """
 
     def rewards(self, number: int, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +225,7 @@ class FixedObsPolicyTeam(TeamProbe):
 
 
 class PolicyTeam(TeamProbe):
-    """Each sees a sign of its own; the first one is paid for the action of its sign, the second one for the other one.
+    """Each agent observes a separate sign; the first is rewarded for the action of its sign, the second for the other.
 
     V = 1. Fails: the policies' use of their own inputs.
     """
@@ -242,11 +242,11 @@ class PolicyTeam(TeamProbe):
 
 
 class JointPolicyTeam(TeamProbe):
-    """Both see one sign and get the same for what they do together; a critic must know what the other one has done.
+    """Both agents observe one sign and share a reward for their joint action; a critic needs the other agent's action.
 
-    With a and b the terms of the first one for the action of the sign and of the second one for the other action, 1 at
-    best: r = a + b + a·b / 2; V = 2.5. What is best for one does not depend on what the other one does, so that it is
-    learned from actions of any policy too; what it is worth does.
+    Let a be the first agent's term for the action of the sign and b the second one's for the other action, 1 at best:
+    r = a + b + a·b / 2; V = 2.5. The best action of one agent does not depend on the other's, so that it can be learned
+    from any policy's actions; its value does depend on it.
     """
 
     signs = np.array([[0, 0], [1, 1]])
@@ -264,10 +264,10 @@ class JointPolicyTeam(TeamProbe):
 
 
 class MemoryTeam(TeamProbe):
-    """Three steps; signs, one for each agent, are shown in the first one alone, and nothing after it. In the last step
-    the first agent is paid for the action of its sign, the second one for the other one.
+    """Three steps; one sign per agent is shown in the first step only.
 
-    V = (γ², γ, 1). Fails: the memory. Without one nothing tells the signs apart when it counts: half of it is the best.
+    In the last step the first agent is rewarded for the action of its sign, the second for the other. V = (γ², γ, 1).
+    Fails: the memory. Without memory the signs are unknown in the last step, and at best half of V is reached.
     """
 
     signs = np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (3, 1))

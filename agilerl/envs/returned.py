@@ -42,10 +42,10 @@ def plain(value: Any) -> Any:
 def numbers(value: Any) -> np.ndarray | None:
     """Return `value` as an array of real numbers or booleans; None if it is not numeric."""
     try:
-        given = np.asarray(plain(value))
+        array = np.asarray(plain(value))
     except (ValueError, TypeError, RuntimeError):  # ragged rows, objects that cannot become arrays
         return None
-    return given if given.dtype.kind in "biuf" else None
+    return array if array.dtype.kind in "biuf" else None
 
 
 def is_flag(given: np.ndarray | None) -> bool:

@@ -71,15 +71,15 @@ class Team:
 
     def split(self, action: np.ndarray) -> dict[str, Any]:
         """Split joint actions [..., A] by agent, in the form of their spaces."""
-        return {agent: as_action(self.action_spaces[agent], action[..., own]) for agent, own in self.columns.items()}
+        return {agent: as_action(self.action_spaces[agent], action[..., span]) for agent, span in self.columns.items()}
 
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Join actions of all agents, each [L, ...], to one row of numbers per lane [L, A] float32."""
         count = count_rows(next(iter(actions.values())))
-        joined = np.zeros((count, sum(own.stop - own.start for own in self.columns.values())), np.float32)
-        for agent, own in self.columns.items():
+        joined = np.zeros((count, sum(span.stop - span.start for span in self.columns.values())), np.float32)
+        for agent, span in self.columns.items():
             if agent in actions:
-                joined[:, own] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)
+                joined[:, span] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)
         return joined
 
     def join_decided(self, actions: Mapping[str, Any]) -> np.ndarray:
@@ -97,9 +97,9 @@ def nothing(space: Space[Any], count: int) -> Any:
     """Return placeholder observations for `count` lanes of an absent agent, nested like the space: zeros, or the lowest
     value if the space excludes zero."""
 
-    def leaf(own: Space[Any]) -> np.ndarray:
-        start = own.start if isinstance(own, spaces.Discrete | spaces.MultiDiscrete) else 0
-        return np.array(np.broadcast_to(np.asarray(start, own.dtype), (count, *(own.shape or ()))))
+    def leaf(part: Space[Any]) -> np.ndarray:
+        start = part.start if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) else 0
+        return np.array(np.broadcast_to(np.asarray(start, part.dtype), (count, *(part.shape or ()))))
 
     return map_leaves(leaf, nested(space))
 
@@ -129,8 +129,8 @@ def as_action(space: Space[Any], columns: np.ndarray) -> Any:
     """Convert numbers [..., k] to actions of the space [..., *shape], nested like the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         ends = np.cumsum([action_columns(part) for part in leaves(nested(space))])[:-1]
-        own = iter(np.split(columns, ends, -1))
-        return map_leaves(lambda part: as_action(part, next(own)), nested(space))
+        pieces = iter(np.split(columns, ends, -1))
+        return map_leaves(lambda part: as_action(part, next(pieces)), nested(space))
     if isinstance(space, spaces.Discrete):
         return np.asarray(np.rint(columns[..., 0]).astype(np.int64))
     shaped = columns.reshape(*columns.shape[:-1], *(space.shape or ()))
@@ -148,8 +148,8 @@ def as_columns(space: Space[Any], action: Any) -> np.ndarray:
 def name_of(env: Any) -> str:
     """Return the name of an environment: its class, or its metadata's name for PettingZoo's `raw_env`."""
     name = env.__name__ if isinstance(env, type) else class_of(foreign.unlimited(env))
-    said = foreign.metadata(env).get("name")
-    return str(said) if said and name in ("raw_env", "parallel_env", "env") else name
+    declared = foreign.metadata(env).get("name")
+    return str(declared) if declared and name in ("raw_env", "parallel_env", "env") else name
 
 
 def is_parallel(env: Any) -> bool:
@@ -187,8 +187,8 @@ def team_of(env: Any, *, with_state: bool = False) -> Team:
     acted = {agent: space_of(env, "action_space", key) for agent, key in keys.items()}
     for space in acted.values():
         action_columns(space)  # raises for unsupported spaces
-    own = {agent: key for agent, key in keys.items() if agent is not key}
-    return Team(tuple(keys), shown, acted, _state_space(env) if with_state else None, own)
+    renamed = {agent: key for agent, key in keys.items() if agent is not key}
+    return Team(tuple(keys), shown, acted, _state_space(env) if with_state else None, renamed)
 
 
 def _keys_of(env: Any) -> dict[str, Any]:
@@ -200,15 +200,15 @@ def _keys_of(env: Any) -> dict[str, Any]:
     keys = {str(key): key for key in ids}
     if not ids or len(keys) != len(ids):
         what = "is empty" if not ids else f"{ids} has an agent twice (ids are compared as text)"
-        raise EnvError(f"{name_of(env)}: possible_agents {what}. fix: one id of its own for each agent.")
+        raise EnvError(f"{name_of(env)}: possible_agents {what}. fix: a unique id for each agent.")
     return keys
 
 
 def space_of(env: Any, method: str, key: Any) -> Space[Any]:
     """Return `env.observation_space(agent)` or `env.action_space(agent)`, by the environment's own id."""
-    known = getattr(env, method)
+    declared = getattr(env, method)
     try:
-        space = known(key) if callable(known) else known[key]
+        space = declared(key) if callable(declared) else declared[key]
     except (KeyError, TypeError, AttributeError) as error:
         text = " ".join(str(error).split())
         raise EnvError(
@@ -225,9 +225,9 @@ def space_of(env: Any, method: str, key: Any) -> Space[Any]:
 
 def _state_space(env: Any) -> Space[Any]:
     """Return the space of `env.state()`; if undeclared, an unbounded one with the shape of its first state."""
-    known = foreign.own_state_space(env)
-    if isinstance(known, Space):
-        return known
+    declared = foreign.own_state_space(env)
+    if isinstance(declared, Space):
+        return declared
     try:
         env.reset()
         first = np.asarray(env.state())

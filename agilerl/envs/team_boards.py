@@ -19,16 +19,16 @@ def lines_through(shape: tuple[int, int], length: int) -> np.ndarray:
     """Return [cells, lines, length]: the cells of every straight line through each cell, row by row; missing lines are
     padded with the cell number `cells`, which is never taken."""
     rows, columns = shape
-    found: list[list[list[int]]] = [[] for _ in range(rows * columns)]
+    lines_by_cell: list[list[list[int]]] = [[] for _ in range(rows * columns)]
     for row, column, (down, right) in product(range(rows), range(columns), ((0, 1), (1, 0), (1, 1), (1, -1))):
         line = [(row + k * down, column + k * right) for k in range(length)]
         if all(0 <= r < rows and 0 <= c < columns for r, c in line):
             cells = [r * columns + c for r, c in line]
             for cell in cells:
-                found[cell].append(cells)
-    most = max(map(len, found))
-    nothing = [rows * columns] * length
-    return np.array([own + [nothing] * (most - len(own)) for own in found])
+                lines_by_cell[cell].append(cells)
+    max_lines = max(map(len, lines_by_cell))
+    padding = [rows * columns] * length
+    return np.array([lines + [padding] * (max_lines - len(lines)) for lines in lines_by_cell])
 
 
 class BoardLanes:
@@ -143,9 +143,9 @@ class BoardLanes:
             lane = int(np.argmax(self._over & mask))
             raise EnvError(f"{self.env_id}, lane {lane}: the game is over. fix: reset(), or let the lane rest.")
         choices: np.ndarray = np.rint(actions).astype(np.int64)
-        asked = choices[np.arange(self.num_lanes), self._turn][mask]
-        if ((asked < 0) | (asked >= self.choices)).any():
-            raise EnvError(f"{self.env_id} takes choices below {self.choices}; got {asked.min()}..{asked.max()}.")
+        moves = choices[np.arange(self.num_lanes), self._turn][mask]
+        if ((moves < 0) | (moves >= self.choices)).any():
+            raise EnvError(f"{self.env_id} takes choices below {self.choices}; got {moves.min()}..{moves.max()}.")
         return choices
 
     def _take(

@@ -142,10 +142,10 @@ class ParticleLanes:
 
     def _force(self, actions: np.ndarray, columns: slice) -> np.ndarray:
         """Return the force [L, 2] of one agent from its action in `columns`."""
-        own = actions[:, columns]
+        action = actions[:, columns]
         if not self.is_continuous:
-            return np.asarray(MOVES[own[:, 0]])
-        return np.stack([own[:, 2] - own[:, 1], own[:, 4] - own[:, 3]], 1).astype(np.float64) * SENSITIVITY
+            return np.asarray(MOVES[action[:, 0]])
+        return np.stack([action[:, 2] - action[:, 1], action[:, 4] - action[:, 3]], 1).astype(np.float64) * SENSITIVITY
 
     def close(self) -> None:
         pass
@@ -190,9 +190,9 @@ class SpeakerListenerLanes(ParticleLanes):
     def _move(self, state: Mapping[str, np.ndarray], actions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         first = self.choices[0] if self.is_continuous else 1
         at, speed = _glide(state["at"], state["speed"], self._force(actions, slice(first, None)))
-        said = actions[:, :3].astype(np.float64) if self.is_continuous else np.eye(3)[actions[:, 0]]
+        message = actions[:, :3].astype(np.float64) if self.is_continuous else np.eye(3)[actions[:, 0]]
         goal = state["marks"][np.arange(len(at)), state["goal"]]
-        return {**state, "at": at, "speed": speed, "said": said}, np.repeat(-_squared(at - goal)[:, None], 2, 1)
+        return {**state, "at": at, "speed": speed, "said": message}, np.repeat(-_squared(at - goal)[:, None], 2, 1)
 
     def _show(self, state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         count = len(state["at"])
@@ -223,16 +223,16 @@ class SpreadLanes(ParticleLanes):
     def _move(self, state: Mapping[str, np.ndarray], actions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         at = state["at"]
         if self.is_continuous:
-            own = np.stack([self._force(actions, slice(5 * k, 5 * k + 5)) for k in range(3)], 1)
+            control = np.stack([self._force(actions, slice(5 * k, 5 * k + 5)) for k in range(3)], 1)
         else:
-            own = MOVES[actions]
+            control = MOVES[actions]
         apart = at[:, self.ONE] - at[:, self.TWO]
         distance = np.sqrt(_squared(apart))
         depth = np.logaddexp(0, -(distance - self.TOUCH) / self.MARGIN) * self.MARGIN
         push = self.CONTACT * apart / distance[..., None] * depth[..., None]
         first, second, third = push[:, 0], push[:, 1], push[:, 2]
         force = np.stack(
-            [second + (first + own[:, 0]), third + (-first + own[:, 1]), -third + (-second + own[:, 2])], 1
+            [second + (first + control[:, 0]), third + (-first + control[:, 1]), -third + (-second + control[:, 2])], 1
         )  # summed pair by pair, for the same rounding
         at, speed = _glide(at, state["speed"], force)
         near = np.sqrt(_squared(at[:, :, None] - state["marks"][:, None])).min(1)

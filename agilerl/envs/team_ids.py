@@ -29,7 +29,7 @@ def maker(env: Any) -> tuple[str | None, Callable[..., Any]]:
         return (env.__name__ if env.__name__ in FAST_TEAMS else env_id), maker_of(env)
     if is_parallel(env) and not isinstance(env, type):
         raise EnvError(
-            f"make_multi_agent_vect_envs needs what makes an environment, as there are several copies; got an "
+            f"make_multi_agent_vect_envs needs a factory, as there are several copies; got an "
             f"{type(env).__name__} object. fix: the function that made it, or lambda: {type(env).__name__}(...)."
         )
     if not callable(env) or hasattr(env, "agent_iter"):
@@ -75,16 +75,16 @@ def team_module(env_id: str) -> ModuleType:
     except ImportError as error:
         if package in str(error):
             raise EnvError(f'{env_id}: {package} is not installed. fix: pip install "agilerl[marl]"') from None
-        raise EnvError(f"{env_id}: {error}. fix: install what it names.") from None
-    known = [
-        f"{parent.__name__}.{found.name}"
-        for found in pkgutil.iter_modules(foreign.search_path(parent))
-        if re.search(r"_v\d+$", found.name)
+        raise EnvError(f"{env_id}: {error}. fix: install that package.") from None
+    names = [
+        f"{parent.__name__}.{module.name}"
+        for module in pkgutil.iter_modules(foreign.search_path(parent))
+        if re.search(r"_v\d+$", module.name)
     ]
-    if env_id not in known:
-        close = nearest(env_id, known, limit=3) or known[:3]
+    if env_id not in names:
+        close = nearest(env_id, names, limit=3) or names[:3]
         raise EnvError(f"unknown environment {env_id!r}. fix: {', '.join(close) or 'mpe2.simple_spread_v3'}.")
     try:
         return importlib.import_module(env_id)
     except ImportError as error:
-        raise EnvError(f"{env_id}: {' '.join(str(error).split())}. fix: install what it names.") from None
+        raise EnvError(f"{env_id}: {' '.join(str(error).split())}. fix: install that package.") from None

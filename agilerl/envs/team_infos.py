@@ -60,26 +60,26 @@ class TeamInfo:
         Raises:
             EnvError: invalid form, or no legal action for an agent that acts.
         """
-        reader, own = self._readers[agent], self.team.mask_columns[agent]
+        reader, columns = self._readers[agent], self.team.mask_columns[agent]
         legal = reader.rows([mask], lanes=[lane], is_over=np.array([not is_needed]))[0]
         if self.masks is None:
             self.masks = np.ones((self.num_lanes, mask_width(self.team.action_space)), bool)
-        self.masks[lane, own] = legal
+        self.masks[lane, columns] = legal
 
     def keep_defined(self, agent: str, lane: int, info: Mapping[str, Any]) -> None:
         """Store the action that infos define for the agent, if any; EnvError if it is outside of its space."""
-        given = info.get(DEFINED, info.get(DEFINED[:-1]))
-        if given is None:
+        action = info.get(DEFINED, info.get(DEFINED[:-1]))
+        if action is None:
             return
-        row, own = np.asarray(given, np.float64).reshape(-1), self.team.columns[agent]
-        if len(row) != own.stop - own.start:
+        row, columns = np.asarray(action, np.float64).reshape(-1), self.team.columns[agent]
+        if len(row) != columns.stop - columns.start:
             raise EnvError(
                 f"{self.name}, agent {agent}, lane {lane}: {DEFINED} of {len(row)} numbers; its actions "
-                f"{self.team.action_spaces[agent]} have {own.stop - own.start}. fix: one action."
+                f"{self.team.action_spaces[agent]} have {columns.stop - columns.start}. fix: one action."
             )
         if self.defined is None:
             self.defined = np.full((self.num_lanes, self.width), np.nan)
-        self.defined[lane, own] = row
+        self.defined[lane, columns] = row
 
     def decided(self, acted: np.ndarray) -> np.ndarray | None:
         """Return [L, A]: actions that the environments define for agents that act now ([L, M]), NaN elsewhere; None
@@ -101,13 +101,13 @@ class TeamInfo:
 
 def infos_by_agent(team: Team, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
     """Return the infos of lanes by agent: presence, masks of legal actions, actions decided by the environment."""
-    there = np.asarray(obs[PRESENT]).astype(bool)
-    infos: dict[str, dict[str, Any]] = {a: {"present": there[:, k]} for k, a in enumerate(team.agents)}
+    present = np.asarray(obs[PRESENT]).astype(bool)
+    infos: dict[str, dict[str, Any]] = {a: {"present": present[:, k]} for k, a in enumerate(team.agents)}
     for agent in team.agents:
-        own = team.mask_columns[agent]
-        if mask is not None and own.stop > own.start:
-            infos[agent]["action_mask"] = mask[:, own]
+        columns = team.mask_columns[agent]
+        if mask is not None and columns.stop > columns.start:
+            infos[agent]["action_mask"] = mask[:, columns]
         if DEFINED in info:
             decided = info[DEFINED][:, team.columns[agent]]
-            infos[agent][DEFINED] = decided.reshape(len(there), *(team.action_spaces[agent].shape or ()))
+            infos[agent][DEFINED] = decided.reshape(len(present), *(team.action_spaces[agent].shape or ()))
     return infos

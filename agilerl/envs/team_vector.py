@@ -35,10 +35,10 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
 
     def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
         count = self._copies(n)
-        given = self.env_kwargs
+        env_kwargs = self.env_kwargs
         fast = FAST_TEAMS.get(self.env_id or "")
-        if fast is not None and given is not None and given.keys() <= fast.keywords and self._limits(fast):
-            lanes: Lanes = fast(count, reset_ended=reset_ended, with_state=self.with_state, **given)
+        if fast is not None and env_kwargs is not None and env_kwargs.keys() <= fast.keywords and self._limits(fast):
+            lanes: Lanes = fast(count, reset_ended=reset_ended, with_state=self.with_state, **env_kwargs)
             if self.max_episode_steps is not None:
                 lanes.limit = min(lanes.limit, self.max_episode_steps)  # type: ignore[attr-defined]
             return lanes
@@ -50,8 +50,8 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         self._check_idle("call")
-        found = [getattr(env, name) for env in self.lanes.envs]
-        return tuple(value(*args, **kwargs) if callable(value) else value for value in found)
+        attributes = [getattr(env, name) for env in self.lanes.envs]
+        return tuple(value(*args, **kwargs) if callable(value) else value for value in attributes)
 
     def _set(self, name: str, values: list[Any]) -> None:
         for env, value in zip(self.lanes.envs, values, strict=True):
@@ -175,12 +175,12 @@ def make_multi_agent_vect_envs(
     if healing and should_async_vector is False:
         raise EnvError("healing=True needs worker processes. fix: leave should_async_vector out.")
     env_id, make = maker(env)
-    made = (
+    env_fn = (
         partial(make, **env_kwargs)
         if max_episode_steps is None
         else partial(limited, make, max_episode_steps, **env_kwargs)
     )
-    env_fns = [made] * int(num_envs)
+    env_fns = [env_fn] * int(num_envs)
     vector: PettingZooVecEnv
     if healing or should_async_vector:
         options = {"num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts}

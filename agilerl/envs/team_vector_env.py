@@ -200,8 +200,8 @@ class PettingZooVecEnv(ABC):
                 f"actions must be a mapping by agent, or a list with an entry for each of {self.num_envs} "
                 f"environments; got {short(actions)}. fix: {{agent: [num_envs, ...]}}."
             )
-        each = [own if isinstance(own, Mapping) else dict(zip(self.agents, own, strict=True)) for own in actions]
-        return {agent: np.stack([np.asarray(own[agent]) for own in each]) for agent in each[0]}
+        each = [row if isinstance(row, Mapping) else dict(zip(self.agents, row, strict=True)) for row in actions]
+        return {agent: np.stack([np.asarray(row[agent]) for row in each]) for agent in each[0]}
 
     def _joined(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Convert actions by agent to rows of the lanes."""
@@ -209,21 +209,21 @@ class PettingZooVecEnv(ABC):
         unknown = [agent for agent in actions if agent not in self.team.action_spaces]
         if unknown:
             raise ConfigError(unknown_choice("agent", str(unknown[0]), self.team.agents))
-        given = {}
+        rows_by_agent = {}
         for agent, values in actions.items():
-            own, rows = self.team.columns[agent], as_columns(self.team.action_spaces[agent], values)
-            if rows.size != self.num_envs * (own.stop - own.start):
+            columns, rows = self.team.columns[agent], as_columns(self.team.action_spaces[agent], values)
+            if rows.size != self.num_envs * (columns.stop - columns.start):
                 raise ConfigError(
                     f"actions of {agent}: expected one of {self.team.action_spaces[agent]} for each of {self.num_envs} "
                     f"environments, got an array of shape {rows.shape}. fix: [num_envs, ...]."
                 )
-            given[agent] = np.nan_to_num(rows).reshape(self.num_envs, -1)  # NaN marks agents that do not act
-        missing = [agent for agent in self.agents if agent not in given and self._is_there(agent)]
+            rows_by_agent[agent] = np.nan_to_num(rows).reshape(self.num_envs, -1)  # NaN marks agents that do not act
+        missing = [agent for agent in self.agents if agent not in rows_by_agent and self._is_there(agent)]
         if missing:
             raise ConfigError(
                 f"{missing[0]} is there and has no action. fix: an action for each agent, [num_envs, ...]."
             )
-        return self.team.join(given)
+        return self.team.join(rows_by_agent)
 
     def _stepped(self, batch: StepBatch) -> tuple[Any, ...]:
         """Convert a step of the lanes to the result of `step`."""
@@ -262,9 +262,9 @@ class PettingZooVecEnv(ABC):
         infos: dict[str, dict[str, Any]] = {}
         for k, agent in enumerate(self.agents):
             infos[agent] = {"present": obs[PRESENT][:, k].astype(bool)}
-            own = self.team.mask_columns[agent]
-            if "action_mask" in info and own.stop > own.start:
-                infos[agent]["action_mask"] = info["action_mask"][:, own]
+            columns = self.team.mask_columns[agent]
+            if "action_mask" in info and columns.stop > columns.start:
+                infos[agent]["action_mask"] = info["action_mask"][:, columns]
             decided = info[DEFINED][:, self.team.columns[agent]] if DEFINED in info else None
             if decided is not None and not np.isnan(decided).all():
                 shape = self.team.action_spaces[agent].shape or ()

@@ -100,14 +100,14 @@ class TeamLanes:
         self.name = name_of(self.envs[0])
         self.single_observation_space: Space[Any] = self.team.observation_space
         self.single_action_space: Space[Any] = self.team.action_space
-        own, team, first = self.team.observation_spaces, self.team, self.envs[0]
-        contracts = {agent: Contract(own[agent], f"{self.name}, agent {agent}") for agent in team.agents}
+        observation_spaces, team, first = self.team.observation_spaces, self.team, self.envs[0]
+        contracts = {agent: Contract(observation_spaces[agent], f"{self.name}, agent {agent}") for agent in team.agents}
         self._players = [
             _Player(agent, key, number, contracts[agent], is_masked(space_of(first, "observation_space", key)))
             for number, (agent, key) in enumerate((agent, team.key_of(agent)) for agent in team.agents)
         ]
         self._shown_state = None if team.state_space is None else Contract(team.state_space, f"{self.name}, state()")
-        self._nobody = {agent: trees.take(nothing(own[agent], 1), 0) for agent in team.agents}
+        self._nobody = {agent: trees.take(nothing(observation_spaces[agent], 1), 0) for agent in team.agents}
         self._said = TeamInfo(team, self.num_lanes, self.name)
         conversions = sys.modules.get("pettingzoo.utils.conversions")
         turns = foreign.turn_based(conversions)
@@ -141,8 +141,10 @@ class TeamLanes:
         defined = self._said.decided(acted)
         if defined is not None:
             actions = np.where(np.isnan(defined), actions, defined)
-        own = self.team.action_spaces
-        per_agent = {agent: list(by_lane(own[agent], rows)) for agent, rows in self.team.split(actions).items()}
+        action_spaces = self.team.action_spaces
+        per_agent = {
+            agent: list(by_lane(action_spaces[agent], rows)) for agent, rows in self.team.split(actions).items()
+        }
         reward = np.zeros((lanes, len(players)))
         terminated, truncated = np.zeros((2, lanes, len(players)), bool)
         over, left = np.zeros(lanes, bool), False
@@ -164,8 +166,10 @@ class TeamLanes:
                 if type(cut) is not bool:
                     cut = self._flag(p, lane, cuts, "truncations", there[number] and (ended or key in seen))
                 if key in rewards:
-                    got = rewards[key]
-                    reward[lane, number] = got if type(got) is float else p.contract.reward(got, lane)
+                    raw_reward = rewards[key]
+                    reward[lane, number] = (
+                        raw_reward if type(raw_reward) is float else p.contract.reward(raw_reward, lane)
+                    )
                 elif there[number] and (ended or cut or key in seen):
                     raise self._incomplete(p, lane, "rewards")
                 if ended:
@@ -282,16 +286,16 @@ class TeamLanes:
     ) -> None:
         """Write the agents' observations of one lane in place; for ended agents it is the last one."""
         self._said.clear(lane)
-        rows, present, found = obs[AGENTS], obs[PRESENT], 0
+        rows, present, num_seen = obs[AGENTS], obs[PRESENT], 0
         for p in self._players:
             agent, number = p.agent, p.number
             row = seen.get(p.key)
             if row is None:
-                found += p.key in seen
+                num_seen += p.key in seen
                 present[lane, number] = 0
                 trees.put(rows[agent], lane, self._nobody[agent])
                 continue
-            found += 1
+            num_seen += 1
             info = infos.get(p.key)
             if info is not None and type(info) is not dict:
                 info = as_info(info, f"{self.name}, lane {lane}", call, f"infos[{p.key!r}]")
@@ -316,7 +320,7 @@ class TeamLanes:
                 self._said.keep_mask(agent, lane, mask, is_needed=not has_ended)
             if info and not has_ended:
                 self._said.keep_defined(agent, lane, info)
-        if found != len(seen):
+        if num_seen != len(seen):
             players = {p.key for p in self._players}
             unknown = next(str(key) for key in seen if key not in players)
             raise EnvError(

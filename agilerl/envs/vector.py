@@ -87,9 +87,9 @@ class Replicable:
         if self.is_plain and self.env_id in FAST:
             return FAST[self.env_id](count, reset_ended=reset_ended)
         singles: Any = foreign.copies(self)
-        own = foreign.method(singles[0].unwrapped, "make_lanes") if singles and not self.has_wrappers else None
-        if callable(own):  # the environment implements its lanes
-            lanes: Lanes = own(count, reset_ended=reset_ended)
+        make_lanes = foreign.method(singles[0].unwrapped, "make_lanes") if singles and not self.has_wrappers else None
+        if callable(make_lanes):  # the environment implements its lanes
+            lanes: Lanes = make_lanes(count, reset_ended=reset_ended)
             return lanes
         return SyncLanes([self.factory] * count, reset_ended=reset_ended)
 
@@ -244,7 +244,7 @@ def make_vect_envs(
     except ImportError as exc:
         if env_id is None:
             raise
-        raise EnvError(f"{env_id} needs what is not installed: {exc}. fix: install what that names.") from exc
+        raise EnvError(f"{env_id} needs a missing package: {exc}. fix: install it.") from exc
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
@@ -299,8 +299,8 @@ def keep_log_out() -> None:
     mujoco: Any = sys.modules.get("mujoco")
     if mujoco is None or not hasattr(mujoco, "set_mju_user_warning"):
         return
-    heard = foreign.method(mujoco, "get_mju_user_warning")
-    if heard is None or heard() is None:
+    user_handler = foreign.method(mujoco, "get_mju_user_warning")
+    if user_handler is None or user_handler() is None:
         mujoco.set_mju_user_warning(_hear)
 
 

@@ -50,7 +50,7 @@ mercy merit merry meter minor model moral motor mount mouth movie music nerve no
 opera orbit order other outer owner panel party pasta patch pause peace peach pearl pedal penny phase phone photo
 """
 WORDS = tuple(_LIST.split())
-"""Common words of five letters, each once: what may be guessed, and what is to be found."""
+"""Common five-letter words, each once: possible secrets, and guesses of the players."""
 
 
 def encode(words: Any) -> np.ndarray:
@@ -61,14 +61,14 @@ def encode(words: Any) -> np.ndarray:
 def text_of(tokens: Any) -> str:
     """Decode tokens [L]: "crane ..+-." is a guess and its colours, "." grey, "-" yellow, "+" green."""
     signs = [" ", ""] + [chr(ord("a") + i) for i in range(ALPHABET)] + [sign for sign in ".-+" for _ in range(ALPHABET)]
-    said = "".join(signs[int(token)] for token in np.ravel(tokens)).strip()
-    return " ".join(said[i : i + LETTERS] for i in range(0, len(said), LETTERS))
+    text = "".join(signs[int(token)] for token in np.ravel(tokens)).strip()
+    return " ".join(text[i : i + LETTERS] for i in range(0, len(text), LETTERS))
 
 
 def coloured(letters: np.ndarray, shown: np.ndarray) -> np.ndarray:
     """Colour letters [..., 5] to tokens [..., 5]; other tokens become `START`."""
-    known = (letters >= FIRST_LETTER) & (letters < FIRST_COLOURED)
-    return np.where(known, FIRST_COLOURED + ALPHABET * shown + letters - FIRST_LETTER, START)
+    is_letter = (letters >= FIRST_LETTER) & (letters < FIRST_COLOURED)
+    return np.where(is_letter, FIRST_COLOURED + ALPHABET * shown + letters - FIRST_LETTER, START)
 
 
 def colours(guess: np.ndarray, secret: np.ndarray) -> np.ndarray:
@@ -205,8 +205,8 @@ Player = Callable[[np.random.Generator, np.ndarray, np.ndarray, np.ndarray], np.
 @lru_cache(maxsize=8)
 def patterns(words: int) -> np.ndarray:
     """Return [W, W]: the colours of every guess (row) for every secret, as one number."""
-    known = encode(WORDS[:words])
-    table: np.ndarray = colours(known[:, None], known[None, :]) @ 3 ** np.arange(LETTERS)
+    vocabulary = encode(WORDS[:words])
+    table: np.ndarray = colours(vocabulary[:, None], vocabulary[None, :]) @ 3 ** np.arange(LETTERS)
     return table
 
 
@@ -241,15 +241,15 @@ def informed_player(rng: np.random.Generator, table: np.ndarray, guesses: np.nda
     """Guess, of the words that agree with all colours, one that leaves the fewest on average: a baseline that is not
     included in the data sets."""
     allowed, chosen = _consistent(table, guesses, seen), np.zeros(len(guesses), np.int64)
-    for game, own in enumerate(allowed):
-        left = np.flatnonzero(own)
+    for game, mask in enumerate(allowed):
+        left = np.flatnonzero(mask)
         alike = [np.unique(table[guess, left], return_counts=True)[1] for guess in left.tolist()]
         chosen[game] = left[int(np.argmin([(count**2).sum() - (count == 1).any() for count in alike]))]
     return chosen
 
 
 PLAYERS: dict[str, Player] = {"random": random_player, "last": last_player, "consistent": consistent_player}
-"""From weak to strong: those whose games data sets hold."""
+"""Players of the data sets, from weak to strong."""
 YARDSTICKS: dict[str, Player] = {**PLAYERS, "informed": informed_player}
 
 
@@ -272,8 +272,8 @@ def play(
     guesses = np.zeros((games, 0), np.int64)
     for _ in range(tries):
         new = YARDSTICKS[player](rng, table, guesses, table[guesses, hidden[:, None]])
-        found = (guesses == hidden[:, None]).any(1)
-        guesses = np.concatenate((guesses, np.where(found, hidden, new)[:, None]), 1)
+        solved = (guesses == hidden[:, None]).any(1)
+        guesses = np.concatenate((guesses, np.where(solved, hidden, new)[:, None]), 1)
     return guesses, hidden, -(guesses != hidden[:, None]).sum(1).astype(np.float64)
 
 
@@ -301,20 +301,20 @@ def wordle_data(
     who = rng.choice(len(shares), games, p=[share / total for share in shares.values()])
     guesses, hidden = np.zeros((games, tries), np.int64), np.zeros(games, np.int64)
     for number, name in enumerate(shares):
-        own = np.flatnonzero(who == number)
-        guesses[own], hidden[own], _ = play(name, len(own), words, tries, seed)
+        rows = np.flatnonzero(who == number)
+        guesses[rows], hidden[rows], _ = play(name, len(rows), words, tries, seed)
     return _as_rows(guesses, hidden, words)
 
 
 def _as_rows(guesses: np.ndarray, hidden: np.ndarray, words: int) -> dict[str, np.ndarray]:
     """Convert guesses [G, T] by number to rows of transitions, without those after the right one."""
     games, tries = guesses.shape
-    known = encode(WORDS[:words])
-    said = known[guesses]
-    answer = coloured(said, colours(said, known[hidden][:, None]))
+    vocabulary = encode(WORDS[:words])
+    letters = vocabulary[guesses]
+    answer = coloured(letters, colours(letters, vocabulary[hidden][:, None]))
     wrong = guesses != hidden[:, None]
     happened = np.concatenate((np.ones((games, 1), bool), np.logical_and.accumulate(wrong, 1)[:, :-1]), 1)
-    whole = np.concatenate((said, answer), 2).reshape(games, -1)
+    whole = np.concatenate((letters, answer), 2).reshape(games, -1)
     text = np.concatenate((np.full((games, 1), START), whole), 1).astype(np.uint8)
     position, ends = np.arange(text.shape[1]), 1 + 2 * LETTERS * np.arange(tries + 1)
     shown = np.where(position < ends[:, None], text[:, None], PAD)  # [G, T + 1, L]
@@ -322,7 +322,7 @@ def _as_rows(guesses: np.ndarray, hidden: np.ndarray, words: int) -> dict[str, n
     last[:, :-1] = ~happened[:, 1:]
     return {
         "observations": shown[:, :-1][happened],
-        "actions": said.astype(np.uint8)[happened],
+        "actions": letters.astype(np.uint8)[happened],
         "rewards": np.where(wrong, -1.0, 0.0)[happened],
         "next_observations": shown[:, 1:][happened],
         "terminals": last[happened],

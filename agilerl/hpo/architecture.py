@@ -101,11 +101,11 @@ def bounded(
         agrees = not effects.is_discrete(policy) or effects.greedy_agreement(after, before) >= options.agreement
         if options.bound is None or (change <= options.bound and agrees):
             return copy, result, change
-        given = result if isinstance(result, dict) else {}
-        fewer = {name: given[name] // 2 for name in AMOUNTS if given.get(name)}
+        last_arguments = result if isinstance(result, dict) else {}
+        fewer = {name: last_arguments[name] // 2 for name in AMOUNTS if last_arguments.get(name)}
         if not fewer or min(fewer.values()) < MIN_STEP:
             return None
-        arguments = arguments_for(policy, method, {**given, **fewer})
+        arguments = arguments_for(policy, method, {**last_arguments, **fewer})
 
 
 def mutate_architecture(
@@ -131,10 +131,10 @@ def mutate_architecture(
     limits: dict[str, Any] = {"excluded": removing} if removing and not options.removal else {}
     offered = bool(policy.mutation_methods)  # empty for plain custom modules
     name = policy.sample_mutation_method(options.new_layer_prob, choice, **limits) if offered else None
-    found = None if name is None else bounded(policy, name, options, probe)
-    if found is None:
+    mutated = None if name is None else bounded(policy, name, options, probe)
+    if mutated is None:
         return MutationRecord()
-    new_policy, result, change = found
+    new_policy, result, change = mutated
     applied = str(new_policy.last_mutation_attr)
     changed = {group.eval_network: new_policy}
     for attribute, network in networks.items():

@@ -156,8 +156,8 @@ def output_of(network: Any, observations: Any) -> Tensor:
     `effect_output`.
     """
     with evaluating(network):
-        known = isinstance(network, EvolvableNetwork) and not network.runs_forward
-        run = network.output if known else network
+        has_raw_output = isinstance(network, EvolvableNetwork) and not network.runs_forward
+        run = network.output if has_raw_output else network
         result = (foreign.method(network, "effect_output") or run)(observations)
     return cast(Tensor, result[0] if isinstance(result, tuple) else result)
 
@@ -195,8 +195,8 @@ def restarts(old: EvolvableModule, new: EvolvableModule) -> bool:
         if name not in left:
             return True
         if name in new.last_transfer:
-            kept = ((index >= 0).sum() for index in new.last_transfer[name].index)
-            if any(k < size for k, size in zip(kept, parameter.shape, strict=True)):
+            old_entries = ((index >= 0).sum() for index in new.last_transfer[name].index)
+            if any(k < size for k, size in zip(old_entries, parameter.shape, strict=True)):
                 return True
     return new.last_refit
 

@@ -90,11 +90,11 @@ class TournamentEvolution(Evolution):
         Raises:
             ConfigError: something other than (elite, agents).
         """
-        found, call = self.tournament.select(population), f"{type(self.tournament).__name__}.select(population)"
-        if not isinstance(found, tuple) or len(found) != 2:
-            raise ConfigError(f"{call} must return (elite, agents); it returned {short(found)}. fix: return both.")
-        _check_members(found[1], call, len(population))
-        chosen: list[Any] = list(found[1])
+        selected, call = self.tournament.select(population), f"{type(self.tournament).__name__}.select(population)"
+        if not isinstance(selected, tuple) or len(selected) != 2:
+            raise ConfigError(f"{call} must return (elite, agents); it returned {short(selected)}. fix: return both.")
+        _check_members(selected[1], call, len(population))
+        chosen: list[Any] = list(selected[1])
         return chosen
 
     def _parts(self) -> dict[str, Any]:
@@ -106,19 +106,19 @@ class TournamentEvolution(Evolution):
     def load_state(self, state: Mapping[str, Any]) -> None:
         for name, part in self._parts().items():
             if (part is None) != (state[name] is None):
-                given = "none" if part is None else f"a {type(part).__name__}"
-                raise RunError(f"the run was saved with{'' if part is None else 'out'} a {name}; got {given}.")
+                current = "none" if part is None else f"a {type(part).__name__}"
+                raise RunError(f"the run was saved with{'' if part is None else 'out'} a {name}; got {current}.")
             if part is not None:
                 part.load_state(state[name])
 
 
-def _check_members(found: Any, call: str, count: int) -> None:
-    """Raise ConfigError unless `found` is a list of `count` agents."""
-    is_list = isinstance(found, Sequence) and not isinstance(found, str)
-    if is_list and len(found) == count and all(hasattr(agent, "index") for agent in found):
+def _check_members(members: Any, call: str, count: int) -> None:
+    """Raise ConfigError unless `members` is a list of `count` agents."""
+    is_list = isinstance(members, Sequence) and not isinstance(members, str)
+    if is_list and len(members) == count and all(hasattr(agent, "index") for agent in members):
         return
-    given = f"{len(found)} entries, {short(found)}" if is_list else short(found)
-    raise ConfigError(f"{call} must return a list of {count} agents; it returned {given}. fix: one for each member.")
+    returned = f"{len(members)} entries, {short(members)}" if is_list else short(members)
+    raise ConfigError(f"{call} must return a list of {count} agents; it returned {returned}. fix: one for each member.")
 
 
 class EveryFew(Evolution):

@@ -42,9 +42,8 @@ def spread(ranges: Mapping[str, RLParameter], count: int, seed: int) -> list[dic
 
     Each range is cut into `count` parts of equal width (on the scale of `to_scale`), and each part is drawn from once.
     With ten founders, every tenth of a range holds one, which independent draws do not guarantee. Integers are rounded.
-    All
-    learning rates of a founder share one position in their ranges: drawn independently, few founders would have both an
-    actor and a critic that learn.
+    All learning rates of a founder share one position in their ranges: drawn independently, few founders would have
+    both an actor and a critic that learn.
     """
     drawn: list[dict[str, float | int]] = [{} for _ in range(count)]
     names = sorted(ranges)

@@ -124,8 +124,8 @@ class Mutations:
                 f"mutation.rng is a {type(replaced).__name__}, whose state cannot be saved. "
                 "fix: mutation.rng = numpy.random.default_rng(seed), or None."
             )
-        own = None if replaced is None else replaced.bit_generator.state
-        return {"seed": self.seed, "calls": self.calls, "replaced": own}
+        rng_state = None if replaced is None else replaced.bit_generator.state
+        return {"seed": self.seed, "calls": self.calls, "replaced": rng_state}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the output of `state`."""

@@ -152,8 +152,10 @@ class Selection:
     @classmethod
     def of(cls, names: Sequence[str] | None, **limits: float | None) -> Selection:
         """Parse the keywords min_lr, max_lr, min_learn_step, ... (None: the default of the first versions)."""
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        bounds = {s: (given.get(f"min_{s}", low), given.get(f"max_{s}", high)) for s, (low, high) in BOUNDS.items()}
+        set_limits = {name: limit for name, limit in limits.items() if limit is not None}
+        bounds = {
+            s: (set_limits.get(f"min_{s}", low), set_limits.get(f"max_{s}", high)) for s, (low, high) in BOUNDS.items()
+        }
         return cls(None if names is None else tuple(names), bounds)
 
     def highest(self, name: str) -> float:

@@ -47,14 +47,14 @@ class NoiseOptions:
 
 def mutable_weights(network: nn.Module) -> dict[str, nn.Parameter]:
     """Return weights with two or more dimensions, including convolutional and recurrent ones, without normalisation."""
-    found: dict[str, nn.Parameter] = {}
+    weights: dict[str, nn.Parameter] = {}
     for prefix, module in network.named_modules():
         if isinstance(module, NORMALISATION):
             continue
         for name, parameter in module.named_parameters(prefix, recurse=False):
             if parameter.dim() >= 2 and parameter.is_floating_point():
-                found[name] = parameter
-    return found
+                weights[name] = parameter
+    return weights
 
 
 def noise(weights: Mapping[str, Tensor], sd: float, rng: np.random.Generator) -> dict[str, Tensor]:
@@ -124,28 +124,27 @@ def largest_scale(
         change = change_at(1.0)
         if change <= bound:
             return 1.0, change
-        low, high, kept = 0.0, 1.0, 0.0
+        low, high, change_at_low = 0.0, 1.0, 0.0
         for _ in range(8):  # to a precision of 1/256
             middle = (low + high) / 2
             change = change_at(middle)
             if change <= bound:
-                low, kept = middle, change
+                low, change_at_low = middle, change
             else:
                 high = middle
         while low == 0.0 and high > MIN_SCALE:  # small outputs may only tolerate smaller steps
             high /= 2
             change = change_at(high)
             if change <= bound:
-                low, kept = high, change
-    return low, kept
+                low, change_at_low = high, change
+    return low, change_at_low
 
 
 def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:
     """Add noise to the agent's policy in place; targets change by the same amount, optimiser moments are kept.
 
     Every policy of a team is mutated; the record is of the one that changed most. The record's kind is "none" if no
-    weight
-    changed: the noise is zero, or no scale of it keeps the outputs within their bounds.
+    weight changed: the noise is zero, or no scale of it keeps the outputs within their bounds.
     """
     records = [_mutate_policy(agent, group, options, rng) for group in effects.policy_groups(agent)]
     done = [record for record in records if record.kind != "none"]

@@ -145,13 +145,13 @@ class MultipleFrequencies(Evolution):
 
     def _heirs(self, part: int, fitness: Sequence[float]) -> dict[int, tuple[int, int | None]]:
         """Map replaced slots to (source of networks, source of hyperparameters; None: perturb the source's own)."""
-        own = range(part * self.size, (part + 1) * self.size)
-        order = sorted(own, key=lambda slot: -fitness[slot])
+        slots = range(part * self.size, (part + 1) * self.size)
+        order = sorted(slots, key=lambda slot: -fitness[slot])
         quarter = self.size // QUARTER
         heirs: dict[int, tuple[int, int | None]] = {
             slot: (best, None) for slot, best in zip(order[-quarter:], order[:quarter], strict=True)
         }
-        others = sorted((slot for slot in range(len(fitness)) if slot not in own), key=lambda slot: -fitness[slot])
+        others = sorted((slot for slot in range(len(fitness)) if slot not in slots), key=lambda slot: -fitness[slot])
         for slot in order[2 * quarter : 3 * quarter]:
             if others and fitness[others[0]] > fitness[slot]:
                 migrant = others.pop(0)

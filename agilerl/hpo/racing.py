@@ -54,9 +54,9 @@ class Race(Evolution):
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
         """Return the members that are not significantly behind the leader."""
-        known = [recent_returns(agent) for agent in population]
-        means = np.array([np.mean(each) if len(each) else np.nan for each in known])
-        errors = np.array([np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.inf for each in known])
+        returns = [recent_returns(agent) for agent in population]
+        means = np.array([np.mean(each) if len(each) else np.nan for each in returns])
+        errors = np.array([np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.inf for each in returns])
         if np.isnan(means).all():
             return list(population), ()
         lead = int(np.nanargmax(means))
@@ -167,16 +167,16 @@ class Restarts(Evolution):
             self.highest = max(self.highest, *(agent.index for agent in after))
             return after, births
         self.number += 1
-        self.history, made = [], max(record.env_steps for record in records)
-        self.inner.begin_anew(made)
+        self.history, env_steps = [], max(record.env_steps for record in records)
+        self.inner.begin_anew(env_steps)
         founders = self.found(self.number)
         for place, agent in enumerate(founders, self.highest + 1):
-            agent.index, agent.steps = place, [made]
+            agent.index, agent.steps = place, [env_steps]
         return founders, tuple(Birth(agent.index, None, generation, "founder", "restart") for agent in founders)
 
     def state(self) -> dict[str, Any]:
-        own = {"restart": self.number, "since": [list(row) for row in self.history], "highest": self.highest}
-        return {**self.inner.state(), **own}
+        counters = {"restart": self.number, "since": [list(row) for row in self.history], "highest": self.highest}
+        return {**self.inner.state(), **counters}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.inner.load_state(state)

@@ -21,7 +21,9 @@ def best_returns(members: Sequence[Any]) -> float:
 
     The median ignores single lucky episodes.
     """
-    return max((float(np.median(own)) for agent in members if (own := recent_returns(agent))), default=-math.inf)
+    return max(
+        (float(np.median(returns)) for agent in members if (returns := recent_returns(agent))), default=-math.inf
+    )
 
 
 def promising(members: Sequence[Any], count: int | None) -> list[Any]:
@@ -31,7 +33,7 @@ def promising(members: Sequence[Any], count: int | None) -> list[Any]:
     """
     if count is None or count >= len(members):
         return list(members)
-    means = [float(np.mean(own)) if (own := recent_returns(agent)) else np.inf for agent in members]
+    means = [float(np.mean(returns)) if (returns := recent_returns(agent)) else np.inf for agent in members]
     best = sorted(np.argsort([-mean for mean in means], kind="stable")[:count].tolist())
     return [members[slot] for slot in best]
 
@@ -44,4 +46,4 @@ def screened(members: Sequence[Any], found: Mapping[int, float]) -> dict[int, fl
     """
     lowest = min((value for value in found.values() if value == value), default=np.inf)
     others = [(agent.index, recent_returns(agent)) for agent in members if agent.index not in found]
-    return {index: min(lowest, float(np.mean(own)) if own else -np.inf) for index, own in others}
+    return {index: min(lowest, float(np.mean(returns)) if returns else -np.inf) for index, returns in others}

@@ -1,4 +1,4 @@
-"""Language models: tokenizers, frozen bases, adapters. Nothing is imported before it is asked for."""
+"""Language models: tokenizers, frozen bases, adapters. Imports are lazy."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def __getattr__(name: str) -> Any:
 
 
 def needs(package: str, what: str = "language models") -> Any:
-    """The module of an optional package, or an error that says how to install it.
+    """Import an optional package.
 
     Args:
-        package: as it is imported, "transformers" or "peft.tuners".
-        what: who asks, for the message.
+        package: the module's name, "transformers" or "peft.tuners".
+        what: the feature that needs it, for the message.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not installed; the message has the command that installs it.
     """
     try:
         return import_module(package)

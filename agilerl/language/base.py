@@ -1,4 +1,4 @@
-"""One frozen language model in memory, however many adapters stand on it."""
+"""A frozen language model that is shared by any number of adapters."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from agilerl.language.tokenizer import eos_id, fingerprint, is_tokenizer_of, loa
 
 
 class Forward(Protocol):
-    """What runs the decoder: tokens [R, L] to last hidden states [R, L, H].
+    """Forward pass of the decoder: tokens [R, L] to last hidden states [R, L, H].
 
-    `attention` [R, S] bool covers what the cache holds too, `positions` [R, L] int64 those of the tokens.
+    `attention` [R, S] bool covers cached tokens too; `positions` [R, L] int64 are those of `tokens`.
     """
 
     def __call__(self, tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor: ...
@@ -36,14 +36,14 @@ class Forward(Protocol):
 
 @dataclass(frozen=True)
 class Slot:
-    """Where adapters of one configuration run in a base.
+    """The place of adapters of one configuration in a base.
 
     Attributes:
-        name: of the PEFT adapter that is there. config: of PEFT, as data.
+        name: of the PEFT adapter. config: of PEFT, as a dictionary.
         live: name in a saved adapter -> name of the parameter in the base, in order.
         shapes: name in a saved adapter -> shape.
-        on_linear_layers: whether every adapted layer is a linear one with the scale of the configuration. PEFT adapts
-            fused experts of a mixture as parameters, with ranks of their own.
+        on_linear_layers: whether every adapted layer is linear and has the scale of the configuration. PEFT adapts
+            fused experts of a mixture as parameters, with separate ranks.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Slot:
 
     @property
     def is_plain_lora(self) -> bool:
-        """Whether each target's output is that of the base plus scale · B A x, and nothing else."""
+        """Whether each target's output is that of the base plus scale · B A x exactly."""
         extras = ("use_dora", "lora_dropout", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern",
                   "trainable_token_indices", "layer_replication", "target_parameters")  # fmt: skip
         parts = all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in self.live)
@@ -63,23 +63,23 @@ class Slot:
 
     @property
     def scale(self) -> float:
-        """Of plain LoRA: α/r, or α/√r of rsLoRA (Hu et al. 2021, arXiv:2106.09685, section 4.1; arXiv:2312.03732)."""
+        """Scale of plain LoRA: α/r, or α/√r of rsLoRA (Hu et al. 2021, arXiv:2106.09685, s. 4.1; arXiv:2312.03732)."""
         rank = self.config["r"]
         return float(self.config["lora_alpha"] / (rank**0.5 if self.config.get("use_rslora") else rank))
 
 
 class BaseModel:
-    """A causal language model whose weights never change, and its tokenizer.
+    """A frozen causal language model and its tokenizer.
 
     Args:
-        model: a Hugging Face causal language model; it is frozen, and put into evaluation mode.
+        model: a Hugging Face causal language model; it is frozen and set to evaluation mode.
         tokenizer: its tokenizer.
-        source: the folder or hub id that it came from; empty for one that was made in this process.
+        source: the folder or hub id it was loaded from; empty for a model built in this process.
 
     Attributes:
-        pad_id, end_id: the tokens that pad, and that end a text; they may be one.
+        pad_id, end_id: the padding and end-of-text tokens; they may be the same.
         end_ids: all tokens that end a completion, `end_id` first; see `language.ends.end_ids`.
-        writer: a back end that holds a copy of this base and writes for all of its adapters; made when it is asked for.
+        writer: a generation back end that holds a copy of this base for all of its adapters; created on demand.
     """
 
     def __init__(self, model: Any, tokenizer: Any, source: str = "") -> None:
@@ -100,7 +100,7 @@ class BaseModel:
         check_parity(self, source)
 
     def _end_ids(self) -> tuple[int, ...]:
-        """Of the tokenizer and its files, and of the model's generation_config; each is a token of the model."""
+        """End tokens of the tokenizer, its files and the model's generation_config, within the model's vocabulary."""
         ends = end_ids(self.tokenizer)
         if foreign.has_generation_config(self.model):
             ends += end_ids(self.tokenizer, self.model.generation_config)
@@ -119,9 +119,9 @@ class BaseModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        found: torch.device = self.head.device
-        return found
+        """Device of the weights."""
+        device: torch.device = self.head.device
+        return device
 
     @property
     def head(self) -> Tensor:
@@ -131,39 +131,39 @@ class BaseModel:
 
     @property
     def head_bias(self) -> Tensor | None:
-        """The output layer's bias [V]; None where it has none, as in most families."""
+        """The output layer's bias [V]; None without one, as in most families."""
         bias: Tensor | None = foreign.bias(self.model.get_output_embeddings())
         return bias
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """W h + b [..., V] of last hidden states [..., H]."""
+        """Logits W h + b [..., V] of last hidden states [..., H]."""
         product = hidden @ self.head.T
         return product if self.head_bias is None else product + self.head_bias
 
     @property
     def sha256(self) -> str:
-        """Of all weights and the architecture; adapters are no part of it."""
+        """SHA-256 of all weights and the architecture, without adapters."""
         if self._sha is None:
             self._sha = _hash_of(self.model)
         return self._sha
 
     def identity(self) -> dict[str, str]:
-        """What a checkpoint says of the base: where it came from, and what must be the same."""
+        """Identity of the base for checkpoints: its source, and hashes of weights and tokenizer."""
         return {"source": self.source, "sha256": self.sha256, "tokenizer": fingerprint(self.tokenizer)}
 
     def check_identity(self, known: Mapping[str, str], where: str) -> None:
-        """RunError where an adapter was trained on other weights or with another tokenizer."""
-        own = self.identity()
+        """Raise RunError if an adapter was trained on other weights or with another tokenizer."""
+        current = self.identity()
         same = {
-            "sha256": known["sha256"] == own["sha256"],
+            "sha256": known["sha256"] == current["sha256"],
             "tokenizer": is_tokenizer_of(self.tokenizer, known["tokenizer"]),
         }
-        for key, what in (("sha256", "base model's weights"), ("tokenizer", "tokenizer")):
+        for key, name in (("sha256", "base model's weights"), ("tokenizer", "tokenizer")):
             if not same[key]:
                 raise RunError(
-                    f"{where}: the {what} are not those that the adapter was trained with: {known[key][:12]} then "
-                    f"({known['source'] or 'made in memory'}), {own[key][:12]} now ({own['source'] or 'in memory'}). "
-                    "fix: the same base model and tokenizer, unchanged."
+                    f"{where}: the {name} are not those that the adapter was trained with: {known[key][:12]} then "
+                    f"({known['source'] or 'made in memory'}), {current[key][:12]} now "
+                    f"({current['source'] or 'in memory'}). fix: the same base model and tokenizer, unchanged."
                 )
 
     def __reduce__(self) -> Any:
@@ -174,10 +174,10 @@ class BaseModel:
     # -- adapters ----------------------------------------------------------------------------------------------------
 
     def slot(self, config: Mapping[str, Any]) -> Slot:
-        """Where adapters of this PEFT configuration run; made where it is not there yet.
+        """The slot for adapters of this PEFT configuration, created on first use.
 
         Raises:
-            ConfigError: a configuration that PEFT does not take, or whose adapters are not parts of layers.
+            ConfigError: a configuration that PEFT rejects, or whose adapters are not parts of layers.
         """
         peft = needs("peft")
         key = json.dumps(config, sort_keys=True, default=sorted)
@@ -185,14 +185,16 @@ class BaseModel:
             return self._slots[key]
         name = f"slot{len(self._slots)}"
         try:
-            given = peft.get_peft_config({"task_type": "CAUSAL_LM", **config})
-            if given.is_prompt_learning:
-                raise ConfigError(f"{given.peft_type.value} is no part of layers. fix: LoRA, DoRA, IA3, LoHa or LoKr.")
-            with quiet(), torch.random.fork_rng(devices=[]):  # PEFT draws what every adapter here draws anew
+            peft_config = peft.get_peft_config({"task_type": "CAUSAL_LM", **config})
+            if peft_config.is_prompt_learning:
+                raise ConfigError(
+                    f"{peft_config.peft_type.value} is no part of layers. fix: LoRA, DoRA, IA3, LoHa or LoKr."
+                )
+            with quiet(), torch.random.fork_rng(devices=[]):  # PEFT's initial values; adapters draw new ones
                 if self._peft is None:
-                    self._peft = peft.get_peft_model(self.model, given, adapter_name=name)
+                    self._peft = peft.get_peft_model(self.model, peft_config, adapter_name=name)
                 else:
-                    self._peft.add_adapter(name, given)
+                    self._peft.add_adapter(name, peft_config)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise ConfigError(f"PEFT does not take the adapter configuration {dict(config)}: {error}") from error
         saved = peft.get_peft_model_state_dict(self._peft, adapter_name=name)
@@ -202,30 +204,30 @@ class BaseModel:
             self._peft.get_parameter(full).requires_grad_(False)
         self._first[name] = {short: self._peft.get_parameter(full).detach().clone() for short, full in live.items()}
         self._peft.base_model.disable_adapter_layers()
-        made = Slot(name, dict(config), live, shapes)
-        if made.is_plain_lora:
-            made = replace(made, on_linear_layers=self._on_linear_layers(made))
-        self._slots[key] = made
-        return made
+        slot = Slot(name, dict(config), live, shapes)
+        if slot.is_plain_lora:
+            slot = replace(slot, on_linear_layers=self._on_linear_layers(slot))
+        self._slots[key] = slot
+        return slot
 
     def _on_linear_layers(self, slot: Slot) -> bool:
         linear = needs("peft.tuners.lora").Linear
         layers = [self.layer(slot, saved) for saved in slot.live]
-        return all(isinstance(own, linear) and own.scaling[slot.name] == slot.scale for own in layers)
+        return all(isinstance(layer, linear) and layer.scaling[slot.name] == slot.scale for layer in layers)
 
     def layer(self, slot: Slot, saved: str) -> nn.Module:
-        """The layer of the base that a saved parameter (`....lora_A.weight`) adapts."""
+        """The layer of the base adapted by a saved parameter (`....lora_A.weight`)."""
         path = slot.live[saved].partition(".lora_")[0]
-        found: nn.Module = self._peft.get_submodule(path)
-        return found
+        layer: nn.Module = self._peft.get_submodule(path)
+        return layer
 
     def fresh(self, slot: Slot) -> dict[str, Tensor]:
-        """What PEFT made in the slot, copies by saved name; what has run there since is no part of it."""
+        """PEFT's initial parameters of the slot, as copies by saved name."""
         return {short: value.clone() for short, value in self._first[slot.name].items()}
 
     @contextlib.contextmanager
     def adapted(self, slot: Slot, values: Mapping[str, Tensor]) -> Iterator[Forward]:
-        """The decoder with one adapter, run by PEFT itself; differentiable in `values` where gradients are on.
+        """The decoder with one adapter, run by PEFT; differentiable in `values` if gradients are enabled.
 
         Args:
             values: by saved name.
@@ -233,9 +235,9 @@ class BaseModel:
         self._peft.set_adapter(slot.name)
         self._peft.base_model.enable_adapter_layers()
         prefix = "base_model.model."
-        own = {slot.live[short].removeprefix(prefix): value for short, value in values.items()}
+        parameters = {slot.live[short].removeprefix(prefix): value for short, value in values.items()}
         if torch.is_grad_enabled():
-            named = {self._inside(full): value for full, value in own.items()}
+            named = {self._inside(full): value for full, value in parameters.items()}
 
             def run(tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
                 arguments = _arguments(tokens, attention, positions, cache)
@@ -243,7 +245,7 @@ class BaseModel:
                 hidden: Tensor = out.last_hidden_state
                 return hidden
         else:
-            for full, value in own.items():
+            for full, value in parameters.items():
                 self.model.get_parameter(full).copy_(value)
             run = self.plain
         try:
@@ -252,40 +254,40 @@ class BaseModel:
             self._peft.base_model.disable_adapter_layers()
 
     def plain(self, tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
-        """The decoder as the base is now, as of `Forward`."""
+        """The decoder in its current state; see `Forward`."""
         hidden: Tensor = self.inner(**_arguments(tokens, attention, positions, cache)).last_hidden_state
         return hidden
 
     def _inside(self, full: str) -> str:
-        """The name in the decoder of a parameter of the whole model."""
+        """Name within the decoder of a parameter of the whole model."""
         return full.removeprefix(f"{self.model.base_model_prefix}.")
 
     def describe(self) -> str:
-        """One line: family, size, where it came from."""
+        """One line: family, size, source."""
         size = sum(p.numel() for name, p in self.model.named_parameters() if ".slot" not in name)
         return f"{self.model.config.model_type} of {size:,} parameters ({self.source or 'made in memory'})"
 
 
 def _arguments(tokens: Tensor, attention: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
-    given = {"input_ids": tokens, "attention_mask": attention.long(), "position_ids": positions}
-    return {**given, "past_key_values": cache, "use_cache": cache is not None}
+    arguments = {"input_ids": tokens, "attention_mask": attention.long(), "position_ids": positions}
+    return {**arguments, "past_key_values": cache, "use_cache": cache is not None}
 
 
 def _live_names(peft_model: nn.Module, slot: str, saved: Mapping[str, Tensor]) -> dict[str, str]:
-    """Saved name -> name of the live parameter, in whose path the slot's name stands somewhere."""
-    found = {}
+    """Saved name -> name of the live parameter, whose path contains the slot's name."""
+    names = {}
     for full, _ in peft_model.named_parameters():
         parts = full.split(".")
         if slot in parts:
             parts.remove(slot)
             short = ".".join(parts)
-            found[short if short in saved else short.removesuffix(".weight")] = full
-    missing = [short for short in saved if short not in found]
+            names[short if short in saved else short.removesuffix(".weight")] = full
+    missing = [short for short in saved if short not in names]
     if missing:
         raise ConfigError(
             f"the adapter has parts that are no parameters of layers: {missing[0]} first. fix: plain LoRA."
         )
-    return {short: found[short] for short in saved}
+    return {short: names[short] for short in saved}
 
 
 def _hash_of(model: nn.Module) -> str:
@@ -303,7 +305,7 @@ _LOADED: weakref.WeakValueDictionary[tuple[str, ...], BaseModel] = weakref.WeakV
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' progress bar of weights, and its notices of changes to come, which users cannot act on."""
+    """Suppress transformers' progress bar of weights and its deprecation notices, which users cannot act on."""
     logging = needs("transformers.utils.logging")
     had_bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -317,21 +319,21 @@ def quiet() -> Iterator[None]:
 
 
 def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str | torch.device = "cpu") -> BaseModel:
-    """The base model in a folder, or of a hub id; the one that is in memory already, as long as somebody holds it.
+    """Load a base model from a folder or hub id; cached as long as a reference to it exists.
 
     Args:
-        dtype: of the weights; None: float32 on a CPU, bfloat16 elsewhere. Log-probabilities are float32 always.
+        dtype: of the weights; None: float32 on a CPU, bfloat16 elsewhere. Log-probabilities are always float32.
 
     Raises:
-        ConfigError: nothing that can be loaded is there.
+        ConfigError: the model cannot be loaded.
     """
     transformers = needs("transformers")
     kind = dtype or (torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16)
     folder = Path(source).expanduser()
     where = str(folder.resolve()) if folder.exists() else str(source)
     key = where, str(kind), str(torch.device(device))
-    found = _LOADED.get(key)
-    if found is None:
+    base = _LOADED.get(key)
+    if base is None:
         try:
             with quiet():
                 model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=kind, trust_remote_code=False)
@@ -340,5 +342,5 @@ def load_base(source: str | Path, dtype: torch.dtype | None = None, device: str 
                 f"no causal language model could be loaded from {str(source)!r}: {str(error).splitlines()[0]} "
                 "fix: a folder with config.json and model.safetensors, or a hub id."
             ) from error
-        _LOADED[key] = found = BaseModel(model.to(device), load_tokenizer(where), where)
-    return found
+        _LOADED[key] = base = BaseModel(model.to(device), load_tokenizer(where), where)
+    return base

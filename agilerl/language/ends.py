@@ -14,7 +14,7 @@ from agilerl.errors import warn_once
 from agilerl.language import needs
 from agilerl.language.tokenizer import eos_id, special_ids
 
-_ANSWER = "7043"  # stands for any answer where only what the template puts behind it is wanted
+_ANSWER = "7043"  # placeholder answer, to see what the template appends to it
 
 
 def end_ids(tokenizer: Any, generation_config: Any = None) -> tuple[int, ...]:
@@ -24,20 +24,20 @@ def end_ids(tokenizer: Any, generation_config: Any = None) -> tuple[int, ...]:
     <end_of_turn>, Phi-3 <|end|>. Their `generation_config.eos_token_id` is a list; their chat template has the token.
 
     Args:
-        generation_config: of the model; None: generation_config.json beside the tokenizer's files, where there is one.
+        generation_config: of the model; None: generation_config.json beside the tokenizer's files, if it exists.
 
     Raises:
         ConfigError: the tokenizer has no end of sequence.
     """
     config = _stored(tokenizer) if generation_config is None else generation_config
     value = config.get("eos_token_id") if isinstance(config, dict) else config.eos_token_id
-    found = [eos_id(tokenizer), *_of_generation(tokenizer, value)]
-    turn = _turn_end(tokenizer, found)
-    return tuple(dict.fromkeys([*found, *([] if turn is None else [turn])]))
+    ends = [eos_id(tokenizer), *_of_generation(tokenizer, value)]
+    turn = _turn_end(tokenizer, ends)
+    return tuple(dict.fromkeys([*ends, *([] if turn is None else [turn])]))
 
 
 def turn_end(tokenizer: Any) -> int:
-    """The token by which the chat template ends an answer; the end of sequence where it has none of its own.
+    """The token that ends an answer in the chat template; the end of sequence if the template has none.
 
     Raises:
         ConfigError: the tokenizer has no end of sequence.
@@ -49,32 +49,32 @@ def turn_end(tokenizer: Any) -> int:
 def is_end(tokens: Tensor, ends: int | Sequence[int]) -> Tensor:
     """[...] bool: which of the tokens [...] end a completion."""
     first, *others = (ends,) if isinstance(ends, int) else ends
-    found: Tensor = tokens == first
+    mask: Tensor = tokens == first
     for end in others:
-        found = found | (tokens == end)
-    return found
+        mask = mask | (tokens == end)
+    return mask
 
 
 def _turn_end(tokenizer: Any, ends: Sequence[int]) -> int | None:
-    """The first special token, or one of `ends`, that the chat template puts behind an answer."""
+    """The first special token, or one of `ends`, that the chat template appends to an answer."""
     if not foreign.chat_template(tokenizer):
         return None
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
     try:
         text = str(tokenizer.apply_chat_template(messages, tokenize=False))
-    except Exception:  # a template for other roles; where it is used, it raises a named error
+    except Exception:  # a template for other roles; using it raises a named error
         return None
     _, answer, after = text.rpartition(_ANSWER)
-    known = (special_ids(tokenizer) | set(ends)) - {tokenizer.unk_token_id}
+    candidates = (special_ids(tokenizer) | set(ends)) - {tokenizer.unk_token_id}
     tokens = tokenizer.encode(after, add_special_tokens=False) if answer else []
-    return next((int(token) for token in tokens if token in known), None)
+    return next((int(token) for token in tokens if token in candidates), None)
 
 
 def _of_generation(tokenizer: Any, value: Any) -> list[int]:
-    """`eos_token_id` of a generation_config, as far as the tokenizer has such tokens.
+    """`eos_token_id` of a generation_config, without tokens that the tokenizer does not have.
 
-    A single number is often the default of the model's class, beside a tokenizer in which it is a letter: it counts
-    where it is a special token.
+    A single number is often the default of the model's class and a letter in the tokenizer: it counts only if it is a
+    special token.
     """
     if value is None:
         return []
@@ -92,7 +92,7 @@ def _of_generation(tokenizer: Any, value: Any) -> list[int]:
 
 
 def _stored(tokenizer: Any) -> dict[str, Any]:
-    """generation_config.json of the folder, or the cached files of the hub id, that the tokenizer came from."""
+    """generation_config.json of the tokenizer's source: its folder, or the cached files of its hub id."""
     source = str(foreign.name_or_path(tokenizer) or "")
     if not source:
         return {}
@@ -105,7 +105,7 @@ def _stored(tokenizer: Any) -> dict[str, Any]:
     if not isinstance(file, str | Path) or not Path(file).is_file():
         return {}
     try:
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        config = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}

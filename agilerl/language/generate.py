@@ -1,4 +1,4 @@
-"""How policies write: prompts are read once, and their completions go on from the same keys and values."""
+"""Generation: each prompt is processed once, and its completions share the cached keys and values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from agilerl.language.scoring import Texts, first_end
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen.
+    """Sampling parameters.
 
     Attributes:
-        max_tokens: of a completion. min_tokens: no end of text before so many.
-        temperature: 0 takes the most probable token.
-        top_k, top_p: the most probable tokens alone that are chosen from; 0 and 1: all of them, as the probabilities
-            that a policy learns with are of all of them.
+        max_tokens: of a completion. min_tokens: minimum number before an end of text.
+        temperature: 0 is greedy.
+        top_k, top_p: restrict sampling to the most probable tokens; 0 and 1: no restriction, which matches the
+            probabilities that a policy is trained with.
     """
 
     max_tokens: int = 64
@@ -48,7 +48,7 @@ class Sampling:
 
 
 class RolloutBackend(Protocol):
-    """What writes completions."""
+    """Back end that generates completions."""
 
     name: str
 
@@ -56,22 +56,22 @@ class RolloutBackend(Protocol):
         self, base: BaseModel, forward: Forward, prompts: tuple[Tensor, Tensor], group: int, how: Sequence[Sampling],
         numbers: Tensor | None, adapters: Sequence[Any] = (),
     ) -> Texts:  # fmt: skip
-        """G completions of every prompt.
+        """Generate G completions for every prompt.
 
         Args:
-            forward: what runs the decoder, of all members.
-            prompts: (tokens, attention) [N·B, P], padded on the left, the rows of member after member.
-            how: of each of the N members; they write together, so all have one `max_tokens`.
-            numbers: [N·B·G, T] uniform in [0, 1), what tokens are drawn with; None takes the most probable ones.
-            adapters: the members' networks, for what writes in a process of its own.
+            forward: forward pass of the decoder, for all members.
+            prompts: (tokens, attention) [N·B, P], padded on the left, grouped by member.
+            how: sampling of each of the N members; they generate together, so that all share one `max_tokens`.
+            numbers: [N·B·G, T] uniform in [0, 1), for sampling; None is greedy.
+            adapters: the members' networks, for back ends that run in a separate process.
 
         Returns:
-            Texts [N·B·G, P + T]; the completions of a prompt stand one after another.
+            Texts [N·B·G, P + T]; the completions of a prompt are consecutive.
         """
 
 
 class PrefixShared:
-    """Reads each prompt once and repeats its keys and values for its G completions; rows that have ended drop out."""
+    """Process each prompt once and repeat its keys and values for its G completions; finished rows are dropped."""
 
     name = "prefix-shared"
 
@@ -90,7 +90,7 @@ class PrefixShared:
         rows, length = tokens.shape[0], how[0].max_tokens
         written = torch.full((rows, length), pad, dtype=torch.long, device=tokens.device)
         going = torch.ones(rows, dtype=torch.bool, device=tokens.device)
-        at = torch.arange(rows, device=tokens.device)  # which row each of those in the cache is
+        at = torch.arange(rows, device=tokens.device)  # output row of each row in the cache
         position = attention.long().sum(-1, keepdim=True)
         for step in range(length):
             drawn = None if numbers is None else numbers[at, step]
@@ -100,25 +100,30 @@ class PrefixShared:
             going[at] &= ~is_end(chosen, ends)
             if step == length - 1 or not bool(going.any()):
                 break
-            kept = _still(going[at], len(how))
-            if kept is not None:
-                cache.batch_select_indices(kept)
-                at, chosen, attention, position = at[kept], chosen[kept], attention[kept], position[kept]
+            retained = _still(going[at], len(how))
+            if retained is not None:
+                cache.batch_select_indices(retained)
+                at, chosen, attention, position = (
+                    at[retained],
+                    chosen[retained],
+                    attention[retained],
+                    position[retained],
+                )
             attention = torch.cat((attention, torch.ones_like(attention[:, :1])), -1)
             hidden = forward(chosen.unsqueeze(-1), attention, position, cache)[:, -1]
             position = position + 1
-        said = first_end(written, ends)
+        completion_mask = first_end(written, ends)
         whole = prompts[1].repeat_interleave(group, 0)
-        return Texts(torch.cat((tokens, written), -1), torch.cat((whole, said), -1), said)
+        return Texts(torch.cat((tokens, written), -1), torch.cat((whole, completion_mask), -1), completion_mask)
 
 
 def _still(going: Tensor, members: int) -> Tensor | None:
-    """Rows to go on with, as many of every member; None where dropping the others saves less than a quarter."""
+    """Unfinished rows, equally many per member; None if dropping the others saves less than a quarter."""
     by_member = going.view(members, -1)
-    most = int(by_member.sum(1).max())
-    if most > 0.75 * by_member.shape[1]:
+    max_rows = int(by_member.sum(1).max())
+    if max_rows > 0.75 * by_member.shape[1]:
         return None
-    order = torch.argsort(~by_member, dim=1, stable=True)[:, :most].sort(1).values
+    order = torch.argsort(~by_member, dim=1, stable=True)[:, :max_rows].sort(1).values
     first = torch.arange(members, device=going.device).unsqueeze(1) * by_member.shape[1]
     return (order + first).flatten()
 
@@ -126,34 +131,34 @@ def _still(going: Tensor, members: int) -> Tensor | None:
 def choose(
     logits: Tensor, how: Sequence[Sampling], numbers: Tensor | None, step: int, ends: int | Sequence[int], members: int
 ) -> Tensor:
-    """The next token [R] of every row, from logits [R, V]; rows of member after member.
+    """The next token [R] of every row, from logits [R, V], grouped by member.
 
-    A token is the first whose cumulative probability exceeds the row's uniform number, so what is drawn depends on
-    nothing but the member's own numbers and logits.
+    A token is the first whose cumulative probability exceeds the row's uniform number, so that a sample depends only on
+    the member's numbers and logits.
     """
     scores = logits.double() if numbers is not None else logits.clone()
-    rows = scores.view(members, -1, scores.shape[-1])  # a view: what follows writes into `scores`
-    for member, own in enumerate(how):
-        if step < own.min_tokens:
+    rows = scores.view(members, -1, scores.shape[-1])  # a view: the loop writes into `scores`
+    for member, sampling in enumerate(how):
+        if step < sampling.min_tokens:
             rows[member, :, [ends] if isinstance(ends, int) else list(ends)] = -torch.inf
-        if numbers is not None and own.temperature > 0:
-            rows[member] /= own.temperature
-            _keep_top(rows[member], own)
+        if numbers is not None and sampling.temperature > 0:
+            rows[member] /= sampling.temperature
+            _keep_top(rows[member], sampling)
     if numbers is None:
         return scores.argmax(-1)
     shares = scores.softmax(-1).cumsum(-1)
     drawn = (shares <= numbers.unsqueeze(-1).to(shares) * shares[:, -1:]).sum(-1).clamp_max(scores.shape[-1] - 1)
-    greedy = torch.tensor([own.temperature == 0 for own in how], device=logits.device)
+    greedy = torch.tensor([sampling.temperature == 0 for sampling in how], device=logits.device)
     if bool(greedy.any()):
         return torch.where(greedy.repeat_interleave(rows.shape[1]), scores.argmax(-1), drawn)
     return drawn
 
 
 def _keep_top(scores: Tensor, how: Sampling) -> None:
-    """Set what is not among the most probable tokens to −inf, in place."""
+    """Set the scores outside top-k and top-p to −inf, in place."""
     if 0 < how.top_k < scores.shape[-1]:
-        least = scores.topk(how.top_k, -1).values[..., -1:]
-        scores.masked_fill_(scores < least, -torch.inf)
+        threshold = scores.topk(how.top_k, -1).values[..., -1:]
+        scores.masked_fill_(scores < threshold, -torch.inf)
     if how.top_p < 1:
         ordered, index = scores.sort(-1, descending=True)
         before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
@@ -162,7 +167,7 @@ def _keep_top(scores: Tensor, how: Sampling) -> None:
 
 
 class HuggingFace:
-    """`generate` of transformers itself, prompt by prompt repeated: the reference. It draws from torch's generator."""
+    """Reference back end: `generate` of transformers, with repeated prompts. It draws from torch's generator."""
 
     name = "hf"
 
@@ -173,30 +178,32 @@ class HuggingFace:
     ) -> Texts:  # fmt: skip
         if len(how) != 1:
             raise ConfigError("the back end 'hf' writes for one member at a time. fix: learner='sequential'.")
-        own, (tokens, attention) = how[0], prompts
-        is_drawn = numbers is not None and own.temperature > 0
-        drawing = {"temperature": own.temperature, "top_k": own.top_k, "top_p": own.top_p} if is_drawn else {}
+        sampling, (tokens, attention) = how[0], prompts
+        is_drawn = numbers is not None and sampling.temperature > 0
+        drawing = (
+            {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p} if is_drawn else {}
+        )
         ends, pad = list(base.end_ids), base.pad_id
         seed = 0 if numbers is None else int(numbers[0, 0].item() * 2**31)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             out = base.model.generate(
                 input_ids=tokens, attention_mask=attention.long(), do_sample=is_drawn, num_return_sequences=group,
-                max_new_tokens=own.max_tokens, min_new_tokens=own.min_tokens or None, eos_token_id=ends,
+                max_new_tokens=sampling.max_tokens, min_new_tokens=sampling.min_tokens or None, eos_token_id=ends,
                 pad_token_id=pad, **drawing,
             )  # fmt: skip
-        written = torch.full((len(out), own.max_tokens), pad, dtype=torch.long, device=out.device)
-        made = out[:, tokens.shape[1] :]
-        written[:, : made.shape[1]] = made
-        said = first_end(written, ends)
+        written = torch.full((len(out), sampling.max_tokens), pad, dtype=torch.long, device=out.device)
+        completions = out[:, tokens.shape[1] :]
+        written[:, : completions.shape[1]] = completions
+        completion_mask = first_end(written, ends)
         attention = attention.repeat_interleave(group, 0)
         tokens = tokens.repeat_interleave(group, 0)
-        return Texts(torch.cat((tokens, written), -1), torch.cat((attention, said), -1), said)
+        return Texts(torch.cat((tokens, written), -1), torch.cat((attention, completion_mask), -1), completion_mask)
 
 
 BACKENDS: dict[str, Any] = {"prefix-shared": PrefixShared, "hf": HuggingFace}
 
 
 def uniform_numbers(rngs: Sequence[np.random.Generator], rows: int, length: int) -> Tensor:
-    """[N·rows, T] uniform in [0, 1), each member's from its own stream."""
+    """[N·rows, T] uniform in [0, 1), each member's from its own random stream."""
     return torch.from_numpy(np.concatenate([rng.random((rows, length)) for rng in rngs]))

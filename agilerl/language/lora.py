@@ -1,7 +1,7 @@
-"""Adapters of several members at once: one pass of the base, with rows that each have their own member's adapter.
+"""Adapters of several members in one pass of the base; each row uses the adapter of its member.
 
-Low-rank adaptation is y = W x + s B A x (Hu et al. 2021, arXiv:2106.09685, equation 3). The product with W is the same
-for all members; those with A and B are batched over members.
+Low-rank adaptation is y = W x + s B A x (Hu et al. 2021, arXiv:2106.09685, equation 3). The product with W is shared by
+all members; those with A and B are batched over members.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def stacked_delta(x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
     """s B_n A_n x of every member [N·R, L, out].
 
     Args:
-        x: [N·R, L, in], the rows of member after member. a: [N, r, in]. b: [N, out, r].
+        x: [N·R, L, in], grouped by member. a: [N, r, in]. b: [N, out, r].
     """
     members = a.shape[0]
     flat = x.reshape(members, -1, x.shape[-1]).to(a.dtype)
@@ -33,10 +33,10 @@ def stacked_delta(x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
 
 @contextlib.contextmanager
 def stacked(base: BaseModel, slot: Slot, values: Mapping[str, Tensor]) -> Iterator[Forward]:
-    """The decoder with the adapters of N members, for N·R rows that stand member after member.
+    """The decoder with the adapters of N members, for N·R rows grouped by member.
 
     Args:
-        values: saved name -> [N, ...]; of plain LoRA alone (`Slot.is_plain_lora`).
+        values: saved name -> [N, ...]; plain LoRA only (`Slot.is_plain_lora`).
     """
     handles = []
     for name, a in values.items():

@@ -1,4 +1,4 @@
-"""Rows of tokens padded on the left, and the positions of what is no padding."""
+"""Left padding of token rows, and position ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def positions_of(attention: Tensor) -> Tensor:
-    """Positions [R, L] int64 of tokens whose padding on the left is no part of the text."""
+    """Position ids [R, L] int64 of left-padded tokens; padding is not counted."""
     return (attention.long().cumsum(-1) - 1).clamp_min(0)
 
 

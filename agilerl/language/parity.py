@@ -1,9 +1,8 @@
 """Comparison of a base, as it is run here, with the model's own forward pass.
 
-Every causal language model of transformers has a `forward` that gives logits. Here the decoder and the output layer run
-apart, on prompts padded on the left and through a key-value cache, which is right for most families and wrong for some:
-logits that are scaled or capped, recurrent states that padding changes. So each base is compared with itself on one
-short text when it is loaded.
+Every causal language model of transformers has a `forward` that returns logits. Here the decoder and the output layer
+run separately, on left-padded prompts and through a key-value cache. That is wrong for some families: logits that are
+scaled or capped, recurrent states that padding changes. So each base is checked on one short text when it is loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LENGTH = 8
 PADDING = 3
 """Tokens of padding before the second row of the probe."""
 LARGE = 100.0
-"""Largest logit of the second probe: a cap at 30 changes it, and leaves logits around 0 as they are."""
+"""Largest logit of the second probe: a cap at 30 changes it, but not logits around 0."""
 FIX = "fix: a model of the Llama, Qwen, Mistral, Phi or GPT-2 families."
 _SCALING = re.compile(r"logit|soft_?cap|lm_head_mult")
 
@@ -40,7 +39,7 @@ def check_parity(base: BaseModel, source: str) -> None:
         source: names the model in the error.
 
     Raises:
-        ConfigError: they differ, or the model does not run as bases are run here.
+        ConfigError: they differ, or the model cannot be run this way.
     """
     name = f"{source} ({type(base.model).__name__})" if source else type(base.model).__name__
     tokens = probe_tokens(base)
@@ -49,7 +48,7 @@ def check_parity(base: BaseModel, source: str) -> None:
             fault = _output_layer(base, tokens) or _padding(base, tokens) or _cache(base, tokens)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # a model is foreign code: whatever it raises, it does not run this way
+    except Exception as error:  # third-party code may raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise ConfigError(f"{name} cannot be run as a base: {reason}. {FIX}") from error
     if fault:
@@ -57,7 +56,7 @@ def check_parity(base: BaseModel, source: str) -> None:
 
 
 def probe_tokens(base: BaseModel) -> Tensor:
-    """[1, LENGTH] int64 tokens of `TEXT`, without special ones, that the model has embeddings for."""
+    """[1, LENGTH] int64 non-special tokens of `TEXT` that have embeddings."""
     size = int(base.model.get_input_embeddings().weight.shape[0])
     special = special_ids(base.tokenizer)
     ids = [int(token) for token in base.tokenizer.encode(TEXT, add_special_tokens=False)]
@@ -89,7 +88,7 @@ def _scaling(base: BaseModel, hidden: Tensor, theirs: Tensor) -> str:
 
 
 def _large_logits(base: BaseModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """(multiples of what the output layer is given, such that its largest output is `LARGE`; the model's logits)."""
+    """(input of the output layer, scaled such that its largest output is `LARGE`; the model's logits)."""
     seen: list[Tensor] = []
 
     def enlarge(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -108,14 +107,14 @@ def _large_logits(base: BaseModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _padding(base: BaseModel, tokens: Tensor) -> str:
-    """Compare a batch whose second row is padded on the left with each row alone."""
+    """Compare a batch whose second row is left-padded with each row alone."""
     rows, attention, positions = _padded(base, tokens)
     ours = base.logits(base.plain(rows, attention, positions))
     return _judge(base, tokens, ours, 0, "gives other logits to a text that is padded on the left")
 
 
 def _cache(base: BaseModel, tokens: Tensor) -> str:
-    """Compare texts that are read in parts, the prompt once for two continuations, with each of them in one piece."""
+    """Compare texts processed in parts, with one prompt for two continuations, with each text in one pass."""
     rows, attention, positions = _padded(base, tokens)
     cache, prompt = needs("transformers").DynamicCache(), LENGTH // 2
     parts = [base.plain(rows[:, :prompt], attention[:, :prompt], positions[:, :prompt], cache)]
@@ -137,14 +136,14 @@ def _padded(base: BaseModel, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _judge(base: BaseModel, tokens: Tensor, ours: Tensor, first: int, fault: str) -> str:
-    """`fault` where logits [2, L − first, V] of the padded batch are not those of the model for each row alone.
+    """`fault` if logits [2, L − first, V] of the padded batch differ from those of the model for each row alone.
 
-    By the median: rounding may send single tokens of a mixture to other experts.
+    Compared by the median: rounding may route single tokens of a mixture to other experts.
     """
     for row, start in enumerate((0, PADDING)):
         theirs = base.model(input_ids=tokens[:, start:], use_cache=False).logits[0, max(first - start, 0) :].float()
-        own = ours[row, max(start - first, 0) :].float()
-        difference, size = float((own - theirs).abs().median()), float(theirs.std())
+        row_logits = ours[row, max(start - first, 0) :].float()
+        difference, size = float((row_logits - theirs).abs().median()), float(theirs.std())
         if not difference <= (1e-3 if _is_precise(ours) else 0.1) * max(size, 1e-6):
             return f"{fault} (by {difference:.2g}, where logits have a standard deviation of {size:.2g})"
     return ""
@@ -155,7 +154,7 @@ def _is_precise(values: Tensor) -> bool:
 
 
 def _settings(base: BaseModel) -> str:
-    """Settings of the configuration that may be why, as ' (name, name)'."""
+    """Settings of the configuration that may cause the difference, as ' (name, name)'."""
     values = base.model.config.to_dict()
     names = [k for k, v in values.items() if _SCALING.search(k) and not k.startswith("attn") and _is_factor(v)]
     return f" ({', '.join(sorted(names))})" if names else ""

@@ -1,4 +1,4 @@
-"""How probable a policy finds the tokens of a text, and what its values of them are."""
+"""Hidden states and log-probabilities of completion tokens."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from agilerl.language.base import Forward, positions_of
 from agilerl.language.ends import is_end
 
 CHUNK = 1 << 22
-"""Logits (rows times vocabulary) that are there at once, in float32: 16 MB, and as much again for their gradient."""
+"""Maximum number of logits (rows times vocabulary) in memory: 16 MB in float32, and as much for their gradient."""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Prompts, padded on the left to P tokens, with what follows on them, padded on the right to T.
+    """Prompts, left-padded to P tokens, with completions, right-padded to T.
 
     Attributes:
         tokens: [..., R, P + T] int64. attention: [..., R, P + T] bool, false at padding.
-        completion_mask: [..., R, T] bool: the tokens that the policy chose: up to and with the first end of text, and
-            none that an environment has answered.
+        completion_mask: [..., R, T] bool: the tokens chosen by the policy, up to and including the first end of text,
+            without an environment's answers.
     """
 
     tokens: Tensor
@@ -34,19 +34,19 @@ class Texts:
 
     @property
     def prompt(self) -> int:
-        """P, tokens of a prompt with its padding."""
+        """P, the padded length of a prompt."""
         return self.tokens.shape[-1] - self.completion_mask.shape[-1]
 
     def rows(self, index: Any) -> Texts:
-        """Some of the rows, of every member."""
+        """Select rows of every member."""
         return Texts(*(part[..., index, :] for part in (self.tokens, self.attention, self.completion_mask)))
 
     def flat(self) -> Texts:
-        """Members one after another: [N·R, ...]."""
+        """Flatten members: [N·R, ...]."""
         return Texts(*(part.flatten(0, -2) for part in (self.tokens, self.attention, self.completion_mask)))
 
     def trimmed(self) -> Texts:
-        """Without columns that are padding in every row."""
+        """Remove columns that are padding in every row."""
         used = self.attention.flatten(0, -2).any(0)
         first = int(used.nonzero()[0])
         last = max(int(used.nonzero()[-1]) + 1, self.prompt + 1)
@@ -54,27 +54,27 @@ class Texts:
         return Texts(self.tokens[..., first:last], self.attention[..., first:last], completion_mask)
 
     def to(self, device: torch.device | str) -> Texts:
-        """On a device."""
+        """Move to a device."""
         return replace(self, **{name: part.to(device) for name, part in vars(self).items()})
 
 
 def first_end(tokens: Tensor, ends: int | Sequence[int]) -> Tensor:
-    """[..., T] bool: completion tokens up to and with the first one that ends a completion.
+    """[..., T] bool: completion tokens up to and including the first end token.
 
-    The end counts, also where padding has the same number: what comes after it does not.
+    The end counts, even if padding has the same token id; later tokens do not.
     """
     there = is_end(tokens, ends).long()
     return (there.cumsum(-1) - there) == 0
 
 
 def hidden_states(forward: Forward, texts: Texts, members: int = 1) -> Tensor:
-    """[N·R, T, H] what the decoder knew before each completion token.
+    """Last hidden states [N·R, T, H] before each completion token.
 
-    Prompts that several rows have in common are read once: their keys and values, gradients included, serve all of
-    them. That changes nothing but rounding, and saves most of the work where prompts are long beside completions.
+    Prompts shared by several rows are processed once: their keys and values, gradients included, serve all of them.
+    Results differ by rounding only; most of the work is saved if prompts are long compared with completions.
 
     Args:
-        texts: [N·R, P + T], the rows of member after member. members: N.
+        texts: [N·R, P + T], grouped by member. members: N.
     """
     shared = shared_prompts(texts, members)
     tokens, attention, positions = texts.tokens[:, :-1], texts.attention[:, :-1], positions_of(texts.attention)[:, :-1]
@@ -90,39 +90,38 @@ def hidden_states(forward: Forward, texts: Texts, members: int = 1) -> Tensor:
 
 
 SHARED = 0.75
-"""Prompts are read apart where they are at most this share of the rows."""
+"""Prompts are processed separately if they are at most this share of the rows."""
 
 
 def shared_prompts(texts: Texts, members: int) -> tuple[Tensor, Tensor] | None:
-    """(rows [N·U] that have every prompt of each member once, place [N·R] of each row's prompt among them).
+    """(rows [N·U] with every prompt of each member once, index [N·R] of each row's prompt among them).
 
-    None where too few prompts occur more than once. Members have equally many prompts; one with fewer has its first one
-    again.
+    None if too few prompts are repeated. All members have U prompts; one with fewer repeats its first prompt.
     """
     key = (texts.tokens[:, : texts.prompt] * 2 + texts.attention[:, : texts.prompt]).view(members, -1, texts.prompt)
-    each = [torch.unique(own, dim=0, return_inverse=True)[1] for own in key]
-    most = max(int(own.max()) + 1 for own in each)
+    each = [torch.unique(ids, dim=0, return_inverse=True)[1] for ids in key]
+    max_prompts = max(int(ids.max()) + 1 for ids in each)
     count = key.shape[1]
-    if most > SHARED * count:
+    if max_prompts > SHARED * count:
         return None
-    rows = torch.zeros(members, most, dtype=torch.long, device=key.device)
-    for member, own in enumerate(each):
-        rows[member, own] = torch.arange(count, device=key.device)  # any row that has the prompt
+    rows = torch.zeros(members, max_prompts, dtype=torch.long, device=key.device)
+    for member, ids in enumerate(each):
+        rows[member, ids] = torch.arange(count, device=key.device)  # any row with the prompt
     first = torch.arange(members, device=key.device).unsqueeze(1)
-    place = torch.stack(each) + first * most
+    place = torch.stack(each) + first * max_prompts
     return (rows + first * count).flatten(), place.flatten()
 
 
 def log_probs(
     hidden: Tensor, head: Tensor, tokens: Tensor, temperature: Tensor | float = 1.0, bias: Tensor | None = None
 ) -> Tensor:
-    """log softmax((W h + b) / τ)[token] [R, T] in float32 (float64 where the weights are), of tokens [R, T].
+    """log softmax((W h + b) / τ)[token] [R, T] in float32 (float64 if the weights are), of tokens [R, T].
 
-    In chunks: logits of a chunk are made again for its gradient, so that R·T·V numbers are never there at once.
+    Chunked: logits of a chunk are recomputed for its gradient, so that R·T·V numbers are never in memory at once.
 
     Args:
         hidden: [R, T, H] last hidden states. head, bias: W [V, H] and b [V] of the output layer; None: b = 0.
-        temperature: a scalar, or one [R] for each row.
+        temperature: a scalar, or [R], one per row.
     """
     kind = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     flat, chosen = hidden.reshape(-1, hidden.shape[-1]), tokens.reshape(-1)

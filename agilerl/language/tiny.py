@@ -1,4 +1,4 @@
-"""Small tokenizers and models that are made in this process: for tests, examples and first runs on a CPU."""
+"""Small tokenizers and models, built locally: for tests, examples and first runs on a CPU."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ CHAT_TEMPLATE = (
 )
 """A chat template in which each message begins with <bos> and its role and ends with <eos>."""
 
-# Kind -> (configuration, model). Not qwen2: AutoTokenizer replaces the rules of a tokenizer that lies beside it.
+# Kind -> (configuration, model). Not qwen2: AutoTokenizer replaces the rules of a tokenizer in the same folder.
 _KINDS = {"llama": ("LlamaConfig", "LlamaForCausalLM"), "qwen3": ("Qwen3Config", "Qwen3ForCausalLM")}
 
 
 def tiny_tokenizer(texts_or_alphabet: str | Iterable[str], *, chat_template: str | None = None) -> Any:
     """A tokenizer with one token for each character.
 
-    Tokens 0 to 3 are <pad>, <bos>, <eos> and <unk>, which stands for every character that it does not know; then the
-    characters follow in the order of their code points. Nothing is put before or after a text.
+    Tokens 0 to 3 are <pad>, <bos>, <eos> and <unk>, for unknown characters. The characters follow in the order of their
+    code points. Nothing is added before or after a text.
 
     Args:
-        texts_or_alphabet: its characters as one string, or texts in which they all occur.
-        chat_template: None, or a template of transformers; the letters of roles, ":" and " " are known then, too.
+        texts_or_alphabet: its characters as one string, or texts that contain them all.
+        chat_template: None, or a template of transformers; it adds the letters of roles, ":" and " " to the vocabulary.
 
     Raises:
         ConfigError: no characters; transformers is not installed.
@@ -71,12 +71,12 @@ def tiny_base(
     The same arguments write the same bytes. Torch's global random state is left as it was.
 
     Args:
-        folder: where to; made if it is not there. Files of the same names are replaced.
-        tokenizer: saved beside the model, which has one row of embeddings for each of its tokens.
+        folder: the target; created if missing. Existing files are replaced.
+        tokenizer: saved with the model, which has one embedding per token.
         hidden_size, layers, heads: of the transformer; the feed-forward layers have 4·hidden_size.
         kind: "llama" or "qwen3".
         seed: of the weights.
-        context: tokens that positions are made for.
+        context: maximum number of tokens.
 
     Returns:
         The folder: config.json, generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json.

@@ -1,8 +1,8 @@
-"""Tokenizers: loading one as it was saved, and telling two apart.
+"""Tokenizers: faithful loading, and fingerprints.
 
 `AutoTokenizer` chooses a class by the `model_type` of config.json, and some classes build their own rules of splitting
 and joining instead of reading those of tokenizer.json: a folder whose config says qwen2 can lose its spaces without an
-error and with the same number of tokens. So tokenizer.json is read for what it is, and what was loaded is compared with
+error and with the same number of tokens. So tokenizer.json is read directly, and the loaded tokenizer is compared with
 the file.
 """
 
@@ -26,23 +26,23 @@ PROBES = (
     "naïve café, Ångström, 東京, 🙂",
     "<think>\nso 007 * 8 = 056\n</think><answer>56</answer>",
 )
-"""Texts over which tokenizers are compared: digits, white space, code, letters beyond ASCII, tags."""
+"""Texts for the comparison of tokenizers: digits, white space, code, non-ASCII letters, tags."""
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Any:
-    """A tokenizer from a local folder, or by the id of a hub.
+    """Load a tokenizer from a local folder or by hub id.
 
-    tokenizer.json is preferred, and is not handed to a class that replaces its rules; only where there is none, the
-    class is chosen as `transformers.AutoTokenizer` does. A tokenizer without a token for padding pads with its end of
-    sequence. No code of the folder is run.
+    tokenizer.json is preferred, and is not passed to a class that replaces its rules. Only without that file the class
+    is chosen like `transformers.AutoTokenizer` does. A tokenizer without a padding token pads with its end of sequence.
+    No code of the folder is run.
 
     Args:
-        path: a folder, or "name" or "owner/name" where there is no such folder: only then may the network be touched.
+        path: a folder; or "name" or "owner/name" if no such folder exists, which may use the network.
 
     Raises:
-        RunError: there is no such folder, it holds no tokenizer, or what was loaded does not do what its file says.
+        RunError: a missing folder, a folder without a tokenizer, or a loaded tokenizer that differs from its file.
         ConfigError: the tokenizer has neither padding nor end of sequence; transformers is not installed.
     """
     transformers = needs("transformers", "load_tokenizer")
@@ -79,19 +79,17 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Any:
 
 
 def _loaded(cls: Any, source: str, local: bool) -> tuple[Any, str]:
-    """(tokenizer, "") or (None, why not)."""
+    """(tokenizer, "") or (None, reason)."""
     try:
         return cls.from_pretrained(source, local_files_only=local, trust_remote_code=False), ""
-    except (
-        Exception
-    ) as error:  # the library raises plain Exception for a damaged file, OSError for one that is not there
+    except Exception as error:  # the library raises plain Exception for a damaged file, OSError for a missing one
         return None, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def difference_to_file(tokenizer: Any) -> str:
-    """How a tokenizer splits or joins `PROBES` unlike the tokenizer.json of the folder that it came from; "" if alike.
+    """Difference in splitting or joining `PROBES` between a tokenizer and its tokenizer.json; "" if there is none.
 
-    "" also where it came from no folder with such a file, which leaves nothing to compare with.
+    Also "" if it was not loaded from a folder with such a file.
     """
     file = Path(str(foreign.name_or_path(tokenizer) or "."), "tokenizer.json")
     if not foreign.name_or_path(tokenizer) or not file.is_file():
@@ -113,7 +111,7 @@ def difference_to_file(tokenizer: Any) -> str:
 
 
 def warn_if_replaced(tokenizer: Any) -> None:
-    """Warn, once for each folder, of a tokenizer that does not do what the file that it came from says."""
+    """Warn, once per folder, of a tokenizer that differs from its file."""
     if difference := difference_to_file(tokenizer):
         warn_once(
             f"tokenizer {tokenizer.name_or_path}",
@@ -124,18 +122,18 @@ def warn_if_replaced(tokenizer: Any) -> None:
 
 
 def pad_id(tokenizer: Any) -> int:
-    """The token that pads: the tokenizer's own, else its end of sequence.
+    """The padding token: the tokenizer's, else its end of sequence.
 
     Raises:
         ConfigError: it has neither.
     """
-    found = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    if found is None:
+    token = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    if token is None:
         raise ConfigError(
             "the tokenizer has neither a token for padding nor an end of sequence. "
             "fix: set tokenizer.eos_token to a token that it has."
         )
-    return int(found)
+    return int(token)
 
 
 def eos_id(tokenizer: Any) -> int:
@@ -153,36 +151,36 @@ def eos_id(tokenizer: Any) -> int:
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Tokens that are special to the tokenizer: those with a role, and those that were added as special."""
+    """Special tokens of the tokenizer: those with a role, and those added as special."""
     added = {int(number) for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     return added | set(map(int, tokenizer.all_special_ids))
 
 
 def fingerprint(tokenizer: Any) -> str:
-    """What a tokenizer does, as 64 hexadecimal digits: equal for two that split, join, frame and pad texts alike.
+    """Fingerprint of 64 hexadecimal digits, equal for tokenizers that split, join, frame and pad texts alike.
 
-    SHA-256 over tokens and texts of `PROBES`, the number of tokens, the special tokens (padding as `pad_id` says, so
-    that one which pads with its end of sequence for want of another stays itself), and the chat template. Two that
-    differ in their padding alone are the same to `is_tokenizer_of`.
+    SHA-256 over tokens and texts of `PROBES`, the number of tokens, the special tokens, and the chat template. Padding
+    is `pad_id`, so that a fallback to the end of sequence does not change it. `is_tokenizer_of` ignores differences in
+    padding.
     """
     return _fingerprint(tokenizer, pad_id(tokenizer))
 
 
 def is_tokenizer_of(tokenizer: Any, known: str) -> bool:
-    """Whether `known` is the fingerprint of this tokenizer, with any of its special tokens as the padding.
+    """Whether `known` is the fingerprint of this tokenizer, with any of its special tokens as padding.
 
-    Masks say what is padding, so `tokenizer.pad_token = tokenizer.eos_token` changes no result.
+    Padding is masked, so that `tokenizer.pad_token = tokenizer.eos_token` changes no result.
     """
     pads = {pad_id(tokenizer), *special_ids(tokenizer)}
     return any(_fingerprint(tokenizer, pad) == known for pad in sorted(pads, key=lambda pad: pad != pad_id(tokenizer)))
 
 
 def _fingerprint(tokenizer: Any, pad: int) -> str:
-    said = [_encode(tokenizer, probe) for probe in PROBES]
+    tokens = [_encode(tokenizer, probe) for probe in PROBES]
     facts = {
-        "tokens": said,
+        "tokens": tokens,
         "framed": [list(map(int, tokenizer.encode(probe))) for probe in PROBES],
-        "texts": [_decode(tokenizer, ids) for ids in said],
+        "texts": [_decode(tokenizer, ids) for ids in tokens],
         "size": len(tokenizer),
         "special": [tokenizer.bos_token_id, tokenizer.eos_token_id, pad, tokenizer.unk_token_id],
         "chat_template": tokenizer.chat_template,
@@ -191,21 +189,21 @@ def _fingerprint(tokenizer: Any, pad: int) -> str:
 
 
 def check_fingerprint(tokenizer: Any, known: str, where: str) -> None:
-    """Refuse a tokenizer that is not the one of before.
+    """Reject a tokenizer that differs from the earlier one.
 
     Args:
-        tokenizer: the one that is to be used.
-        known: `fingerprint` of the one before.
-        where: what holds `known`, for the message: a checkpoint's path.
+        tokenizer: the tokenizer to use.
+        known: `fingerprint` of the earlier one.
+        where: the source of `known`, for the message: a checkpoint's path.
 
     Raises:
         RunError: they differ.
     """
     if not is_tokenizer_of(tokenizer, known):
-        found = fingerprint(tokenizer)
+        current = fingerprint(tokenizer)
         raise RunError(
             f"{where}: the tokenizer is not the one that was trained with: expected fingerprint {known[:12]}, "
-            f"got {found[:12]} ({type(tokenizer).__name__}, {len(tokenizer)} tokens). "
+            f"got {current[:12]} ({type(tokenizer).__name__}, {len(tokenizer)} tokens). "
             "fix: load it with agilerl.language.load_tokenizer from the folder of that time; "
             "transformers.AutoTokenizer may replace a tokenizer's rules by those of the model's family."
         )

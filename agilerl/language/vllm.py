@@ -1,4 +1,4 @@
-"""vLLM as what writes completions: an optional package, on machines with a GPU that it supports."""
+"""Generation with vLLM: an optional package, on machines with a supported GPU."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class VLLMConfig:
     Args:
         tensor_parallel_size: devices that the engine's copy of the base is split over.
         gpu_memory_utilization: share of each device's memory for that copy and its cache.
-        max_num_seqs: completions that are written at once.
-        sleep_mode: let the engine give its memory back while the adapters learn; not available, which is said.
+        max_num_seqs: completions generated at once.
+        sleep_mode: release the engine's memory while the adapters learn; not available, ignored with a warning.
     """
 
     tensor_parallel_size: int = 1
@@ -44,18 +44,18 @@ class VLLMConfig:
 
 
 def vllm_settings(config: Any) -> dict[str, Any] | None:
-    """Arguments of vLLM's engine, of a `VLLMConfig` or a mapping with its fields; None for None.
+    """Arguments of vLLM's engine, from a `VLLMConfig` or a mapping with its fields; None for None.
 
     Raises:
         ConfigError: another object, an unknown field, or a number out of range.
     """
     if config is None:
         return None
-    known = [field.name for field in fields(VLLMConfig)]
+    names = [field.name for field in fields(VLLMConfig)]
     if isinstance(config, Mapping):
         for name in config:
-            if name not in known:
-                raise ConfigError(unknown_choice("field of vllm_config", str(name), known))
+            if name not in names:
+                raise ConfigError(unknown_choice("field of vllm_config", str(name), names))
         config = VLLMConfig(**config)
     if not isinstance(config, VLLMConfig):
         raise ConfigError(
@@ -67,11 +67,11 @@ def vllm_settings(config: Any) -> dict[str, Any] | None:
 
 
 class VLLM:
-    """A `RolloutBackend` that writes with vLLM's engine, to which the adapter is handed as files before each call.
+    """A `RolloutBackend` with vLLM's engine, which reads the adapter from files before each call.
 
     Args:
-        base: the model; it must have come from a folder or a hub id, which vLLM loads a copy of.
-        settings: of its engine, as of `VLLMConfig`; None: 0.4 of the device's memory for that copy and its cache.
+        base: the model, loaded from a folder or hub id, of which vLLM loads a copy.
+        settings: of its engine, see `VLLMConfig`; None: 0.4 of the device's memory for that copy and its cache.
 
     Raises:
         ConfigError: vLLM is not installed, or the base was made in memory.
@@ -91,35 +91,37 @@ class VLLM:
         self, base: BaseModel, forward: Forward, prompts: tuple[Tensor, Tensor], group: int, how: Sequence[Sampling],
         numbers: Tensor | None, adapters: Sequence[Any] = (),
     ) -> Texts:  # fmt: skip
-        """As of `RolloutBackend`; `adapters` are the members' networks, whose files vLLM reads."""
+        """See `RolloutBackend`; `adapters` are the members' networks, which vLLM reads from files."""
         tokens, attention = prompts
         rows = [row[mask].tolist() for row, mask in zip(tokens, attention, strict=True)]
-        per, made = len(rows) // len(how), []
-        for member, own in enumerate(how):
-            mine = rows[member * per : (member + 1) * per]
-            made += self._of_member(mine, group, own, numbers, base.end_ids, adapters[member] if adapters else None)
+        prompts_per_member, completions = len(rows) // len(how), []
+        for member, sampling in enumerate(how):
+            mine = rows[member * prompts_per_member : (member + 1) * prompts_per_member]
+            completions += self._of_member(
+                mine, group, sampling, numbers, base.end_ids, adapters[member] if adapters else None
+            )
         length, pad = how[0].max_tokens, base.pad_id
-        written = torch.full((len(made), length), pad, dtype=torch.long)
-        for number, completion in enumerate(made):
+        written = torch.full((len(completions), length), pad, dtype=torch.long)
+        for number, completion in enumerate(completions):
             written[number, : len(completion)] = torch.tensor(list(completion[:length]))
         written = written.to(tokens.device)
-        said = first_end(written, base.end_ids)
+        completion_mask = first_end(written, base.end_ids)
         tokens, attention = (x.repeat_interleave(group, 0) for x in prompts)
-        return Texts(torch.cat((tokens, written), -1), torch.cat((attention, said), -1), said)
+        return Texts(torch.cat((tokens, written), -1), torch.cat((attention, completion_mask), -1), completion_mask)
 
     def _of_member(
         self,
         rows: list[list[int]],
         group: int,
-        own: Sampling,
+        sampling: Sampling,
         numbers: Tensor | None,
         ends: Sequence[int],
         adapter: Any,
     ) -> list[Sequence[int]]:
         seed = None if numbers is None else int(numbers[0, 0].item() * 2**31)
         parameters = self._vllm.SamplingParams(
-            n=group, max_tokens=own.max_tokens, min_tokens=own.min_tokens, seed=seed, top_p=own.top_p,
-            temperature=0.0 if numbers is None else own.temperature, top_k=own.top_k or -1,
+            n=group, max_tokens=sampling.max_tokens, min_tokens=sampling.min_tokens, seed=seed, top_p=sampling.top_p,
+            temperature=0.0 if numbers is None else sampling.temperature, top_k=sampling.top_k or -1,
             stop_token_ids=list(ends),
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
@@ -129,6 +131,6 @@ class VLLM:
                 self._written += 1
                 lora = needs("vllm.lora.request", "rollout_backend='vllm'")
                 request = lora.LoRARequest(f"adapter-{self._written}", self._written, folder)
-            given = [{"prompt_token_ids": row} for row in rows]
-            outputs = self.engine.generate(given, parameters, lora_request=request, use_tqdm=False)
+            prompts = [{"prompt_token_ids": row} for row in rows]
+            outputs = self.engine.generate(prompts, parameters, lora_request=request, use_tqdm=False)
         return [answer.token_ids for output in outputs for answer in output.outputs]

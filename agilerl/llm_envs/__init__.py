@@ -1,4 +1,4 @@
-"""Environments and data of language models. Nothing is imported before it is asked for."""
+"""Environments and data sets for language models. Imports are lazy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Additions: questions made in this process, with splits that share none, examples, and pairs of answers."""
+"""Additions: generated questions in disjoint splits, examples, and pairs of answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALPHABET = "0123456789+="
 """The characters of all questions and answers."""
 
 Row = dict[str, str]
-_DRAWS = 2**20  # questions that are drawn where there are too many to be listed
+_DRAWS = 2**20  # number of random draws if there are too many questions to enumerate
 
 
 def addition(
@@ -26,18 +26,18 @@ def addition(
 ) -> tuple[list[Row], list[Row], list[Row]]:
     """Training, test and report split of sums: {"question": "12+7=", "answer": "19"}.
 
-    Terms are drawn evenly from 0 to 10^digits − 1. No question is in two splits, not even with its terms in another
-    order: who has learned 12+7 has not seen 7+12 in the test.
+    Terms are uniform from 0 to 10^digits − 1. No question is in two splits, not even with its terms in another order:
+    with 12+7 in the training split, 7+12 is not in the test split.
 
     Args:
-        digits: of a term, at most.
+        digits: maximum number of digits of a term.
         terms: of a sum.
-        seed: of the questions; another number of training questions leaves test and report as they were.
-        train_size, test_size, report_size: questions of each; None: 2048, 256 and 256, or where there are fewer
-            questions a tenth of them for test and report, and the rest.
+        seed: of the questions; the number of training questions does not affect test and report.
+        train_size, test_size, report_size: questions of each; None: 2048, 256 and 256; with fewer questions in total, a
+            tenth of them each for test and report, and the rest for training.
 
     Raises:
-        ConfigError: fewer questions than asked for, or a number out of range.
+        ConfigError: fewer questions than requested, or a number out of range.
     """
     if digits < 1 or terms < 2 or digits * terms > 18:
         raise ConfigError(
@@ -81,27 +81,27 @@ def addition(
 
 
 def reward_fn(completion: str, answer: str, question: str) -> float:
-    """1 for the right answer, white space around it aside; 0 for everything else."""
+    """1 for the right answer, ignoring surrounding white space; else 0."""
     return float(completion.strip() == answer)
 
 
 def examples(rows: Iterable[Row]) -> list[Row]:
-    """{"prompt", "completion"} of each row, for supervised fine-tuning."""
+    """Convert rows to {"prompt", "completion"}, for supervised fine-tuning."""
     return [{"prompt": row["question"], "completion": row["answer"]} for row in rows]
 
 
 def pairs(rows: Sequence[Row], seed: int = 0) -> list[Row]:
-    """{"prompt", "chosen", "rejected"} of each row: the right answer, and one of the same length with a wrong digit."""
+    """Convert rows to {"prompt", "chosen", "rejected"}; rejected answers have the same length and one wrong digit."""
     random = stream(seed, Purpose.ENVIRONMENT, 1)
-    found = []
+    preferences = []
     for row in rows:
         wrong = _wrong(row["answer"], random)
-        found.append({"prompt": row["question"], "chosen": row["answer"], "rejected": wrong})
-    return found
+        preferences.append({"prompt": row["question"], "chosen": row["answer"], "rejected": wrong})
+    return preferences
 
 
 def _wrong(answer: str, random: Any) -> str:
     place = int(random.integers(len(answer)))
-    first = place == 0 and len(answer) > 1  # no zero in front
+    first = place == 0 and len(answer) > 1  # no leading zero
     others = [digit for digit in "0123456789"[first:] if digit != answer[place]]
     return answer[:place] + others[int(random.integers(len(others)))] + answer[place + 1 :]

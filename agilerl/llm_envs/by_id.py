@@ -1,4 +1,4 @@
-"""Environments of language models by their ids: "reasoning/chain_sum", "arithmetic/addition-2"."""
+"""Language environments by id: "reasoning/chain_sum", "arithmetic/addition-2"."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ _OF_REASONING = ("config", "exact")
 
 
 def make_language_env(env_id: str, tokenizer: Any, learns: str = "completions", **kwargs: Any) -> DataGym[Any]:
-    """The environment of an id, with a training, a test and a report split.
+    """Make the environment of an id, with a training, a test and a report split.
 
     Args:
         env_id: "reasoning/<task of reasoning-gym>", or "arithmetic/addition-<digits>".
         tokenizer: of the base.
-        learns: what is learned from: "completions", "preferences" or "examples".
+        learns: kind of training data: "completions", "preferences" or "examples".
         kwargs: train_size, test_size, report_size (questions of each split, 2048, 256 and 256), seed (of questions and
             of the order of batches), template (messages of a conversation with {question}), batch (of one member in
-            one iteration, 32), max_context_length (tokens of a prompt). Where completions are rewarded reward_timeout
-            (seconds); of reasoning-gym config (of the task) and exact (1 for a full score, else 0); of additions terms.
+            one iteration, 32), max_context_length (tokens of a prompt). For rewarded completions also reward_timeout
+            (seconds); for reasoning-gym config (of the task) and exact (1 for a full score, else 0); for additions
+            terms.
 
     Raises:
-        EnvError: no such id; the nearest one is named. ConfigError: an unknown setting, or one out of range.
+        EnvError: an unknown id; the nearest one is named. ConfigError: an unknown setting, or one out of range.
     """
     family, _, task = env_id.partition("/")
     if family == "reasoning":
@@ -52,17 +53,17 @@ def make_language_env(env_id: str, tokenizer: Any, learns: str = "completions", 
     return _addition(int(digits[1]), tokenizer, learns, kwargs)
 
 
-def _check_settings(env_id: str, kwargs: Mapping[str, Any], known: tuple[str, ...]) -> None:
+def _check_settings(env_id: str, kwargs: Mapping[str, Any], valid_names: tuple[str, ...]) -> None:
     for name in kwargs:
-        if name not in known:
-            raise ConfigError(f"{env_id}: {unknown_choice('key of environment.kwargs', name, known)}")
+        if name not in valid_names:
+            raise ConfigError(f"{env_id}: {unknown_choice('key of environment.kwargs', name, valid_names)}")
 
 
 def _options(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of every gym."""
+    """Arguments shared by all gyms."""
     names = {"template": "conversation_template", "batch": "data_batch_size_per_gpu"}
-    kept = (*names, "max_context_length", "reward_timeout")
-    return {"data_batch_size_per_gpu": 32, **{names.get(k, k): v for k, v in kwargs.items() if k in kept}}
+    valid_names = (*names, "max_context_length", "reward_timeout")
+    return {"data_batch_size_per_gpu": 32, **{names.get(k, k): v for k, v in kwargs.items() if k in valid_names}}
 
 
 def _reasoning(env_id: str, task: str, tokenizer: Any, learns: str, kwargs: Mapping[str, Any]) -> DataGym[Any]:

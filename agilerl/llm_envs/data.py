@@ -1,4 +1,4 @@
-"""Data sets of language models as environments: splits, the order of batches, where one is."""
+"""Data sets of language models as environments: splits, order of batches, position."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def epoch_order(seed: int, epoch: int, rows: int) -> np.ndarray:
 
 
 def rows_of_batch(number: int, batch_size: int, rank: int, size: int, rows: int, seed: int) -> list[int]:
-    """Rows of one rank's batch in the endless sequence of epochs, each in an order of its own.
+    """Rows of one rank's batch in the endless sequence of epochs, each shuffled differently.
 
-    The sequence is cut into batches of size·batch_size, and each of those into its ranks' shares: what all ranks see
-    together is what one process sees with a batch that is `size` times as large. Every row comes once in an epoch; a
-    batch may begin in one epoch and end in the next.
+    The sequence is cut into batches of size·batch_size, and each of those into shares of the ranks: all ranks together
+    see the same rows as one process with a batch `size` times as large. Every row comes once per epoch; a batch may
+    span two epochs.
     """
     first = (number * size + rank) * batch_size
     places = (divmod(first + i, rows) for i in range(batch_size))
@@ -42,15 +42,15 @@ def rows_of_batch(number: int, batch_size: int, rank: int, size: int, rows: int,
 
 
 class DataGym(ABC, Generic[Item]):
-    """What the gyms of data sets have in common.
+    """Base class of gyms over data sets.
 
     Attributes:
-        tokenizer: as it was given.
+        tokenizer: as passed.
         end_ids: tokens that end a completion. turn_end: the one that ends an answer of a conversation.
-        data_batch_size: items of a batch, of one rank.
-        max_context_length: tokens that an item may have; longer ones are left out.
+        data_batch_size: items of a batch, per rank.
+        max_context_length: maximum tokens of an item; longer ones are dropped.
         seed: of the order of training batches.
-        rank, world_size: which process this is, of how many; of the accelerator.
+        rank, world_size: number of this process and of all processes of the accelerator.
     """
 
     def __init__(
@@ -90,52 +90,52 @@ class DataGym(ABC, Generic[Item]):
         self._warn_of_overlaps()
         self._items: dict[str, list[Item]] = {}
         self._evaluating = False
-        self._given = {"train": 0, "test": 0}  # batches that `reset` and `step` have handed out
+        self._given = {"train": 0, "test": 0}  # batches that `reset` and `step` have returned
 
-    # --- what is there ----------------------------------------------------------------------------------------------
+    # --- data -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _tokenised(self, rows: Sequence[Mapping[str, Any]], split: str) -> Iterator[tuple[Item, int]]:
-        """(item, its tokens) of each row."""
+        """(item, its number of tokens) of each row."""
 
     @abstractmethod
     def _key(self, row: Mapping[str, Any]) -> Hashable:
-        """What the model would be shown of a row; splits that share it overlap."""
+        """The part of a row shown to the model; splits that share it overlap."""
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Of "train", "test" and "report", those that there are."""
+        """The available splits among "train", "test" and "report"."""
         return tuple(name for name in SPLITS if name in self._rows)
 
     def split(self, name: str) -> Sequence[Item]:
         """All items of a split in the order of its data set, tokenised once.
 
         Raises:
-            ConfigError: there is no such split, a row is not as it should be, or every one is too long.
+            ConfigError: an unknown split, a malformed row, or all rows are too long.
         """
         if name not in self._rows:
             if name in SPLITS:
                 raise ConfigError(f"there is no split {name!r}. fix: pass {name}_dataset=.")
             raise ConfigError(unknown_choice("split", name, self.splits))
         if name not in self._items:
-            most = self.max_context_length
-            found = list(self._tokenised(self._rows[name], name))
-            kept = [item for item, tokens in found if most is None or tokens <= most]
-            if not kept:
-                longest, shortest = max(n for _, n in found), min(n for _, n in found)
+            max_tokens = self.max_context_length
+            tokenised = list(self._tokenised(self._rows[name], name))
+            retained = [item for item, tokens in tokenised if max_tokens is None or tokens <= max_tokens]
+            if not retained:
+                longest, shortest = max(n for _, n in tokenised), min(n for _, n in tokenised)
                 raise ConfigError(
-                    f"every one of the {len(found)} rows of the split {name!r} is longer than "
-                    f"max_context_length={most} tokens: they have {shortest} to {longest}. "
+                    f"every one of the {len(tokenised)} rows of the split {name!r} is longer than "
+                    f"max_context_length={max_tokens} tokens: they have {shortest} to {longest}. "
                     f"fix: max_context_length={longest}."
                 )
-            if len(kept) < len(found):
+            if len(retained) < len(tokenised):
                 warnings.warn(
-                    f"{len(found) - len(kept)} of {len(found)} rows of the split {name!r} are longer than "
-                    f"max_context_length={most} tokens and are left out.",
+                    f"{len(tokenised) - len(retained)} of {len(tokenised)} rows of the split {name!r} are longer than "
+                    f"max_context_length={max_tokens} tokens and are left out.",
                     AgileRLWarning,
                     stacklevel=3,
                 )
-            self._items[name] = kept
+            self._items[name] = retained
         return self._items[name]
 
     def batch(self, number: int, rank: int = 0, size: int = 1) -> list[Item]:
@@ -143,7 +143,7 @@ class DataGym(ABC, Generic[Item]):
 
         Args:
             number: from 0.
-            rank, size: which share of the batch, of how many: `rows_of_batch`.
+            rank, size: share of the batch, see `rows_of_batch`.
 
         Returns:
             `data_batch_size` items.
@@ -159,23 +159,23 @@ class DataGym(ABC, Generic[Item]):
 
     @property
     def num_batches(self) -> int:
-        """Training batches of all ranks together until every item was seen, the last one counted whole."""
+        """Training batches per epoch over all ranks, rounded up."""
         return -(-len(self.split("train")) // (self.data_batch_size * self.world_size))
 
     def __len__(self) -> int:
-        """Items of the training split, inside of `eval_mode` of the test split."""
+        """Number of items of the training split; inside `eval_mode`, of the test split."""
         return len(self.split("test" if self._evaluating else "train"))
 
     # --- one batch after another ------------------------------------------------------------------------------------
 
     @property
     def num_epochs(self) -> int:
-        """How often every training item was handed out by `reset` and `step`."""
+        """Number of completed training epochs of `reset` and `step`."""
         return self._given["train"] * self.data_batch_size * self.world_size // len(self.split("train"))
 
     @contextmanager
     def eval_mode(self) -> Iterator[None]:
-        """Inside, `reset`, `step` and `len` are about the test split; the training batches go on afterwards."""
+        """Context in which `reset`, `step` and `len` use the test split; training batches continue afterwards."""
         before, self._evaluating = self._evaluating, True
         try:
             yield
@@ -183,7 +183,7 @@ class DataGym(ABC, Generic[Item]):
             self._evaluating = before
 
     def _next(self, again: bool) -> list[Item]:
-        """The next batch of the mode that is on; `again` begins anew: with the test split alone while evaluating."""
+        """The next batch of the current mode; `again` restarts, while evaluating only the test split."""
         mode = "test" if self._evaluating else "train"
         if again:
             self._given = {**self._given, "test": 0} if self._evaluating else {"train": 0, "test": 0}
@@ -201,17 +201,17 @@ class DataGym(ABC, Generic[Item]):
         first = (number * self.world_size + self.rank) % -(-len(items) // size) * size  # no item twice in a batch
         return list(items[first : first + size])
 
-    # --- where one is -----------------------------------------------------------------------------------------------
+    # --- position ---------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Where `reset` and `step` are, as plain data."""
+        """Position of `reset` and `step`, as plain data."""
         return {"given": dict(self._given), **self._identity()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken: the same data, seed and batch size.
+        """Continue from `state`: same data, seed and batch size.
 
         Raises:
-            RunError: it is of a gym with other data, another seed or another batch size, or it is no such state.
+            RunError: the state of a gym with other data, seed or batch size, or malformed.
         """
         for name, value in self._identity().items():
             if state.get(name) != value:
@@ -220,14 +220,14 @@ class DataGym(ABC, Generic[Item]):
                     f"{value!r}. fix: make the gym as it was."
                 )
         try:
-            given = {mode: int(state["given"][mode]) for mode in self._given}
+            batches = {mode: int(state["given"][mode]) for mode in self._given}
         except (KeyError, TypeError, ValueError):
-            given = {"train": -1}
-        if min(given.values()) < 0:
+            batches = {"train": -1}
+        if min(batches.values()) < 0:
             raise RunError(
                 f"a state of a {type(self).__name__} needs batches given in train and test; got {state!r:.200}."
             )
-        self._given = given
+        self._given = batches
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -238,13 +238,13 @@ class DataGym(ABC, Generic[Item]):
         }
 
     def _warn_of_overlaps(self) -> None:
-        known: dict[Hashable, str] = {}
+        split_of: dict[Hashable, str] = {}
         for name in self.splits:
             keys = {self._key(row) for row in self._rows[name]}
             shared: dict[str, int] = {}
             for key in keys:
-                if key in known:
-                    shared[known[key]] = shared.get(known[key], 0) + 1
+                if key in split_of:
+                    shared[split_of[key]] = shared.get(split_of[key], 0) + 1
             for other, count in shared.items():
                 warnings.warn(
                     f"{count} prompts of the split {name!r} are in {other!r}, too: what is measured there is partly "
@@ -252,7 +252,7 @@ class DataGym(ABC, Generic[Item]):
                     AgileRLWarning,
                     stacklevel=5,
                 )
-            known.update(dict.fromkeys(keys, name))
+            split_of.update(dict.fromkeys(keys, name))
 
 
 def _ranks(accelerator: Any) -> tuple[int, int]:
@@ -302,7 +302,7 @@ def _checked(name: str, number: int, row: Any, columns: Mapping[str, str]) -> Ma
                 f"row {number} of {name}_dataset has no column {column!r}.{hint} (there: {sorted(map(str, row))}). "
                 f"fix: {argument}={(close[0] if close else '...')!r}."
             )
-        if row[column] is None and argument != "answer_column":  # some tasks judge by the row alone
+        if row[column] is None and argument != "answer_column":  # some tasks score by the row alone
             raise ConfigError(f"row {number} of {name}_dataset: {column!r} is None. fix: leave the row out.")
-    found: Mapping[str, Any] = row
-    return found
+    checked: Mapping[str, Any] = row
+    return checked

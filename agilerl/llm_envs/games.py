@@ -1,4 +1,4 @@
-"""Games in words: what one has to offer, one that is made in this process, and who plays it."""
+"""Text games: the protocol, a built-in game, and scripted players."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from agilerl.rng import Purpose, stream
 
 
 class TextGame(Protocol):
-    """A game that shows text and is answered with text."""
+    """A game with text observations and text actions."""
 
     def reset(self, seed: int | None = None) -> Any:
-        """Begin anew: the text that is shown, or (text, info). Equal seeds begin equal games; None draws one."""
+        """Begin a game: the first text, or (text, info). Equal seeds give equal games; None is random."""
 
     def step(self, text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """(what is shown next, reward, terminated, truncated, info) after the player said `text`."""
+        """(next text, reward, terminated, truncated, info) after the player's `text`."""
 
 
 Player = Callable[[Sequence[str], np.random.Generator], str]
-"""From what was shown and said so far, in turn, the first and the last one shown, to what is said next."""
+"""Maps the conversation so far (texts of game and player in turn, the game's first and last) to the next answer."""
 
 
 class GuessNumber:
-    """Find a number from 0 to `highest`; each guess is told on which side of it the number lies.
+    """Guess a number from 0 to `highest`; after each guess the game tells whether the number is greater or less.
 
-    It shows "0-15?" at first. After a guess: ">" where the number is greater, "<" where it is less, "=" where it is
-    found, and "?" for what is no number in that range, which counts as a guess. The reward is 1 for the number and
-    −`cost` for every other guess; it ends with the number or with the last try.
+    It shows "0-15?" at first. After a guess: ">" if the number is greater, "<" if it is less, "=" if it is right, and
+    "?" for anything that is not a number in the range, which counts as a guess. The reward is 1 for the number and
+    −`cost` for every other guess; an episode ends with the number or the last try.
 
     Args:
         highest: the greatest number.
@@ -62,8 +62,8 @@ class GuessNumber:
     def step(self, text: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self._guesses >= self.tries:
             raise EnvError("the game of numbers is over. fix: call reset().")
-        said = text.strip()
-        guess = int(said) if re.fullmatch(r"[0-9]{1,9}", said) else -1
+        answer = text.strip()
+        guess = int(answer) if re.fullmatch(r"[0-9]{1,9}", answer) else -1
         self._guesses += 1
         if guess == self._number:
             self._guesses = self.tries
@@ -74,30 +74,30 @@ class GuessNumber:
 
 
 def bounds(conversation: Sequence[str]) -> tuple[int, int]:
-    """The least and the greatest number that a conversation of `GuessNumber` leaves."""
+    """The smallest and largest number still possible in a conversation of `GuessNumber`."""
     low, high = 0, int(conversation[0].removeprefix("0-").removesuffix("?"))
-    for said, shown in zip(conversation[1::2], conversation[2::2], strict=True):
+    for guess, shown in zip(conversation[1::2], conversation[2::2], strict=True):
         if shown == ">":
-            low = max(low, int(said) + 1)
+            low = max(low, int(guess) + 1)
         elif shown == "<":
-            high = min(high, int(said) - 1)
+            high = min(high, int(guess) - 1)
     return low, high
 
 
 def bisecting(conversation: Sequence[str], random: np.random.Generator) -> str:
-    """Plays `GuessNumber` best: the middle of what is left, so that no answer leaves more than half of it."""
+    """Optimal player of `GuessNumber`: bisection."""
     low, high = bounds(conversation)
     return str((low + high) // 2)
 
 
 def listening(conversation: Sequence[str], random: np.random.Generator) -> str:
-    """Guesses any number that is left."""
+    """Guess a random number that is still possible."""
     low, high = bounds(conversation)
     return str(int(random.integers(low, high + 1)))
 
 
 def guessing(conversation: Sequence[str], random: np.random.Generator) -> str:
-    """Guesses any number, whatever it was told."""
+    """Guess a random number and ignore the answers."""
     return str(int(random.integers(bounds(conversation[:1])[1] + 1)))
 
 

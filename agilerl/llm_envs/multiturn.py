@@ -1,4 +1,4 @@
-"""Games in words as sequences of tokens: one of them, and several that are played at once."""
+"""Text games as token sequences: single and vectorised."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from agilerl.llm_envs.templates import encoded, rendered
 from agilerl.llm_envs.tokens import after_prompt, prompt_tensors
 from agilerl.rng import Purpose, stream
 
-_ASKED, _SAID = "question", "answer"  # stand for any texts where only what lies between two messages is wanted
+_ASKED, _SAID = "question", "answer"  # placeholders, to get the tokens between two messages
 
 
 class TokenObservationWrapper:
-    """A game whose texts are tokens: each prompt is everything that was shown and said so far.
+    """A text game in tokens: each prompt is the whole conversation so far.
 
-    What the model said stays as it was sampled; nothing is tokenised twice. Where the tokenizer has a chat template,
-    what is shown are the user's messages and what is said the assistant's.
+    Completions are kept as sampled; nothing is tokenised twice. With a chat template, the game's texts are user
+    messages and the model's texts assistant messages.
 
-    A step of the game that raises, takes longer than `step_timeout`, or is no step ends the episode: it is truncated
+    A step of the game that raises, takes longer than `step_timeout`, or is malformed ends the episode: it is truncated
     with a reward of 0, `failed` in `Turns`, and described in info["fault"].
 
     Args:
         env: the game.
         tokenizer: of transformers.
-        max_turns: of an episode; one that goes on is truncated.
-        pad_id: token that pads prompts; None: the tokenizer's.
-        apply_chat_template: False: texts are joined as they are, as they also are without a template.
-        max_model_len: tokens that the model can read; an episode in which the next turn has no room is truncated.
-        max_output_tokens: that are needed for a turn; None: 1.
+        max_turns: of an episode; longer ones are truncated.
+        pad_id: padding token of prompts; None: the tokenizer's.
+        apply_chat_template: False: texts are concatenated, as they also are without a template.
+        max_model_len: context of the model, in tokens; an episode without room for the next turn is truncated.
+        max_output_tokens: reserved for a turn; None: 1.
         enable_sliding_window: not available yet.
-        step_timeout: seconds that a step of the game may take; None: as long as it takes.
+        step_timeout: seconds that a step of the game may take; None: no limit.
 
     Attributes:
-        conversation: texts, shown and said in turn.
-        end_ids: tokens that end a turn. end_id: the one of them that the chat template ends an answer with.
+        conversation: texts of game and model in turn.
+        end_ids: tokens that end a turn. end_id: the one that ends an answer in the chat template.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TokenObservationWrapper:
 
         Raises:
             EnvError: the game shows no text.
-            ConfigError: it shows more than `max_model_len` leaves room for.
+            ConfigError: the first prompt does not fit into `max_model_len`.
         """
         self._clear()
         shown = self.env.reset(seed=seed)
@@ -128,12 +128,12 @@ class TokenObservationWrapper:
         """Answer the last prompt: (next prompt, reward, terminated, truncated, info).
 
         Args:
-            full_completion: tokens [1, P + T] or [P + T] that begin with the prompt, padded on the left or not. The
+            full_completion: tokens [1, P + T] or [P + T] that begin with the prompt, with or without left padding. The
                 turn ends at its first end of sequence.
 
         Raises:
             EnvError: the episode is over.
-            ShapeError: it does not begin with the prompt, or nothing follows it.
+            ShapeError: it does not begin with the prompt, or the completion is empty.
         """
         tokens = torch.as_tensor(full_completion)
         if tokens.is_floating_point() or tokens.ndim not in (1, 2) or (tokens.ndim == 2 and tokens.shape[0] != 1):
@@ -142,23 +142,23 @@ class TokenObservationWrapper:
                 "fix: pass what get_action returned, one row for each game."
             )
         pads = {self.pad_id, *tokens_of.special_ids(self.tokenizer)}
-        said = after_prompt(tokens.flatten().tolist(), self._tokens, pads)
-        if said is None:
+        completion = after_prompt(tokens.flatten().tolist(), self._tokens, pads)
+        if completion is None:
             raise ShapeError(
                 f"the completion does not begin with the {len(self._tokens)} tokens of the prompt. "
                 "fix: pass prompt and completion together, in the order of the last prompts."
             )
-        return self.say(said)
+        return self.say(completion)
 
     def fit_into(self, end_ids: Sequence[int], context: int | None, max_output_tokens: int) -> None:
-        """Play with what a base knows: the tokens that end its turns, and its context.
+        """Adapt to a base: its end tokens and its context.
 
         Args:
-            end_ids: tokens that end a turn, beside those that the tokenizer knows of.
-            context: tokens that it can read; None: any number. max_output_tokens: that it may write in a turn.
+            end_ids: tokens that end a turn, in addition to the tokenizer's.
+            context: maximum length in tokens; None: no limit. max_output_tokens: of a turn.
 
         Raises:
-            ConfigError: what is shown first leaves no room for a turn.
+            ConfigError: the first prompt leaves no room for a turn.
         """
         self.end_ids = tuple(dict.fromkeys((*self.end_ids, *end_ids)))
         self._limit = None if context is None else context - max_output_tokens
@@ -169,33 +169,33 @@ class TokenObservationWrapper:
             )
 
     def _is_full(self, following: int) -> bool:
-        """Whether a turn has no room after `following` tokens more."""
+        """Whether there is no room for a turn after `following` more tokens."""
         length = len(self._tokens) + following
         too_long = self.max_model_len is not None and length + self.room > self.max_model_len
         return too_long or (self._limit is not None and length > self._limit)
 
     def say(self, completion: Sequence[int]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """As `step`, with the tokens of the completion alone."""
+        """See `step`, with the tokens of the completion only."""
         if self.is_over:
             raise EnvError("the episode is over. fix: call reset().")
-        said = [int(token) for token in completion]
-        end = next((place for place, token in enumerate(said) if token in self.end_ids), None)
+        tokens = [int(token) for token in completion]
+        end = next((place for place, token in enumerate(tokens) if token in self.end_ids), None)
         if end is not None:
-            said = said[: end + 1]
+            tokens = tokens[: end + 1]
         else:
-            while said and said[-1] == self.pad_id:  # cut off at its length
-                said.pop()
-        if not said:
+            while tokens and tokens[-1] == self.pad_id:  # truncated at the maximum length
+                tokens.pop()
+        if not tokens:
             raise ShapeError("a turn must have at least one token; got none. fix: at least an end of sequence.")
-        text = str(self.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        text = str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
         shown, reward, terminated, truncated, info = self._play(text)
         self.conversation += [text, shown]
-        self._tokens += said
-        self._turns += [self._count] * len(said)
-        self._rewards += [0.0] * (len(said) - 1) + [reward]
+        self._tokens += tokens
+        self._turns += [self._count] * len(tokens)
+        self._rewards += [0.0] * (len(tokens) - 1) + [reward]
         self._count += 1
         if not terminated and not truncated:
-            following = self._between(shown, ended=said[-1] in self.end_ids)
+            following = self._between(shown, ended=tokens[-1] in self.end_ids)
             full = self._is_full(len(following))
             if self._count >= self.max_turns or full:
                 truncated, info = True, {**info, "truncated_by": "context" if full else "turns"}
@@ -230,11 +230,11 @@ class TokenObservationWrapper:
         self._rewards += [0.0] * len(tokens)
 
     def _between(self, shown: str, ended: bool) -> tuple[int, ...]:
-        """Tokens from the end of what was said to where the model speaks again.
+        """Tokens between the model's last turn and its next one.
 
         Args:
-            shown: what the game shows next.
-            ended: what was said has its end of sequence already.
+            shown: next text of the game.
+            ended: whether the last turn already has its end of sequence.
         """
         if not self.uses_template:
             return next(encoded(self.tokenizer, [(shown, False)]))
@@ -250,9 +250,9 @@ class TokenObservationWrapper:
         return tokens[1:] if ended and tokens and tokens[0] in self.end_ids else tokens
 
     def prompt(self) -> dict[str, Any]:
-        """All tokens so far, as `reset` gives them."""
-        (found,) = prompt_tensors([self._tokens], self.pad_id)
-        return {**found, "text": self.tokenizer.decode(self._tokens, skip_special_tokens=False)}
+        """All tokens so far, in the form of `reset`."""
+        (tensors,) = prompt_tensors([self._tokens], self.pad_id)
+        return {**tensors, "text": self.tokenizer.decode(self._tokens, skip_special_tokens=False)}
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -269,28 +269,28 @@ class TokenObservationWrapper:
         """The episode in its published form.
 
         Returns:
-            Tokens [1, L] int64; which of those from the second on were said [1, L − 1] bool, and in which turn
-            [1, L − 1] int64, −1 where none was; rewards [turns] float32.
+            Tokens [1, L] int64; completion mask [1, L − 1] bool and turn ids [1, L − 1] int64 (−1 outside of turns),
+            both from the second token on; rewards [turns] float32.
         """
-        found = self.episode()
+        episode = self.episode()
         return (
-            torch.from_numpy(found.tokens)[None],
-            torch.from_numpy(found.completion_mask)[None, 1:],
-            torch.from_numpy(found.turns)[None, 1:],
-            torch.from_numpy(found.turn_rewards).float(),
+            torch.from_numpy(episode.tokens)[None],
+            torch.from_numpy(episode.completion_mask)[None, 1:],
+            torch.from_numpy(episode.turns)[None, 1:],
+            torch.from_numpy(episode.turn_rewards).float(),
         )
 
     def close(self) -> None:
-        """Close the game, where it can be closed."""
+        """Close the game, if it has a `close` method."""
         close = foreign.method(self.env, "close")
         if callable(close):
             close()
 
 
 class SyncMultiTurnVecEnv:
-    """Several games at once, in this process; those of a group begin alike, so that their outcomes can be compared.
+    """Several games in this process; those of a group start from equal states, so that their returns are comparable.
 
-    A game that has failed (see `TokenObservationWrapper`) is replaced by a new one at the next `reset`.
+    A failed game (see `TokenObservationWrapper`) is replaced by a new one at the next `reset`.
 
     Args:
         env_factory: makes one `TokenObservationWrapper`.
@@ -301,7 +301,7 @@ class SyncMultiTurnVecEnv:
     Attributes:
         envs: the B·G games.
         episodes_played, episodes_failed: over all resets.
-        faults: one line each, of the last episodes, at most a few.
+        faults: of the last episodes, one line each, at most a few.
     """
 
     def __init__(
@@ -330,14 +330,14 @@ class SyncMultiTurnVecEnv:
 
     @property
     def active(self) -> list[int]:
-        """The games that go on; prompts and completions are theirs, in this order."""
+        """The unfinished games; prompts and completions are in this order."""
         return [number for number, env in enumerate(self.envs) if not env.is_over]
 
     def reset(self, seed: int | None = None) -> list[dict[str, Any]]:
-        """Begin all games anew: their prompts.
+        """Reset all games and return their prompts.
 
         Args:
-            seed: group i begins with seed + i; None: each game goes on with its own random numbers.
+            seed: group i begins with seed + i; None: each game continues its random stream.
 
         Returns:
             Mappings: input_ids [1, P] int64, attention_mask [1, P] int64, padded on the left to the longest; text.
@@ -352,17 +352,17 @@ class SyncMultiTurnVecEnv:
     def step(
         self, completions: Sequence[Any]
     ) -> tuple[list[dict[str, Any]], np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Answer the prompts of the games that go on.
+        """Answer the prompts of the active games.
 
         Args:
             completions: one for each of `active`, in this order: tokens [1, P + T] that begin with the prompt.
 
         Returns:
-            The prompts of the games that still go on; and for those that were answered rewards [N] float64, terminated
+            The prompts of the games that are still active; and for the N answered games rewards [N] float64, terminated
             [N] bool, truncated [N] bool, and N infos.
 
         Raises:
-            ShapeError: not one completion for each game.
+            ShapeError: not one completion for each active game.
             RewardError: more than half of the last few hundred episodes failed.
         """
         return self._stepped([(env, env.step) for env in self._answered(completions)], completions)
@@ -370,7 +370,7 @@ class SyncMultiTurnVecEnv:
     def say(
         self, completions: Sequence[Sequence[int]]
     ) -> tuple[list[dict[str, Any]], np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """As `step`, with the tokens of the completions alone."""
+        """See `step`, with the tokens of the completions only."""
         return self._stepped([(env, env.say) for env in self._answered(completions)], completions)
 
     def _answered(self, completions: Sequence[Any]) -> list[TokenObservationWrapper]:
@@ -385,8 +385,8 @@ class SyncMultiTurnVecEnv:
     def _stepped(
         self, steps: Sequence[tuple[TokenObservationWrapper, Callable[[Any], Any]]], completions: Sequence[Any]
     ) -> tuple[list[dict[str, Any]], np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        found = [step(completion) for (_, step), completion in zip(steps, completions, strict=True)]
-        infos = [info for *_, info in found]
+        results = [step(completion) for (_, step), completion in zip(steps, completions, strict=True)]
+        infos = [info for *_, info in results]
         new = [info["fault"] for info in infos if "fault" in info]
         over = sum(env.is_over for env, _ in steps)
         self.faults = (*self.faults, *new)[:MAX_FAULTS]
@@ -402,30 +402,32 @@ class SyncMultiTurnVecEnv:
                     f"{self.faults[0] if self.faults else 'none'}. fix: step(text) must give "
                     "(text, reward, terminated, truncated, info)."
                 )
-        rewards = np.array([reward for _, reward, *_ in found], dtype=np.float64)
-        terminated = np.array([ended for _, _, ended, _, _ in found], dtype=bool)
-        truncated = np.array([cut for *_, cut, _ in found], dtype=bool)
+        rewards = np.array([reward for _, reward, *_ in results], dtype=np.float64)
+        terminated = np.array([ended for _, _, ended, _, _ in results], dtype=bool)
+        truncated = np.array([cut for *_, cut, _ in results], dtype=bool)
         return self.prompts(), rewards, terminated, truncated, infos
 
     def prompts(self) -> list[dict[str, Any]]:
-        """Of the games that go on, as `reset` gives them."""
+        """The prompts of the active games, in the form of `reset`."""
         envs = [self.envs[number] for number in self.active]
         tensors = prompt_tensors([env.tokens for env in envs], envs[0].pad_id) if envs else []
-        return [{**found, "text": env.prompt()["text"]} for env, found in zip(envs, tensors, strict=True)]
+        return [{**prompt, "text": env.prompt()["text"]} for env, prompt in zip(envs, tensors, strict=True)]
 
     def episodes(self) -> list[Turns]:
-        """All games as they stand, B·G of them."""
+        """The B·G episodes so far."""
         return [env.episode() for env in self.envs]
 
     def play(self, player: Player, seed: int) -> list[Turns]:
-        """All games by a player who reads and says text, to their ends: B·G episodes."""
+        """Play all games to their ends with a player of texts: B·G episodes."""
         random = stream(seed, Purpose.EXPLORATION)
         self.reset(seed)
         while self.active:
             envs = [self.envs[number] for number in self.active]
             texts = [player(env.conversation, random) for env in envs]
-            said = [env.tokenizer.encode(text, add_special_tokens=False) for env, text in zip(envs, texts, strict=True)]
-            self.say([[*tokens, env.end_id] for env, tokens in zip(envs, said, strict=True)])
+            completions = [
+                env.tokenizer.encode(text, add_special_tokens=False) for env, text in zip(envs, texts, strict=True)
+            ]
+            self.say([[*tokens, env.end_id] for env, tokens in zip(envs, completions, strict=True)])
         return self.episodes()
 
     def close(self) -> None:

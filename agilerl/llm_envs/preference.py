@@ -1,4 +1,4 @@
-"""Pairs of completions of which one is preferred to the other."""
+"""Preference pairs: prompts with a chosen and a rejected completion."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from agilerl.llm_envs.tokens import padded
 class PreferenceGym(DataGym[Pair]):
     """Prompts with a chosen and a rejected completion.
 
-    `split` and `batch` are functions of their arguments, which a source of training batches uses; `reset` and `step`
-    hand out one batch after another, for loops of one's own.
+    `split` and `batch` are pure functions, for training; `reset` and `step` return one batch after another, for custom
+    loops.
 
     Args:
-        train_dataset, test_dataset: rows as a list of mappings, a `datasets.Dataset`, or what has a length and rows by
-            number.
+        train_dataset, test_dataset: rows as a list of mappings, a `datasets.Dataset`, or another sequence of rows.
         tokenizer: of transformers.
-        data_batch_size_per_gpu: pairs of a batch, for each process.
-        accelerator: of accelerate; each process gets its own share of every batch.
-        max_context_length: tokens of prompt and longer completion; longer pairs are left out, with a warning.
+        data_batch_size_per_gpu: pairs of a batch, per process.
+        accelerator: of accelerate; each process gets a share of every batch.
+        max_context_length: tokens of prompt and longer completion; longer pairs are dropped, with a warning.
         seed: of the order of the training batches.
-        report_dataset: a third split, for what is reported.
-        conversation_template: messages with {question} where the prompt goes; None: the prompt itself.
-        prompt_column, chosen_column, rejected_column: of the rows; text, or messages of a conversation. Of chosen and
-            rejected the last message is the completion; what comes before it, alike in both, is the prompt, which the
-            chat template renders.
+        report_dataset: a third split, for reported results.
+        conversation_template: messages with {question} in place of the prompt; None: the prompt itself.
+        prompt_column, chosen_column, rejected_column: of the rows; text, or messages of a conversation. The last
+            message of chosen and rejected is the completion; the messages before it, equal in both, are the prompt,
+            which the chat template renders.
 
     Raises:
-        ConfigError: a data set without rows, columns that are not there, numbers out of range.
+        ConfigError: a data set without rows, missing columns, numbers out of range.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class PreferenceGym(DataGym[Pair]):
         """The next batch of pairs.
 
         Args:
-            reset_dataloaders: begin the sequence of batches anew; inside of `eval_mode` that of the test split alone.
+            reset_dataloaders: restart the sequence of batches; inside `eval_mode` only that of the test split.
 
         Returns:
             prompt_lengths [B]; chosen_input_ids and chosen_attention_mask [B, C], prompt and completion, padded on the
@@ -92,16 +91,16 @@ class PreferenceGym(DataGym[Pair]):
 
     def _published(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         decode = self.tokenizer.decode
-        found: dict[str, Any] = {
+        batch: dict[str, Any] = {
             "prompt_lengths": torch.tensor([len(pair.prompt) for pair in pairs]),
             "prompt": [decode(pair.prompt) for pair in pairs],
         }
         for name in ("chosen", "rejected"):
-            said = [getattr(pair, name) for pair in pairs]
-            rows = [(*pair.prompt, *tokens) for pair, tokens in zip(pairs, said, strict=True)]
-            found[f"{name}_input_ids"], found[f"{name}_attention_mask"] = padded(rows, self.pad_token_id)
-            found[name] = [decode(tokens[:-1]) for tokens in said]
-        return found
+            completions = [getattr(pair, name) for pair in pairs]
+            rows = [(*pair.prompt, *tokens) for pair, tokens in zip(pairs, completions, strict=True)]
+            batch[f"{name}_input_ids"], batch[f"{name}_attention_mask"] = padded(rows, self.pad_token_id)
+            batch[name] = [decode(tokens[:-1]) for tokens in completions]
+        return batch
 
     def _key(self, row: Mapping[str, Any]) -> Hashable:
         return str(row[self.prompt_column])

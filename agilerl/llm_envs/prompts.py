@@ -1,4 +1,4 @@
-"""What environments of language models hand out, and what they answer: plain data."""
+"""Data classes of language environments: prompts, scores, pairs, examples and turns."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question, as the model reads it.
+    """A question, as shown to the model.
 
     Attributes:
         index: row of its split.
         question, answer: of that row.
         tokens: of the rendered template, without padding.
-        entry: the row itself, as the reward may want it.
+        entry: the row itself, for the reward function.
     """
 
     index: int
@@ -33,7 +33,7 @@ class Scores:
 
     Attributes:
         rewards: [B, G] float64; 0 where `failed`.
-        failed: [B, G] bool: the reward function raised, took too long, or gave no finite number.
+        failed: [B, G] bool: the reward function raised, timed out, or returned no finite number.
         faults: one line each, at most a few, for the records.
     """
 
@@ -44,7 +44,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Pair:
-    """A prompt with a completion that is preferred to another one.
+    """A prompt with a preferred and a rejected completion.
 
     Attributes:
         index: row of its split.
@@ -60,7 +60,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt with the completion that is to be learned.
+    """A prompt with its target completion.
 
     Attributes:
         index: row of its split.
@@ -75,16 +75,16 @@ class Example:
 
 @dataclass(frozen=True)
 class Turns:
-    """An episode of several turns as one sequence of L tokens: what was shown and what the model said, in turn.
+    """An episode of several turns as one sequence of L tokens: texts of game and model in turn.
 
     Attributes:
-        tokens: [L] int64, without padding. What the model said is as it was sampled, its ends of sequence included.
-        completion_mask: [L] bool: the model's own tokens; these are learned from, the others are given.
-        turns: [L] int64: to which turn a said token belongs, from 0; −1 where `completion_mask` is False.
-        rewards: [L] float64: the reward of a turn at its last said token, 0 elsewhere.
+        tokens: [L] int64, without padding. The model's tokens are as sampled, including ends of sequence.
+        completion_mask: [L] bool: the model's tokens, which are trained on.
+        turns: [L] int64: turn of a token, from 0; −1 where `completion_mask` is False.
+        rewards: [L] float64: the reward of a turn at its last token, 0 elsewhere.
         terminated: the game ended.
-        truncated: it was cut off, by itself, by the number of turns, for want of context, or by a fault.
-        failed: the game raised, took too long or gave what is no step; its last turn has a reward of 0.
+        truncated: the episode was cut by the game, the number of turns, the context length, or a fault.
+        failed: the game raised, timed out or returned a malformed step; its last turn has a reward of 0.
     """
 
     tokens: np.ndarray
@@ -97,22 +97,22 @@ class Turns:
 
     @property
     def ends(self) -> np.ndarray:
-        """[turns] int64: where each turn has its last said token."""
+        """[turns] int64: index of the last token of each turn."""
         following = np.append(self.turns[1:], -1)
-        found: np.ndarray = np.flatnonzero(self.completion_mask & (following != self.turns))
-        return found
+        ends: np.ndarray = np.flatnonzero(self.completion_mask & (following != self.turns))
+        return ends
 
     @property
     def turn_rewards(self) -> np.ndarray:
-        """[turns] float64."""
-        found: np.ndarray = self.rewards[self.ends]
-        return found
+        """Reward of each turn [turns] float64."""
+        rewards: np.ndarray = self.rewards[self.ends]
+        return rewards
 
     def examples(self) -> list[Example]:
-        """Each turn as an example: all that came before it is the prompt. `index` is the turn."""
-        found = []
+        """Each turn as an example, with the preceding tokens as its prompt. `index` is the turn."""
+        examples = []
         for turn, end in enumerate(self.ends):
             start = int(np.argmax(self.turns == turn))
             before, completion = self.tokens[:start].tolist(), self.tokens[start : end + 1].tolist()
-            found.append(Example(turn, tuple(before), tuple(completion)))
-        return found
+            examples.append(Example(turn, tuple(before), tuple(completion)))
+        return examples

@@ -22,37 +22,37 @@ from agilerl.rng import Purpose, seeds
 
 
 class ReasoningGym(DataGym[Prompt]):
-    """Questions of a data set; a completion is judged by a function.
+    """Questions of a data set, with a reward function for completions.
 
-    Two faces: `split`, `batch` and `score` are functions of their arguments, which a source of training batches uses;
-    `reset` and `step` hand out one batch after another, for loops of one's own.
+    `split`, `batch` and `score` are pure functions, for training; `reset` and `step` return one batch after another,
+    for custom loops.
 
     Args:
-        train_dataset, test_dataset: rows as a list of mappings, a `datasets.Dataset`, or what has a length and rows by
-            number.
-        tokenizer: of transformers; one without padding pads with its end of sequence, which may be its padding, too.
-        reward_fn: called as reward_fn(completion, answer, question); a finite number. If it has a parameter named
-            `entry` it is given the whole row by that name. What it does wrong costs its sample only: see `score`.
+        train_dataset, test_dataset: rows as a list of mappings, a `datasets.Dataset`, or another sequence of rows.
+        tokenizer: of transformers; without a padding token it pads with its end of sequence, which may be its padding,
+            too.
+        reward_fn: called as reward_fn(completion, answer, question); returns a finite number. A parameter named `entry`
+            receives the whole row. A failure affects its sample only: see `score`.
         conversation_template: messages {"role", "content"} with {question} and {answer} in them, rendered by the
-            tokenizer's chat template where it has one; other braces stay. None: the question itself.
-        data_batch_size_per_gpu: prompts of a batch, for each process.
-        accelerator: of accelerate; each process gets its own share of every batch.
-        return_raw_completions: `completions` keeps special tokens, as they were generated, and what follows the first
-            end of sequence.
-        max_context_length: tokens; longer prompts are left out, with a warning that says how many.
+            tokenizer's chat template if it has one; other braces are kept. None: the question itself.
+        data_batch_size_per_gpu: prompts of a batch, per process.
+        accelerator: of accelerate; each process gets a share of every batch.
+        return_raw_completions: `completions` keeps special tokens, as generated, and the tokens after the first end of
+            sequence.
+        max_context_length: tokens; longer prompts are dropped, with a warning and their number.
         seed: of the order of the training batches.
-        report_dataset: a third split, for what is reported.
+        report_dataset: a third split, for reported results.
         reward_timeout: seconds that one call of the reward function may take.
         question_column, answer_column: of the rows.
-        batched_reward: the function is called once for a batch with lists, reward_fn(completions, answers, questions),
-            and answers with a list as long.
+        batched_reward: the function is called once per batch with lists, reward_fn(completions, answers, questions),
+            and returns a list of the same length.
 
     Attributes:
         completions: of the last `step`, as text: B lists of G.
 
     Raises:
-        ConfigError: a data set without rows, columns that are not there, a template without {question}, no reward
-            function, numbers out of range.
+        ConfigError: a data set without rows, missing columns, a template without {question}, no reward function,
+            numbers out of range.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class ReasoningGym(DataGym[Prompt]):
     ) -> ReasoningGym:
         """A task of the package reasoning-gym, such as "chain_sum".
 
-        A completion that the task cannot read scores 0. No question is in two splits. Those for the report come first,
-        then the test, then training, so that another number of training questions leaves what is measured as it was.
+        A completion that the task cannot parse scores 0. No question is in two splits. The report split is drawn first,
+        then test, then training, so that the number of training questions does not affect the other splits.
 
         Args:
             task: of reasoning_gym.factory.DATASETS.
@@ -126,22 +126,22 @@ class ReasoningGym(DataGym[Prompt]):
             train_size, test_size, report_size: distinct questions of each split.
             seed: of the questions and of the order of batches.
             config: settings of the task, such as {"max_terms": 3}.
-            exact: a reward of 1 for a full score and 0 for anything less; many tasks give part of it for less.
-            extract: from a completion to the answer that is scored; None or "" scores 0.
+            exact: a reward of 1 for a full score and 0 for anything less; many tasks give partial scores.
+            extract: maps a completion to the answer that is scored; None or "" scores 0.
             **options: of the constructor.
 
         Raises:
-            ConfigError: no such task or setting, or it has fewer distinct questions than asked for.
+            ConfigError: an unknown task or setting, or fewer distinct questions than requested.
         """
         package = needs("reasoning_gym", "ReasoningGym.from_reasoning_gym")
-        known = needs("reasoning_gym.factory").DATASETS
-        if task not in known:
-            close, *others = nearest(task, known) or [""]
+        tasks = needs("reasoning_gym.factory").DATASETS
+        if task not in tasks:
+            close, *others = nearest(task, tasks) or [""]
             hint = f" Did you mean {close!r}?" if close else ""
             also = f" ({', '.join(map(repr, others))} are near, too.)" if others else ""
             raise ConfigError(
                 f"unknown task of reasoning-gym {task!r}.{hint}{also} "
-                f"fix: one of the {len(known)} names of reasoning_gym.factory.DATASETS."
+                f"fix: one of the {len(tasks)} names of reasoning_gym.factory.DATASETS."
             )
         wanted = {"report": report_size, "test": test_size, "train": train_size}
         if min(train_size, test_size) < 1 or report_size < 0:
@@ -151,56 +151,56 @@ class ReasoningGym(DataGym[Prompt]):
             )
         total = sum(wanted.values())
         draws = 10 * total + 1000
-        # Its own streams are seed + row: neighbouring seeds would share nearly all questions.
+        # reasoning-gym seeds rows with seed + row: neighbouring seeds would share nearly all questions.
         first = int(seeds(seed, Purpose.ENVIRONMENT, 1)[0])
         try:
             data = package.create_dataset(task, **{**(config or {}), "seed": first, "size": draws})
-        except Exception as error:  # settings are checked by assertions, types by whatever fails
+        except Exception as error:  # settings are checked by assertions, types not at all
             raise ConfigError(
                 f"reasoning-gym does not make {task!r} with config={dict(config or {})}: "
                 f"{type(error).__name__}: {' '.join(str(error).split())[:200]}. fix: see the task's configuration."
             ) from error
-        found: dict[str, dict[str, Any]] = {}
+        by_question: dict[str, dict[str, Any]] = {}
         for row in range(draws):
             entry = data[row]
-            found.setdefault(str(entry["question"]), entry)
-            if len(found) == total:
+            by_question.setdefault(str(entry["question"]), entry)
+            if len(by_question) == total:
                 break
-        if len(found) < total:
+        if len(by_question) < total:
             raise ConfigError(
-                f"{task!r} has {len(found)} distinct questions in {draws} draws with config={dict(config or {})}; "
-                f"{total} are asked for. fix: smaller splits, or a config with more questions."
+                f"{task!r} has {len(by_question)} distinct questions in {draws} draws with "
+                f"config={dict(config or {})}; {total} are asked for. "
+                "fix: smaller splits, or a config with more questions."
             )
-        entries = iter(found.values())
+        entries = iter(by_question.values())
         split = {name: list(islice(entries, count)) for name, count in wanted.items()}
 
         def reward(completion: str, answer: Any, question: str, entry: Mapping[str, Any]) -> float:
-            said = extract(completion)
+            answer_text = extract(completion)
             try:
-                score = float(data.score_answer(said, entry)) if said else 0.0
-            except Exception:  # several tasks raise for what they cannot read, which is no right answer
+                score = float(data.score_answer(answer_text, entry)) if answer_text else 0.0
+            except Exception:  # several tasks raise for an answer that they cannot parse
                 return 0.0
             return float(score >= 1.0) if exact else score
 
         report = split["report"] or None
         return cls(split["train"], split["test"], tokenizer, reward, seed=seed, report_dataset=report, **options)
 
-    # --- functions of their arguments -------------------------------------------------------------------------------
+    # --- pure functions ---------------------------------------------------------------------------------------------
 
     def score(self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]) -> Scores:
         """Rewards of G completions for each of B prompts.
 
-        A call that raises, takes longer than `reward_timeout`, or gives no finite number fails for its sample alone:
-        its reward is 0, it is marked in `failed`, counted in `samples_failed` and described. After three calls of one
-        batch that took too long, the rest of that batch fails without being called. `RewardCaller` says how a call is
-        cut off and where that has its limits.
+        A call that raises, takes longer than `reward_timeout`, or returns no finite number affects its sample only: its
+        reward is 0, it is marked in `failed`, counted in `samples_failed` and described. After three timeouts in one
+        batch, the rest of that batch fails without being called. See `Deadline` for timeouts and their limits.
 
         Args:
             prompts: B of them.
             completions: B groups of G texts.
 
         Raises:
-            ShapeError: not one group for each prompt, groups of different sizes, or a completion that is no text.
+            ShapeError: not one group for each prompt, groups of different sizes, or a completion that is not text.
             RewardError: more than half of the last few hundred samples failed.
         """
         sizes = sorted({len(group) for group in completions})
@@ -225,12 +225,12 @@ class ReasoningGym(DataGym[Prompt]):
 
     @property
     def samples_scored(self) -> int:
-        """Completions that were scored so far."""
+        """Number of scored completions so far."""
         return self._caller.samples
 
     @property
     def samples_failed(self) -> int:
-        """Those of them for which the reward function failed."""
+        """Number of those for which the reward function failed."""
         return self._caller.failures
 
     def _call_reward(self, completion: Any, answer: Any, question: Any, entry: Any) -> Any:
@@ -244,7 +244,7 @@ class ReasoningGym(DataGym[Prompt]):
         """The next batch of prompts.
 
         Args:
-            reset_dataloaders: begin the sequence of batches anew; inside of `eval_mode` that of the test split alone.
+            reset_dataloaders: restart the sequence of batches; inside `eval_mode` only that of the test split.
 
         Returns:
             B mappings: input_ids [1, P] int64, attention_mask [1, P] int64, padded on the left to the longest of them;
@@ -253,11 +253,11 @@ class ReasoningGym(DataGym[Prompt]):
         return self._published(self._next(reset_dataloaders))
 
     def step(self, completions: Sequence[Any]) -> tuple[list[dict[str, Any]], torch.Tensor]:
-        """Score the completions of the last prompts and hand out the next ones.
+        """Score the completions of the last prompts and return the next ones.
 
         Args:
-            completions: for each of B prompts a tensor [G, P + T] of tokens that begin with the prompt as `reset` gave
-                it (or without its padding); a completion ends at its first end of sequence.
+            completions: for each of B prompts a tensor [G, P + T] of tokens that begin with the prompt returned by
+                `reset` (with or without its padding); a completion ends at its first end of sequence.
 
         Returns:
             The next prompts, and the rewards [B, G] float32.
@@ -271,14 +271,14 @@ class ReasoningGym(DataGym[Prompt]):
                 f"step needs completions of {len(prompts)} prompts; got {len(completions)}. "
                 "fix: one tensor [completions, tokens] for each prompt of the last batch."
             )
-        said = [self._said(prompt, group) for prompt, group in zip(prompts, completions, strict=True)]
-        texts = [[self._text(tokens, raw=False) for tokens in group] for group in said]
+        groups = [self._without_prompt(prompt, group) for prompt, group in zip(prompts, completions, strict=True)]
+        texts = [[self._text(tokens, raw=False) for tokens in group] for group in groups]
         raw = self.return_raw_completions
-        self.completions = [[self._text(tokens, raw=True) for tokens in group] for group in said] if raw else texts
+        self.completions = [[self._text(tokens, raw=True) for tokens in group] for group in groups] if raw else texts
         rewards = torch.as_tensor(self.score(prompts, texts).rewards, dtype=torch.float32)
         return self._published(self._next(False)), rewards
 
-    def _said(self, prompt: Prompt, group: Any) -> list[list[int]]:
+    def _without_prompt(self, prompt: Prompt, group: Any) -> list[list[int]]:
         tokens = torch.as_tensor(group)
         if tokens.ndim != 2 or tokens.is_floating_point():
             raise ShapeError(
@@ -286,14 +286,14 @@ class ReasoningGym(DataGym[Prompt]):
                 f"{tuple(tokens.shape)}. fix: pass what get_action returned."
             )
         pads = {self.pad_token_id, *special_ids(self.tokenizer)}
-        found = [after_prompt(row, prompt.tokens, pads) for row in tokens.tolist()]
-        said = [row for row in found if row is not None]
-        if len(said) < len(found):
+        rows = [after_prompt(row, prompt.tokens, pads) for row in tokens.tolist()]
+        completions = [row for row in rows if row is not None]
+        if len(completions) < len(rows):
             raise ShapeError(
                 f"the completions of prompt {prompt.index} do not begin with its {len(prompt.tokens)} tokens. "
                 "fix: pass prompt and completion together, in the order of the last batch."
             )
-        return said
+        return completions
 
     def _text(self, tokens: list[int], raw: bool) -> str:
         if not raw:
@@ -303,19 +303,19 @@ class ReasoningGym(DataGym[Prompt]):
     def _published(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
         tensors = prompt_tensors([prompt.tokens for prompt in prompts], self.pad_token_id)
         texts = [self._text_of(prompt.entry)[0] for prompt in prompts]
-        return [{**found, "text": text} for found, text in zip(tensors, texts, strict=True)]
+        return [{**inputs, "text": text} for inputs, text in zip(tensors, texts, strict=True)]
 
     def state(self) -> dict[str, Any]:
-        """Where `reset` and `step` are, and how many rewards failed, as plain data."""
+        """Position of `reset` and `step`, and the number of failed rewards, as plain data."""
         return {**super().state(), "rewards": self._caller.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; RunError if it is of other data, another seed or another batch size."""
+        """Continue from `state`; RunError for other data, another seed or another batch size."""
         super().load_state(state)
         with malformed("the state of a ReasoningGym"):
             self._caller.load_state(state["rewards"])
 
-    # --- of the data ------------------------------------------------------------------------------------------------
+    # --- data -------------------------------------------------------------------------------------------------------
 
     def _text_of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
         question, answer = row[self.question_column], row[self.answer_column]
@@ -341,5 +341,5 @@ class ReasoningGym(DataGym[Prompt]):
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:
     try:
         return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of built-in functions nothing is known
+    except (TypeError, ValueError):  # built-in functions may have no signature
         return False

@@ -1,4 +1,4 @@
-"""Calling somebody else's reward function: what it does wrong costs one sample, not the run."""
+"""Calls of user-defined reward functions: a failure costs one sample, not the run."""
 
 from __future__ import annotations
 
@@ -18,41 +18,40 @@ from agilerl import foreign
 from agilerl.errors import EnvError
 
 MAX_FAULTS = 4
-"""Faults that are described, of one batch."""
+"""Maximum number of described faults per batch."""
 
 MAX_HANGS = 3
-"""Calls of one batch that may take too long; the rest of the batch is then not called any more."""
+"""Timeouts in one batch after which the rest of the batch is not called."""
 
 MAX_ABANDONED = 8
-"""Threads that hang and cannot be ended before there is an error: each of them takes time from the run."""
+"""Maximum number of hanging threads that cannot be ended: each of them slows the run down."""
 
 WINDOW = 256
-"""Samples over which the share of failed ones is looked at."""
+"""Minimum number of samples for the check of the failure rate."""
 
 
 class RewardError(EnvError):
-    """The reward function fails for most of what it is asked."""
+    """The reward function fails for most samples."""
 
 
 class TookTooLongError(BaseException):
-    """Raised inside a call that is over its deadline; no Exception, so that it is not caught by mistake."""
+    """Raised inside a call at its deadline; not an Exception, so that it is not caught by mistake."""
 
 
 class Deadline:
-    """Makes calls that take a limited time each.
+    """Makes calls with a time limit.
 
-    In the main thread a call runs where it is, and a timer of the system (`SIGALRM`) interrupts it at its deadline.
-    Where that timer is in use by somebody else, in other threads, and on systems without it, a daemon thread calls; at
-    the deadline it is told to end, abandoned and replaced.
+    In the main thread a system timer (`SIGALRM`) interrupts the call at its deadline. If that timer is in use, in other
+    threads, and on systems without it, a daemon thread makes the call; at the deadline it is told to end, abandoned and
+    replaced.
 
-    Limits: what holds the interpreter's lock inside one C call (a power of huge integers, some regular expressions in
-    other libraries) is not cut off until it returns. A function that uses `SIGALRM` itself works in the main thread and
-    then has only its own deadline. An abandoned thread ends at its next Python instruction; one that waits in C goes on
-    waiting, and with more than `MAX_ABANDONED` of those there is an error. What a function changed before it was cut
-    off stays changed.
+    Limits: a C call that holds the GIL (a power of huge integers, some regular expressions in other libraries) is not
+    interrupted until it returns. A function that uses `SIGALRM` itself works in the main thread, but then only its own
+    deadline applies. An abandoned thread ends at its next Python instruction; one that blocks in C keeps blocking, and
+    more than `MAX_ABANDONED` of those are an error. Side effects before the interruption remain.
 
     Args:
-        seconds: of a call; None: it takes as long as it takes.
+        seconds: of a call; None: no limit.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -61,10 +60,10 @@ class Deadline:
         self._abandoned: list[threading.Thread] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "_worker": None, "_abandoned": []}  # threads stay in their process
+        return {"seconds": self.seconds, "_worker": None, "_abandoned": []}  # threads cannot be pickled
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function returns or raises; `TookTooLongError` at the deadline."""
+        """Return or raise like the function; `TookTooLongError` at the deadline."""
         if self.seconds is None:
             return function(*arguments)
         if _alarm_is_free():
@@ -80,7 +79,7 @@ class Deadline:
             raise
 
     def check(self) -> None:
-        """RewardError if more threads hang than a run can bear."""
+        """Raise RewardError if more than `MAX_ABANDONED` threads hang."""
         hanging = sum(thread.is_alive() for thread in self._abandoned)
         if hanging > MAX_ABANDONED:
             raise RewardError(
@@ -93,7 +92,7 @@ class RewardCaller:
     """Calls a reward function sample by sample, each within its deadline (`Deadline`).
 
     Attributes:
-        samples, failures: completions that were scored so far, and those of them that failed.
+        samples, failures: number of scored and of failed completions so far.
     """
 
     def __init__(self, function: Callable[..., Any], seconds: float, *, batched: bool) -> None:
@@ -122,14 +121,14 @@ class RewardCaller:
     def score(
         self, samples: Sequence[tuple[Any, ...]], names: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Rewards [S] float64 and whether each failed [S] bool, with the first faults in words.
+        """Rewards [S] float64, failure mask [S] bool, and descriptions of the first faults.
 
         Args:
-            samples: S tuples of arguments: completion, answer, question, and what else the function takes.
+            samples: S tuples of arguments: completion, answer, question, and further ones of the function.
             names: of each sample, for the faults.
 
         Raises:
-            RewardError: more than half of at least `WINDOW` samples failed, or too many calls hang for good.
+            RewardError: more than half of at least `WINDOW` samples failed, or too many calls hang permanently.
         """
         values, words = self._called(samples)
         self._deadline.check()
@@ -146,10 +145,10 @@ class RewardCaller:
                     self._call(tuple(list(column) for column in zip(*samples, strict=True))), len(samples)
                 )
             except (Exception, TookTooLongError):
-                answers = None  # the samples one by one show whose fault it is
+                answers = None  # single calls below find the failing samples
             if answers is not None:
-                found = [number_of(answer) for answer in answers]
-                return [value for value, _ in found], [fault for _, fault in found]
+                results = [number_of(answer) for answer in answers]
+                return [value for value, _ in results], [fault for _, fault in results]
         values: list[float | None] = []
         words = []
         hangs = 0
@@ -174,11 +173,11 @@ class RewardCaller:
 
     @staticmethod
     def _list(answer: Any, length: int) -> list[Any]:
-        found = answer.tolist() if hasattr(answer, "tolist") else answer
-        if not isinstance(found, list | tuple) or len(found) != length:
-            got = f"{len(found)} values" if isinstance(found, list | tuple) else type(found).__name__
+        rewards = answer.tolist() if hasattr(answer, "tolist") else answer
+        if not isinstance(rewards, list | tuple) or len(rewards) != length:
+            got = f"{len(rewards)} values" if isinstance(rewards, list | tuple) else type(rewards).__name__
             raise ValueError(f"expected a list of {length} rewards, got {got}")
-        return list(found)
+        return list(rewards)
 
     def _call(self, arguments: tuple[Any, ...]) -> Any:
         return self._deadline.call(self.function, *arguments)
@@ -200,10 +199,10 @@ class RewardCaller:
 
 
 def number_of(value: Any) -> tuple[float | None, str]:
-    """(a finite float, "") or (None, what is wrong with it)."""
+    """(a finite float, "") or (None, the fault)."""
     if foreign.shape(value) == () and hasattr(value, "item"):
         value = value.item()  # of numpy, of torch
-    if not isinstance(value, Real):  # bool is one, text is none
+    if not isinstance(value, Real):  # accepts bool, rejects text
         return None, f"gave {type(value).__name__} {value!r:.60} instead of a number"
     try:
         number = float(value)
@@ -213,7 +212,7 @@ def number_of(value: Any) -> tuple[float | None, str]:
 
 
 def _alarm_is_free() -> bool:
-    """Whether this is the main thread, with a timer that nobody else has set."""
+    """Whether this is the main thread and the timer is not in use."""
     return (
         hasattr(signal, "setitimer")
         and threading.current_thread() is threading.main_thread()
@@ -232,15 +231,15 @@ def _with_alarm(function: Callable[..., Any], arguments: tuple[Any, ...], second
             raise TookTooLongError
 
     before = signal.signal(signal.SIGALRM, over)
-    # Twice `finally`: the alarm may strike between the function's return and the first of them. It strikes again each
-    # second, because a bare `except:` or a destructor may have swallowed it.
+    # Two `finally` blocks: the alarm may fire between the function's return and the first of them. It is repeated every
+    # second, because a bare `except:` or a destructor may swallow it.
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
             answer = function(*arguments)
         finally:
             armed = False
-        if struck:  # an `except` has swallowed it, or an error that it caused where it struck
+        if struck:  # swallowed by an `except`, or replaced by another error
             raise TookTooLongError
         return answer
     finally:
@@ -287,4 +286,4 @@ def _work(jobs: Any, answers: Any, wanted: threading.Event) -> None:
             except SystemExit as error:
                 answers.put((False, error))
     except TookTooLongError:
-        return  # nobody waits for it any more
+        return  # the caller has given up on it

@@ -1,4 +1,4 @@
-"""Completions that are to be learned as they are (supervised fine-tuning)."""
+"""Prompts with target completions, for supervised fine-tuning."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from agilerl.llm_envs.tokens import padded
 
 
 class SFTGym(DataGym[Example]):
-    """Prompts with the completions to be learned.
+    """Prompts with target completions.
 
-    `split` and `batch` are functions of their arguments, which a source of training batches uses; `reset` and `step`
-    hand out one batch after another, for loops of one's own.
+    `split` and `batch` are pure functions, for training; `reset` and `step` return one batch after another, for custom
+    loops.
 
     Args:
-        train_dataset, test_dataset: rows as a list of mappings, a `datasets.Dataset`, or what has a length and rows by
-            number.
+        train_dataset, test_dataset: rows as a list of mappings, a `datasets.Dataset`, or another sequence of rows.
         tokenizer: of transformers.
-        data_batch_size_per_gpu: examples of a batch, for each process.
-        accelerator: of accelerate; each process gets its own share of every batch.
-        max_context_length: tokens of prompt and completion; longer examples are left out, with a warning.
+        data_batch_size_per_gpu: examples of a batch, per process.
+        accelerator: of accelerate; each process gets a share of every batch.
+        max_context_length: tokens of prompt and completion; longer examples are dropped, with a warning.
         seed: of the order of the training batches.
-        report_dataset: a third split, for what is reported.
-        conversation_template: messages with {question} where the prompt goes; None: the prompt itself.
-        prompt_column, completion_column: of the rows; text, or messages of a conversation, of which the last one is the
-            completion and those before it are the prompt. None: "prompt" and "completion" or "response", or "question"
-            and "answer" where the rows have those.
-        response_column: another name of completion_column.
+        report_dataset: a third split, for reported results.
+        conversation_template: messages with {question} in place of the prompt; None: the prompt itself.
+        prompt_column, completion_column: of the rows; text, or messages of a conversation, whose last one is the
+            completion and the others the prompt. None: "prompt" and "completion" or "response", or "question" and
+            "answer" if the rows have those.
+        response_column: alias of completion_column.
 
     Raises:
-        ConfigError: a data set without rows, columns that are not there, numbers out of range.
+        ConfigError: a data set without rows, missing columns, numbers out of range.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class SFTGym(DataGym[Example]):
         """The next batch of examples.
 
         Args:
-            reset_dataloaders: begin the sequence of batches anew; inside of `eval_mode` that of the test split alone.
+            reset_dataloaders: restart the sequence of batches; inside `eval_mode` only that of the test split.
 
         Returns:
             prompt_lengths [B]; input_ids and attention_mask [B, L], prompt and completion, padded on the right; prompt

@@ -1,4 +1,4 @@
-"""From a row of a data set to the text that a model reads, and to its tokens."""
+"""Rendering of data set rows to prompts and tokens."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from agilerl import foreign
 from agilerl.errors import ConfigError, nearest, warn_once
 
 _PLACEHOLDER = re.compile(r"\{(question|answer)\}")
-_CHUNK = 1024  # texts that the tokenizer is given at once
+_CHUNK = 1024  # texts per call of the tokenizer
 
 Messages = Sequence[Mapping[str, str]]
 
 
 def check_template(template: Any) -> tuple[dict[str, str], ...] | None:
-    """The messages of a conversation template as they will be rendered, None for none.
+    """The messages of a conversation template; None for None.
 
     Raises:
-        ConfigError: it is no list of {"role": ..., "content": ...}, or {question} is in none of its contents.
+        ConfigError: not a list of {"role": ..., "content": ...}, or {question} is missing in all contents.
     """
     if template is None:
         return None
@@ -42,19 +42,19 @@ def check_template(template: Any) -> tuple[dict[str, str], ...] | None:
 
 
 def filled(text: str, question: str, answer: Any) -> str:
-    """`text` with {question} and {answer} replaced; other braces, and those of the question itself, stay."""
+    """`text` with {question} and {answer} replaced; other braces, and those in the question, are kept."""
     values = {"question": question, "answer": str(answer)}
     return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
 def rendered(tokenizer: Any, messages: Messages) -> tuple[str, bool]:
-    """(text of a conversation for the model to go on with, whether the tokenizer adds its special tokens to it).
+    """(text of a conversation for the model to continue, whether the tokenizer adds its special tokens to it).
 
-    A last message of the role "assistant" is gone on with; after any other one the model's turn begins. Without a chat
+    A final message with the role "assistant" is continued; after any other one the model's turn begins. Without a chat
     template the contents are joined by newlines.
 
     Raises:
-        ConfigError: the tokenizer's chat template refuses the conversation.
+        ConfigError: the tokenizer's chat template rejects the conversation.
     """
     if not foreign.chat_template(tokenizer):
         return "\n".join(message["content"] for message in messages), True
@@ -63,7 +63,7 @@ def rendered(tokenizer: Any, messages: Messages) -> tuple[str, bool]:
         text = tokenizer.apply_chat_template(
             list(messages), tokenize=False, add_generation_prompt=not going_on, continue_final_message=going_on
         )
-    except Exception as error:  # the template is a program of its author's, and raises what it likes
+    except Exception as error:  # a template is a program and may raise anything
         roles = [message["role"] for message in messages]
         raise ConfigError(
             f"the tokenizer's chat template refuses a conversation of the roles {roles}: "
@@ -74,16 +74,16 @@ def rendered(tokenizer: Any, messages: Messages) -> tuple[str, bool]:
 
 
 def prompt_text(tokenizer: Any, template: Messages | None, value: Any, answer: Any = "") -> tuple[str, bool]:
-    """As `rendered`, of what a column for prompts holds: text, or the messages of a conversation.
+    """See `rendered`, for the value of a prompt column: text, or the messages of a conversation.
 
     Args:
         tokenizer: of transformers.
-        template: messages with {question} for where the text goes; None for the text alone.
-        value: of the column. Messages are a conversation of their own, which no template changes.
+        template: messages with {question} in place of the text; None for the text alone.
+        value: of the column. The template does not apply to messages.
         answer: for {answer} in the template.
 
     Raises:
-        ConfigError: messages that are no mappings with role and content.
+        ConfigError: messages that are not mappings with role and content.
     """
     if is_conversation(value):
         return rendered(tokenizer, check_messages(value))
@@ -95,40 +95,41 @@ def prompt_text(tokenizer: Any, template: Messages | None, value: Any, answer: A
 def with_answers(
     tokenizer: Any, template: Messages | None, prompt: Any, completions: Sequence[Any], where: str
 ) -> tuple[tuple[str, bool], list[str]]:
-    """(prompt as of `rendered`, text of each answer) of a row with completions to one prompt.
+    """(prompt, see `rendered`; text of each answer) of a row with completions to one prompt.
 
-    A completion is text, or messages of which the last one is the answer. Messages before it are the conversation that
-    is answered: they are rendered by the chat template, and no conversation_template changes them. One that holds the
-    prompt alone is the prompt.
+    A completion is text, or messages whose last one is the answer. The messages before it are the conversation: they
+    are rendered by the chat template, without conversation_template. A conversation that holds only the prompt is
+    treated as the prompt.
 
     Args:
-        template: messages with {question} for where the prompt goes.
-        prompt: text, or the messages that completions go on from.
+        template: messages with {question} in place of the prompt.
+        prompt: text, or the messages that completions continue.
         where: names the row in errors.
 
     Raises:
-        ConfigError: completions that answer different conversations, or one that the prompt is not part of.
+        ConfigError: completions that answer different conversations, or a conversation without the prompt.
     """
     parts = [_split_answer(value, where) for value in completions]
     answers = [answer for _, answer in parts]
-    found = [_conversation(prompt, before, where) for before, _ in parts]
-    if any(other != found[0] for other in found):
+    conversations = [_conversation(prompt, before, where) for before, _ in parts]
+    if any(other != conversations[0] for other in conversations):
         raise ConfigError(
-            f"{where}: its completions answer different conversations: {_shown(found[0])} and "
-            f"{_shown(next(other for other in found if other != found[0]))}. "
+            f"{where}: its completions answer different conversations: {_shown(conversations[0])} and "
+            f"{_shown(next(other for other in conversations if other != conversations[0]))}. "
             "fix: the same messages before both answers."
         )
     if is_conversation(prompt) or not any(before for before, _ in parts):
-        return prompt_text(tokenizer, template, found[0] if is_conversation(prompt) else prompt), answers
-    if template is not None and len(found[0]) == 1:
+        return prompt_text(tokenizer, template, conversations[0] if is_conversation(prompt) else prompt), answers
+    if template is not None and len(conversations[0]) == 1:
         return prompt_text(tokenizer, template, prompt), answers
     if template is not None:
         warn_once(
             "conversation_template and conversations",
-            f"{where}: its completion is a conversation of {len(found[0]) + 1} messages, which conversation_template "
-            "does not change. fix: conversation_template=None, or the answer alone as the completion.",
+            f"{where}: its completion is a conversation of {len(conversations[0]) + 1} messages, which "
+            "conversation_template does not change. "
+            "fix: conversation_template=None, or the answer alone as the completion.",
         )
-    return prompt_text(tokenizer, None, found[0]), answers
+    return prompt_text(tokenizer, None, conversations[0]), answers
 
 
 def _split_answer(value: Any, where: str) -> tuple[list[dict[str, str]], str]:
@@ -145,19 +146,19 @@ def _split_answer(value: Any, where: str) -> tuple[list[dict[str, str]], str]:
 
 
 def _conversation(prompt: Any, before: list[dict[str, str]], where: str) -> list[dict[str, str]]:
-    """All messages before an answer; ConfigError where the prompt is not one of them."""
-    given = _plain_messages(prompt) if is_conversation(prompt) else [{"role": "user", "content": str(prompt)}]
+    """All messages before an answer; ConfigError if the prompt is not one of them."""
+    messages = _plain_messages(prompt) if is_conversation(prompt) else [{"role": "user", "content": str(prompt)}]
     if not before:
-        return given
-    if before[: len(given)] == given:
+        return messages
+    if before[: len(messages)] == messages:
         return before
     if is_conversation(prompt) and before[0]["role"] == "assistant":  # goes on from the prompt
-        return [*given, *before]
+        return [*messages, *before]
     asked = [message["content"].strip() for message in before if message["role"] == "user"]
     if not is_conversation(prompt) and str(prompt).strip() in asked:
         return before
     raise ConfigError(
-        f"{where}: the prompt {_shown(given)} is not part of the conversation {_shown(before)} of its completion. "
+        f"{where}: the prompt {_shown(messages)} is not part of the conversation {_shown(before)} of its completion. "
         "fix: the first message of the user as the prompt, or the answer alone as the completion."
     )
 
@@ -172,32 +173,32 @@ def _shown(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def is_conversation(value: Any) -> bool:
-    """Whether a column holds messages; a list of numbers is text as any other value."""
+    """Whether a column holds messages; a list of numbers is text, like any other value."""
     return isinstance(value, list | tuple) and any(isinstance(part, Mapping | str) for part in value)
 
 
 def check_messages(messages: Iterable[Any]) -> list[Mapping[str, str]]:
-    """The messages, each a mapping with a role and a content that are text; else ConfigError."""
-    found = list(messages)
-    for number, message in enumerate(found):
+    """The messages as a list; ConfigError unless each is a mapping with a text role and a text content."""
+    checked = list(messages)
+    for number, message in enumerate(checked):
         right = isinstance(message, Mapping) and isinstance(message.get("content"), str)
         if not right or not isinstance(message.get("role"), str):
             raise ConfigError(
                 f"message {number} of a conversation: expected a mapping with 'role' and 'content', both text; "
                 f'got {message!r:.200}. fix: {{"role": "user", "content": "..."}}.'
             )
-    return found
+    return checked
 
 
 def completed(
     tokenizer: Any, texts: Iterable[tuple[str, bool]], turn_end: int, ends: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Tokens of each completion, with one token that ends it as the last.
+    """Tokens of each completion, with one end token as the last.
 
     Args:
-        texts: (completion, whether its prompt is plain text): such a text ends with the end of sequence `ends[0]`, an
-            answer in a conversation with `turn_end`.
-        ends: all tokens that end a completion; those that a text has at its end are replaced.
+        texts: (completion, whether its prompt is plain text): after plain text a completion ends with the end of
+            sequence `ends[0]`, in a conversation with `turn_end`.
+        ends: all tokens that end a completion; trailing ones are replaced.
     """
     plain: list[bool] = []
 
@@ -214,8 +215,8 @@ def completed(
 
 
 def encoded(tokenizer: Any, texts: Iterable[tuple[str, bool]]) -> Iterator[tuple[int, ...]]:
-    """Tokens of each (text, whether special tokens are added), without padding, truncation, or an end of sequence that
-    the tokenizer appends of its own."""
+    """Tokens of each (text, whether special tokens are added), without padding, truncation, or an end of sequence
+    appended by the tokenizer."""
     remaining = iter(texts)
     while chunk := list(islice(remaining, _CHUNK)):
         plain = _tokens(tokenizer, [text for text, _ in chunk], False)
@@ -228,5 +229,7 @@ def encoded(tokenizer: Any, texts: Iterable[tuple[str, bool]]) -> Iterator[tuple
 
 
 def _tokens(tokenizer: Any, texts: list[str], special: bool) -> list[tuple[int, ...]]:
-    found = tokenizer(texts, add_special_tokens=special, padding=False, truncation=False, verbose=False)["input_ids"]
-    return [tuple(map(int, ids)) for ids in found]
+    token_ids = tokenizer(texts, add_special_tokens=special, padding=False, truncation=False, verbose=False)[
+        "input_ids"
+    ]
+    return [tuple(map(int, ids)) for ids in token_ids]

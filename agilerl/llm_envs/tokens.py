@@ -1,4 +1,4 @@
-"""Rows of tokens: prompts padded on the left, pairs padded on the right, completions cut out of both."""
+"""Token rows: left padding of prompts, right padding of pairs, extraction of completions."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import torch
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B, L] int64 and which of them are there [B, L] int64, padded on the right to the longest row."""
-    most = max(map(len, rows))
-    tokens = torch.tensor([[*row, *[pad] * (most - len(row))] for row in rows])
-    return tokens, torch.tensor([[1] * len(row) + [0] * (most - len(row)) for row in rows])
+    """Tokens and attention mask, both [B, L] int64, right-padded to the longest row."""
+    max_length = max(map(len, rows))
+    tokens = torch.tensor([[*row, *[pad] * (max_length - len(row))] for row in rows])
+    return tokens, torch.tensor([[1] * len(row) + [0] * (max_length - len(row)) for row in rows])
 
 
 def prompt_tensors(prompts: Sequence[Sequence[int]], pad: int) -> list[dict[str, Any]]:
-    """Of each prompt input_ids [1, P] int64 and attention_mask [1, P] int64, padded on the left to the longest."""
-    most = max(map(len, prompts))
-    found = []
+    """input_ids and attention_mask of each prompt, both [1, P] int64, left-padded to the longest prompt."""
+    max_length = max(map(len, prompts))
+    tensors = []
     for prompt in prompts:
-        missing = most - len(prompt)
-        found.append(
+        missing = max_length - len(prompt)
+        tensors.append(
             {
                 "input_ids": torch.tensor([[pad] * missing + list(prompt)]),
                 "attention_mask": torch.tensor([[0] * missing + [1] * len(prompt)]),
             }
         )
-    return found
+    return tensors
 
 
 def after_prompt(row: Sequence[int], prompt: Sequence[int], pads: Collection[int]) -> list[int] | None:
-    """What follows the prompt in a row that begins with it, after any number of padding tokens; None if it does not.
+    """Tokens after the prompt in a row that begins with padding tokens and the prompt; None if it does not.
 
-    pads: tokens that may be padding: an agent need not pad with the token of the environment's tokenizer.
+    pads: possible padding tokens: an agent may pad with another token than the environment's tokenizer.
 
-    Of several places the first one counts.
+    The first match counts.
     """
     wanted, length = list(prompt), len(prompt)
     for start in range(len(row) - length + 1):

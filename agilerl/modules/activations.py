@@ -79,14 +79,16 @@ def activation(name: str | None, *, hidden: bool = False) -> Activation:
         ConfigError: unknown name, or an output activation where a hidden one is required.
     """
     name = "Identity" if name is None else name
-    known = [k for k, a in ACTIVATIONS.items() if a.pointwise or not hidden]
-    if name not in known:
+    valid_names = [k for k, a in ACTIVATIONS.items() if a.pointwise or not hidden]
+    if name not in valid_names:
         if name in ACTIVATIONS:
-            raise ConfigError(f"activation {name!r} works at the output only; hidden layers take {', '.join(known)}")
+            raise ConfigError(
+                f"activation {name!r} works at the output only; hidden layers take {', '.join(valid_names)}"
+            )
         if name == "GumbelSoftmax":
             raise ConfigError(
                 "activation 'GumbelSoftmax' draws noise in every pass, which networks here do not. "
-                "fix: 'Softmax', or a network of your own with agilerl.modules.custom_components.GumbelSoftmax."
+                "fix: 'Softmax', or a custom network with agilerl.modules.custom_components.GumbelSoftmax."
             )
-        raise ConfigError(unknown_choice("activation", str(name), known))
+        raise ConfigError(unknown_choice("activation", str(name), valid_names))
     return ACTIVATIONS[name]

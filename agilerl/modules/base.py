@@ -87,8 +87,8 @@ def single_draw(drawn: Any) -> Any:
 @functools.lru_cache(maxsize=256)
 def marked_methods(cls: type) -> dict[str, MutationType]:
     """Return name -> kind of every method marked in the class or its bases; cached by class."""
-    own = [(name, f) for c in reversed(cls.__mro__) for name, f in vars(c).items() if inspect.isfunction(f)]
-    return {name: vars(f)["mutation_type"] for name, f in own if "mutation_type" in vars(f)}
+    functions = [(name, f) for c in reversed(cls.__mro__) for name, f in vars(c).items() if inspect.isfunction(f)]
+    return {name: vars(f)["mutation_type"] for name, f in functions if "mutation_type" in vars(f)}
 
 
 def probabilities(layers: int, nodes: int, new_layer_prob: float) -> list[float]:
@@ -159,9 +159,9 @@ class EvolvableModule(nn.Module):
         def __getattr__(self, name: str) -> Any:
             state = self.__dict__
             for table in _TABLES:  # torch's lookup, inlined
-                found = state.get(table)
-                if found is not None and name in found:
-                    return found[name]
+                entries = state.get(table)
+                if entries is not None and name in entries:
+                    return entries[name]
             return self.derived(name)
 
     def derived(self, name: str) -> Any:
@@ -241,8 +241,8 @@ class EvolvableModule(nn.Module):
 
     def torch_modules(self) -> dict[str, nn.Module]:
         """Return all other children by name."""
-        own = self.modules()
-        return {name: child for name, child in self._modules.items() if child is not None and name not in own}
+        evolvable = self.modules()
+        return {name: child for name, child in self._modules.items() if child is not None and name not in evolvable}
 
     def evolvable_modules(self) -> Iterator[EvolvableModule]:
         """Iterate over this module and all evolvable modules below it."""
@@ -417,9 +417,9 @@ class EvolvableModule(nn.Module):
             old, new = shapes.get(name), tuple(parameter.shape)
             if name in self.last_transfer or old == new:
                 continue
-            known = old is not None and len(old) == len(new)
+            same_rank = old is not None and len(old) == len(new)
             self.last_transfer[name] = (
-                leading_block(old or (), new) if known else Transfer(tuple(fresh(size) for size in new))
+                leading_block(old or (), new) if same_rank else Transfer(tuple(fresh(size) for size in new))
             )
 
 
@@ -554,10 +554,10 @@ class DummyEvolvable(EvolvableModule):
         super().__init__(place, random_seed)  # type: ignore[arg-type]  # rejects a module
         if (wrapped is None) == (module_fn is None):
             raise ConfigError(f"{type(self).__name__} needs either module or module_fn")
-        made = module_fn(**dict(module_kwargs or {})) if module_fn is not None else wrapped
-        if not isinstance(made, nn.Module):
-            raise TypeError(f"{type(self).__name__} wraps a torch.nn.Module; got {type(made).__name__}")
-        self.module = made.to(self._device)
+        inner = module_fn(**dict(module_kwargs or {})) if module_fn is not None else wrapped
+        if not isinstance(inner, nn.Module):
+            raise TypeError(f"{type(self).__name__} wraps a torch.nn.Module; got {type(inner).__name__}")
+        self.module = inner.to(self._device)
 
     def derived(self, name: str) -> Any:
         """Return an attribute of the wrapped module."""
@@ -574,7 +574,7 @@ class DummyEvolvable(EvolvableModule):
         name = type(self.module).__name__
         warn_once(
             f"activation of {name}",
-            f"activation mutation leaves {name} as it is: it is wrapped as it stands. "
+            f"activation mutation leaves {name} as it is: the activations of a wrapped module are unknown. "
             "fix: make it an EvolvableModule with change_activation.",
         )
 

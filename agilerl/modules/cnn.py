@@ -45,11 +45,11 @@ class ConvGeometry:
     @property
     def sizes(self) -> Sizes:
         """Return the output pixels of every layer: floor((n + 2·padding − kernel) / stride) + 1."""
-        found, size = [], self.input_size
+        sizes, size = [], self.input_size
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
             size = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, kernel, stride, padding, strict=True))
-            found.append(size)
-        return tuple(found)
+            sizes.append(size)
+        return tuple(sizes)
 
     def input_of(self, layer: int) -> tuple[int, ...]:
         """Return the input pixels of a layer."""
@@ -102,16 +102,16 @@ def listed(value: Any, what: str) -> list[Any]:
 
 def per_axis(value: Any, layers: int, dims: int, what: str, least: int = 1) -> Sizes:
     """Return one tuple of `dims` integers per layer, from an integer, a list of integers, or a list of tuples."""
-    given = listed(value, what) if isinstance(value, list | tuple | np.ndarray) else [value] * layers
-    if len(given) != layers:
+    entries = listed(value, what) if isinstance(value, list | tuple | np.ndarray) else [value] * layers
+    if len(entries) != layers:
         raise ConfigError(f"{what} must have one entry per layer, {layers} as channel_size has; got {value!r}.")
-    found = []
-    for i, entry in enumerate(given):
+    sizes = []
+    for i, entry in enumerate(entries):
         axes = list(entry) if isinstance(entry, list | tuple | np.ndarray) else [entry] * dims
         if len(axes) != dims:
             raise ConfigError(f"{what} of layer {i} must have a length of {dims}, one per axis; got {entry!r}.")
-        found.append(tuple(whole(n, f"{what} of layer {i}", least) for n in axes))
-    return tuple(found)
+        sizes.append(tuple(whole(n, f"{what} of layer {i}", least) for n in axes))
+    return tuple(sizes)
 
 
 def plain(sizes: Sizes) -> list[Any]:
@@ -149,14 +149,14 @@ def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
     while max(sides) > WIDEST_MAP and min(sides) >= 3:
         channels, kernels, strides = [*channels, 64], [*kernels, 3], [*strides, 2]
         sides = [(n - 3) // 2 + 1 for n in sides]
-    found: dict[str, Any] = {"channel_size": channels, "kernel_size": kernels, "stride_size": strides}
-    return {**found, "max_hidden_layers": len(channels)} if len(channels) > MAX_LAYERS else found
+    config: dict[str, Any] = {"channel_size": channels, "kernel_size": kernels, "stride_size": strides}
+    return {**config, "max_hidden_layers": len(channels)} if len(channels) > MAX_LAYERS else config
 
 
 def with_usual_layers(config: Mapping[str, Any], input_shape: Sequence[int]) -> dict[str, Any]:
     """Fill in `usual_layers` unless `config` specifies any layer option, or is not for a Conv2d."""
-    says = any(config.get(name) is not None for name in GEOMETRY) or config.get("block_type") not in (None, "Conv2d")
-    return dict(config) if says or len(input_shape) != 3 else {**usual_layers(input_shape), **config}
+    is_set = any(config.get(name) is not None for name in GEOMETRY) or config.get("block_type") not in (None, "Conv2d")
+    return dict(config) if is_set or len(input_shape) != 3 else {**usual_layers(input_shape), **config}
 
 
 def check_fits(geometry: ConvGeometry) -> None:
@@ -235,12 +235,12 @@ class EvolvableCNN(LayeredModule):
         """Kernels, strides and paddings per layer and axis, and the resulting sizes."""
         dims, depth = dims_of(self.block_type), len(self.channel_size)
         least = {"kernel_size": 1, "stride_size": 1, "padding_size": 0}
-        found = (per_axis(getattr(self, name), depth, dims, name, n) for name, n in least.items())
-        return ConvGeometry(tuple(self.input_shape[1:]), *found)
+        values = (per_axis(getattr(self, name), depth, dims, name, n) for name, n in least.items())
+        return ConvGeometry(tuple(self.input_shape[1:]), *values)
 
     def layers(self) -> dict[str, Layer]:
         """Return per layer `conv`, `norm`, `act`; then `linear_output`."""
-        shape, found = self.geometry, {}
+        shape, specs = self.geometry, {}
         rows: Axis
         columns: Axis
         widths = [self.input_shape[0], *self.channel_size]
@@ -249,18 +249,18 @@ class EvolvableCNN(LayeredModule):
             fan_in = widths[i] * int(np.prod(shape.kernels[i]))
             weight = layers.orthogonal(GAIN) if self.init_layers else layers.uniform(fan_in**-0.5)
             taps = shape.kernels[i], shape.strides[i], shape.paddings[i]
-            found[f"conv_{i}"] = layers.convolution(self.block_type, rows, columns, *taps, f"conv_{i}", weight)
+            specs[f"conv_{i}"] = layers.convolution(self.block_type, rows, columns, *taps, f"conv_{i}", weight)
             if self.layer_norm:
-                found[f"norm_{i}"] = layers.image_norm(rows)
-            found[f"act_{i}"] = layers.activation_layer(self.activation, hidden=True)
+                specs[f"norm_{i}"] = layers.image_norm(rows)
+            specs[f"act_{i}"] = layers.activation_layer(self.activation, hidden=True)
         pixels = tuple((f"pixel_{axis}", size) for axis, size in enumerate(shape.sizes[-1]))
         columns = ((FEATURES, widths[-1]), *pixels)
         inputs = widths[-1] * int(np.prod(shape.sizes[-1]))
         usual = layers.uniform(inputs**-0.5)
         weight, bias = (layers.orthogonal(GAIN), layers.zeros) if self.init_layers else (usual, usual)
-        found[OUTPUT] = layers.linear((("output", self.num_outputs),), columns, weight, bias)
-        found["act_output"] = layers.activation_layer(self.output_activation, hidden=False)
-        return found
+        specs[OUTPUT] = layers.linear((("output", self.num_outputs),), columns, weight, bias)
+        specs["act_output"] = layers.activation_layer(self.output_activation, hidden=False)
+        return specs
 
     def feature_maps(self, x: Tensor, depth: int | None = None) -> Tensor:
         """Return the output of layer `depth` - 1 (the last one by default) [B, C, ...] for images [B, C, ...]."""
@@ -283,16 +283,16 @@ class EvolvableCNN(LayeredModule):
 
     def probe(self, inputs: Any) -> None:
         """Store the first images [B, ...], as many as memory allows; None clears them."""
-        made = zip(self.channel_size, self.geometry.sizes, strict=True)
-        count = probe_count(sum(c * int(np.prod(size)) for c, size in made))
+        maps = zip(self.channel_size, self.geometry.sizes, strict=True)
+        count = probe_count(sum(c * int(np.prod(size)) for c, size in maps))
         super().probe(None if inputs is None else inputs[:count])
 
     @torch.no_grad()
     def importance(self, layer: int) -> Tensor:
         """Return the importance of each channel of a layer for the following layer [C]."""
-        own: Any = self.model[f"conv_{layer}"]
+        conv: Any = self.model[f"conv_{layer}"]
         if self.probe_inputs is None:
-            strength = own.weight.flatten(1).norm(dim=1)
+            strength = conv.weight.flatten(1).norm(dim=1)
         else:
             maps = self.feature_maps(self.as_input(self.probe_inputs), layer + 1)
             strength = maps.abs().flatten(2).mean((0, 2))

@@ -49,17 +49,17 @@ class NetConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
         """Create a configuration from a mapping of its fields. ConfigError for an unknown key."""
-        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for key in config:
-            if key not in known:
-                raise ConfigError(unknown_name(f"key of {cls.__name__}", str(key), known))
+            if key not in names:
+                raise ConfigError(unknown_name(f"key of {cls.__name__}", str(key), names))
         return cls(**config)
 
     def _set(self) -> dict[str, Any]:
         """Return the fields that are set, by name."""
         fields = {field.name: field for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        found = {name: vars(self)[name] for name in fields}
-        return {name: value for name, value in found.items() if is_set(fields[name], value)}
+        values = {name: vars(self)[name] for name in fields}
+        return {name: value for name, value in values.items() if is_set(fields[name], value)}
 
     def _field(self, name: str) -> dataclasses.Field[Any]:
         fields = {field.name: field for field in dataclasses.fields(self)}  # type: ignore[arg-type]
@@ -241,26 +241,26 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     A mapping with all the keys of a net config is treated as one converted by `dataclasses.asdict`: values equal to the
     module's defaults are not set there either.
     """
-    given = _given({} if config is None else config)
-    if not isinstance(given, Mapping):
+    options = _set_values({} if config is None else config)
+    if not isinstance(options, Mapping):
         raise ConfigError(f"{label} must be a mapping or a net config; got {type(config).__name__}")
-    kind = _KEYS.get(frozenset(given)) if given is config else None
+    kind = _KEYS.get(frozenset(options)) if options is config else None
     if kind is not None:
         fields = {field.name: field for field in dataclasses.fields(kind)}
-        given = {key: value for key, value in config.items() if is_set(fields[key], value)}
-    known = set(constructor_arguments(owner)) - SURROUNDINGS
-    for key in given:
-        if key not in known:
-            sentence = unknown_name("key", str(key), known).removeprefix(f"unknown key {str(key)!r}.")
+        options = {key: value for key, value in config.items() if is_set(fields[key], value)}
+    valid_names = set(constructor_arguments(owner)) - SURROUNDINGS
+    for key in options:
+        if key not in valid_names:
+            sentence = unknown_name("key", str(key), valid_names).removeprefix(f"unknown key {str(key)!r}.")
             switch = f" fix: {SWITCHES[key]}=True, beside encoder_config." if key in SWITCHES else ""
             raise ConfigError(f"{label}: {str(key)!r} is not a known key.{sentence}{switch}")
-    return {**defaults, **given}
+    return {**defaults, **options}
 
 
-def _given(config: Any) -> Any:
+def _set_values(config: Any) -> Any:
     """Return the values set in a net config, including nested ones; other values are unchanged."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         return config
     fields = {field.name: field for field in dataclasses.fields(config)}
     values = {name: vars(config)[name] for name in fields}
-    return {name: _given(value) for name, value in values.items() if is_set(fields[name], value)}
+    return {name: _set_values(value) for name, value in values.items() if is_set(fields[name], value)}

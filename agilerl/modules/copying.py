@@ -28,19 +28,19 @@ def copy_module(module: nn.Module, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(module, memo)
     twin = object.__new__(type(module))
     memo[id(module)] = twin
-    made = twin.__dict__
+    attributes = twin.__dict__
     for name, value in module.__dict__.items():
         kind = type(value)
         if kind in _PLAIN:
-            made[name] = value
+            attributes[name] = value
         elif kind in _CONTAINERS and not value:  # every module has a dozen empty ones
-            made[name] = kind()
+            attributes[name] = kind()
         elif name in ("_parameters", "_buffers"):
-            made[name] = {k: _copy_tensor(v, memo) for k, v in value.items()}
+            attributes[name] = {k: _copy_tensor(v, memo) for k, v in value.items()}
         elif name == "_modules":
-            made[name] = {k: v if v is None else copy_module(v, memo) for k, v in value.items()}
+            attributes[name] = {k: v if v is None else copy_module(v, memo) for k, v in value.items()}
         else:
-            made[name] = copy_value(value, memo)
+            attributes[name] = copy_value(value, memo)
     return twin
 
 
@@ -61,15 +61,15 @@ def copy_value(value: Any, memo: dict[int, Any]) -> Any:
         return tuple(copy_value(v, memo) for v in value)
     if kind not in (dict, list, set):
         return copy.deepcopy(value, memo)
-    made: Any = kind()
-    memo[id(value)] = made
+    copied: Any = kind()
+    memo[id(value)] = copied
     if kind is dict:
-        made.update({k: copy_value(v, memo) for k, v in value.items()})
+        copied.update({k: copy_value(v, memo) for k, v in value.items()})
     elif kind is list:
-        made.extend(copy_value(v, memo) for v in value)
+        copied.extend(copy_value(v, memo) for v in value)
     else:
-        made.update(copy_value(v, memo) for v in value)
-    return made
+        copied.update(copy_value(v, memo) for v in value)
+    return copied
 
 
 def _copy_tensor(tensor: Tensor | None, memo: dict[int, Any]) -> Tensor | None:

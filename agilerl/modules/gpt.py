@@ -98,24 +98,24 @@ class TokenTransformer(LayeredModule):
         `norm_output`, and unless tied `linear_output`."""
         trunk: Axis = (("trunk", self.n_embd),)
         into = normal(DEVIATION / math.sqrt(2 * self.n_layer))  # for layers that write to the trunk, as in GPT-2
-        found = {
+        layers = {
             "tokens": embedding((("tokens", self.vocab_size),), trunk),
             "positions": embedding((("positions", self.block_size),), trunk),
         }
         for k in range(self.n_layer):
             inner: Axis = ((f"inner_{k}", self.dim_feedfwd),)
-            found[f"block_{k}_norm_1"] = layer_norm(trunk, self.layer_norm_eps)
-            found[f"block_{k}_qkv"] = linear((("qkv", 3), *trunk), trunk, normal(DEVIATION))
-            found[f"block_{k}_mix"] = linear(trunk, (("heads", self.n_embd),), into)
-            found[f"block_{k}_norm_2"] = layer_norm(trunk, self.layer_norm_eps)
-            found[f"block_{k}_mlp_0"] = linear(inner, trunk, normal(DEVIATION))
-            found[f"block_{k}_act"] = activation_layer(self.activation, hidden=True)
-            found[f"block_{k}_mlp_1"] = linear(trunk, inner, into)
-        found["norm_output"] = layer_norm(trunk, self.layer_norm_eps)
+            layers[f"block_{k}_norm_1"] = layer_norm(trunk, self.layer_norm_eps)
+            layers[f"block_{k}_qkv"] = linear((("qkv", 3), *trunk), trunk, normal(DEVIATION))
+            layers[f"block_{k}_mix"] = linear(trunk, (("heads", self.n_embd),), into)
+            layers[f"block_{k}_norm_2"] = layer_norm(trunk, self.layer_norm_eps)
+            layers[f"block_{k}_mlp_0"] = linear(inner, trunk, normal(DEVIATION))
+            layers[f"block_{k}_act"] = activation_layer(self.activation, hidden=True)
+            layers[f"block_{k}_mlp_1"] = linear(trunk, inner, into)
+        layers["norm_output"] = layer_norm(trunk, self.layer_norm_eps)
         if not self.tied:
-            found[OUTPUT] = linear((("output", self.num_outputs),), trunk, normal(DEVIATION))
-        found["act_output"] = activation_layer(None, hidden=False)
-        return found
+            layers[OUTPUT] = linear((("output", self.num_outputs),), trunk, normal(DEVIATION))
+        layers["act_output"] = activation_layer(None, hidden=False)
+        return layers
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -168,8 +168,8 @@ class TokenTransformer(LayeredModule):
     def _projected(self, block: int, z: Tensor) -> Sequence[Tensor]:
         """Return queries, keys and values [B, heads, L, D] of the trunk [B, L, C]."""
         rows, length, _ = z.shape
-        made: Tensor = self.model[f"block_{block}_qkv"](self.model[f"block_{block}_norm_1"](z))
-        return made.view(rows, length, 3, self.n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        qkv: Tensor = self.model[f"block_{block}_qkv"](self.model[f"block_{block}_norm_1"](z))
+        return qkv.view(rows, length, 3, self.n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
     def _after(self, block: int, z: Tensor, seen: Tensor) -> Tensor:
         """Return the trunk [B, L, C] after a block, given the attention output [B, heads, L, D]."""
@@ -227,7 +227,9 @@ class TokenTransformer(LayeredModule):
             return Refused(numb_new_nodes=0)
         self._change.target = self.output_target()
         scores = self.importance()
-        self._change.groups = {f"inner_{k}": self.remaining(own, count) for k, own in enumerate(scores)}
+        self._change.groups = {
+            f"inner_{k}": self.remaining(block_scores, count) for k, block_scores in enumerate(scores)
+        }
         self.dim_feedfwd -= count
         return {"numb_new_nodes": count}
 

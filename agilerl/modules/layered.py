@@ -151,7 +151,7 @@ class LayeredModule(EvolvableModule):
         layers = self.layers()
         modules = {name: self._carry(name, layer, change) for name, layer in layers.items()}
         self.model = self.container(OrderedDict(modules)).train(self.training)
-        self._built = Built({n: own.axes for n, own in layers.items()}, {n: own.key for n, own in layers.items()})
+        self._built = Built({n: spec.axes for n, spec in layers.items()}, {n: spec.key for n, spec in layers.items()})
         if change.target is not None:
             self.settle(change)
 
@@ -174,9 +174,9 @@ class LayeredModule(EvolvableModule):
             if old is not None and not touched[parameter]:
                 setattr(module, parameter, old)
                 continue
-            known = old is not None and [len(a) for a in old_axes[parameter]] == [len(a) for a in axes]
+            same_rank = old is not None and [len(a) for a in old_axes[parameter]] == [len(a) for a in axes]
             index = tuple(
-                moved(axis, old_axes[parameter][i], change.groups) if known else np.full(length(axis), -1)
+                moved(axis, old_axes[parameter][i], change.groups) if same_rank else np.full(length(axis), -1)
                 for i, axis in enumerate(axes)
             )
             transfer = Transfer(index)
@@ -184,7 +184,7 @@ class LayeredModule(EvolvableModule):
             values = change.initial.get(full)
             if values is None:
                 values = self.first_values(name, layer, parameter, transfer)
-            value = transfer.apply(old if known else None, values.to(device=like.device, dtype=like.dtype))
+            value = transfer.apply(old if same_rank else None, values.to(device=like.device, dtype=like.dtype))
             setattr(module, parameter, nn.Parameter(value, requires_grad=like.requires_grad))
             self.last_transfer[f"model.{full}"] = transfer
         return module

@@ -103,11 +103,11 @@ def unroll(
     """Return (h after every step, c after the last one) of one layer.
     steps: inputs of `advance` for each step.
     advance: (step, h, c) -> (h', c'); c is None in a GRU."""
-    found = []
+    outputs = []
     for step in steps:
         h, c = advance(step, h, c)
-        found.append(h)
-    return found, c
+        outputs.append(h)
+    return outputs, c
 
 
 class Recurrence(nn.Module):
@@ -177,19 +177,19 @@ class EvolvableLSTM(LayeredModule):
         hidden: Axis = (("hidden", self.hidden_state_size),)
         rows: Axis = (("gate", CELLS[self.cell]), *hidden)
         draw = uniform(self.hidden_state_size**-0.5)  # as in torch.nn.LSTM
-        found = {}
+        layers = {}
         for k in range(self.num_layers):
             columns: Axis = hidden if k else (("input", self.input_size),)
             sizes = self.hidden_state_size if k else self.input_size, self.hidden_state_size, CELLS[self.cell]
-            found[f"lstm_{k}"] = Layer(
+            layers[f"lstm_{k}"] = Layer(
                 lambda sizes=sizes: Recurrence(*sizes),  # type: ignore[misc]
                 (self.cell,),
                 {"weight_ih": (rows, columns), "weight_hh": (rows, hidden), "bias_ih": (rows,), "bias_hh": (rows,)},
                 dict.fromkeys(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), draw),
             )
-        found[OUTPUT] = linear((("output", self.num_outputs),), hidden, draw, draw)
-        found["act_output"] = activation_layer(self.output_activation, hidden=False)
-        return found
+        layers[OUTPUT] = linear((("output", self.num_outputs),), hidden, draw, draw)
+        layers["act_output"] = activation_layer(self.output_activation, hidden=False)
+        return layers
 
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
@@ -211,14 +211,14 @@ class EvolvableLSTM(LayeredModule):
         Kept units keep their state; new units and new layers start at 0.
 
         hidden_state: [old layers, B, old H] under every key. Not modified."""
-        found = {}
+        state = {}
         for key, (layers, units) in self.hidden_state_architecture.items():
             old = hidden_state[key]
             new = old.new_zeros(layers, old.shape[1], units)
             for k in range(min(layers, old.shape[0])):
                 new[k] = Transfer((same(old.shape[1]), self.last_units[k])).apply(old[k], new[k])
-            found[key] = new
-        return found
+            state[key] = new
+        return state
 
     def run(self, x: Tensor, hidden_state: Mapping[str, Tensor]) -> tuple[Tensor, HiddenState]:
         """Return the inputs of the output layer [B, H] or [B, T, H], and the hidden state after the last step."""

@@ -70,19 +70,19 @@ class EvolvableMLP(LayeredModule):
 
     def layers(self) -> dict[str, Layer]:
         """Return per layer `linear`, `norm` (if used), `act`, ending with the output layer's."""
-        found: dict[str, Layer] = {}
+        specs: dict[str, Layer] = {}
         columns: Axis = (("input", self.num_inputs),)
         widths = [*self.hidden_size, self.num_outputs]
         for k, (label, width) in enumerate(zip(self._labels(), widths, strict=True)):
             is_output = label == "output"
             rows: Axis = ((label, width),)
-            found[f"linear_{label}"] = self._linear_layer(rows, columns, 0.1 if is_output and self.output_vanish else 1)
+            specs[f"linear_{label}"] = self._linear_layer(rows, columns, 0.1 if is_output and self.output_vanish else 1)
             if self.output_layernorm if is_output else self.layer_norm:
-                found[f"norm_{label}"] = layers.layer_norm(rows)
+                specs[f"norm_{label}"] = layers.layer_norm(rows)
             name = self.output_activation if is_output else self.activation
-            found[f"act_{label}"] = layers.activation_layer(name, hidden=not is_output)
+            specs[f"act_{label}"] = layers.activation_layer(name, hidden=not is_output)
             columns = ((FEATURES, width),) if k == len(self.hidden_size) - 1 else rows
-        return found
+        return specs
 
     def _linear_layer(self, rows: Axis, columns: Axis, gain: float) -> Layer:
         (_, inputs), (_, outputs) = columns[0], rows[0]
@@ -244,8 +244,8 @@ class EvolvableMLP(LayeredModule):
                 return None
             kind = None if name == "Identity" else name
             dense_layers.append(DenseLayer(widths[k], widths[k + 1], kind, norm is not None, is_noisy))
-            own = [linear.weight, linear.bias, *((norm.weight, norm.bias) if norm is not None else ())]
-            parameters.append((*own, *((linear.weight_sigma, linear.bias_sigma) if is_noisy else ())))
+            tensors = [linear.weight, linear.bias, *((norm.weight, norm.bias) if norm is not None else ())]
+            parameters.append((*tensors, *((linear.weight_sigma, linear.bias_sigma) if is_noisy else ())))
             noise.append((linear.noise_in, linear.noise_out) if is_noisy else ())
         flat = [p for group in parameters for p in group]
         if {id(p) for p in flat} != {id(p) for p in self.parameters()} or len({id(p) for p in flat}) != len(flat):

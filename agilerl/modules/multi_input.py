@@ -87,42 +87,42 @@ class EvolvableMultiInput(LayeredModule):
         self.feature_net = ModuleDict(device=device, random_seed=self.random_seed)
         self.vector_keys = list(vectors)
         self.part_names: dict[str, str] = {}  # key of the space -> name in feature_net
-        own = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, len(parts) + 1, generation=2).tolist()
-        given = dict(init_dicts or {})
-        for (key, space), seed in zip(parts.items(), own, strict=False):
+        part_seeds = seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, len(parts) + 1, generation=2).tolist()
+        part_configs = dict(init_dicts or {})
+        for (key, space), seed in zip(parts.items(), part_seeds, strict=False):
             if key not in vectors:
                 part = self.part_names[key] = _module_name(self.feature_net, key)
-                self.feature_net[part] = self._make_part(space, dict(given.pop(part, {})), seed)
+                self.feature_net[part] = self._make_part(space, dict(part_configs.pop(part, {})), seed)
         if vectors:
             width = sum(int(spaces.flatdim(space)) for space in vectors.values())
-            self.vector_mlp = self._make_mlp(width, dict(given.pop(VECTOR_MLP, {})), own[-1])
-        if given:
-            raise ConfigError(unknown_name("part in init_dicts", str(next(iter(given))), self._part_modules()))
+            self.vector_mlp = self._make_mlp(width, dict(part_configs.pop(VECTOR_MLP, {})), part_seeds[-1])
+        if part_configs:
+            raise ConfigError(unknown_name("part in init_dicts", str(next(iter(part_configs))), self._part_modules()))
         self.rng = self.rng  # one generator for all parts
         self.build()
 
     def _make_part(self, space: spaces.Space[Any], config: dict[str, Any], seed: int) -> Any:
         if parts_of(space):
-            own = ("latent_dim", "vector_space_mlp", "cnn_config", "mlp_config")
-            config = {**{name: getattr(self, name) for name in own}, **config}
-            return self._made(EvolvableMultiInput, space, config, seed)
+            inherited = ("latent_dim", "vector_space_mlp", "cnn_config", "mlp_config")
+            config = {**{name: getattr(self, name) for name in inherited}, **config}
+            return self._build_part(EvolvableMultiInput, space, config, seed)
         if is_image(space):
             layers = with_usual_layers({**self.cnn_config, **config}, space.shape or ())
-            return self._made(EvolvableCNN, space.shape or (), layers, seed)
+            return self._build_part(EvolvableCNN, space.shape or (), layers, seed)
         return self._make_mlp(int(spaces.flatdim(space)), config, seed)
 
     def _make_mlp(self, width: int, config: dict[str, Any], seed: int) -> EvolvableMLP:
         usual: dict[str, Any] = {"hidden_size": [64], "output_vanish": False}
-        return cast(EvolvableMLP, self._made(EvolvableMLP, width, {**usual, **self.mlp_config, **config}, seed))
+        return cast(EvolvableMLP, self._build_part(EvolvableMLP, width, {**usual, **self.mlp_config, **config}, seed))
 
-    def _made(self, cls: Any, inputs: Any, config: dict[str, Any], seed: int) -> Any:
+    def _build_part(self, cls: Any, inputs: Any, config: dict[str, Any], seed: int) -> Any:
         activations = {"activation": self.activation, "output_activation": self.activation}
         return cls(inputs, self.latent_dim, **{**activations, **config}, device=self._device, random_seed=seed)
 
     def _part_modules(self) -> dict[str, Any]:
         """Return the networks of all parts by name, in the order of their concatenated features."""
-        found: dict[str, Any] = dict(self.feature_net.items())
-        return {**found, VECTOR_MLP: self.vector_mlp} if self.vector_keys else found
+        modules: dict[str, Any] = dict(self.feature_net.items())
+        return {**modules, VECTOR_MLP: self.vector_mlp} if self.vector_keys else modules
 
     def layers(self) -> dict[str, Layer]:
         """Return `linear_output` over the features of all parts."""
@@ -135,10 +135,10 @@ class EvolvableMultiInput(LayeredModule):
         missing = [key for key in (*self.part_names, *self.vector_keys) if key not in x.keys()]  # noqa: SIM118
         if missing:
             raise ShapeError(f"{self.name} got an observation without {missing}; it has {sorted(x.keys())}")
-        found = {name: x[key] for key, name in self.part_names.items()}
+        inputs = {name: x[key] for key, name in self.part_names.items()}
         if self.vector_keys:
-            found[VECTOR_MLP] = torch.cat([self.as_input(x[key]) for key in self.vector_keys], dim=-1)
-        return found
+            inputs[VECTOR_MLP] = torch.cat([self.as_input(x[key]) for key in self.vector_keys], dim=-1)
+        return inputs
 
     def output_features(self, x: Any) -> Tensor:
         """Return the concatenated features of all parts [..., parts * latent_dim]."""
@@ -154,8 +154,8 @@ class EvolvableMultiInput(LayeredModule):
     def flat(self, x: Mapping[str, Any]) -> Tensor:
         """Concatenate the parts' inputs [..., I], in the order of the parts: the input of `features_by`."""
         inputs, modules = self._inputs(x), self._part_modules()
-        own = [m.flat(inputs[n]) if isinstance(m, EvolvableMultiInput) else inputs[n] for n, m in modules.items()]
-        return torch.cat(own, dim=-1)
+        vectors = [m.flat(inputs[n]) if isinstance(m, EvolvableMultiInput) else inputs[n] for n, m in modules.items()]
+        return torch.cat(vectors, dim=-1)
 
     @property
     def flat_width(self) -> int:
@@ -168,20 +168,20 @@ class EvolvableMultiInput(LayeredModule):
         one contains more than dense layers, as for images."""
         if any(getattr(type(self), name) is not getattr(EvolvableMultiInput, name) for name in RUN_BY):
             return None
-        found: dict[str, DenseStack] = {}
+        stacks: dict[str, DenseStack] = {}
         for name, module in self._part_modules().items():
             inside = isinstance(module, EvolvableMultiInput)
-            own = module.dense_parts(f"{path}{name}.") if inside else {f"{path}{name}": module.dense_stack()}
-            if own is None or None in own.values():
+            part_stacks = module.dense_parts(f"{path}{name}.") if inside else {f"{path}{name}": module.dense_stack()}
+            if part_stacks is None or None in part_stacks.values():
                 return None
-            found |= own
+            stacks |= part_stacks
         if not known_activation(self.output_activation).pointwise:
             return None
         last, kind = self.model.get_submodule(OUTPUT), self.output_activation
         width = len(self._part_modules()) * self.latent_dim
         layer = DenseLayer(width, self.num_outputs, None if kind in (None, "Identity") else kind)
         parameters = (last.get_parameter("weight"), last.get_parameter("bias"))
-        return {**found, f"{path}{OUTPUT}": DenseStack((layer,), (parameters,))}
+        return {**stacks, f"{path}{OUTPUT}": DenseStack((layer,), (parameters,))}
 
     def features_by(self, parts: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor, path: str = "") -> Tensor:
         """Compute `forward` from flat inputs [..., I] and the functions of `dense_parts`."""
@@ -189,16 +189,18 @@ class EvolvableMultiInput(LayeredModule):
         for name, module in self._part_modules().items():
             inside = isinstance(module, EvolvableMultiInput)
             end = start + (module.flat_width if inside else module.num_inputs)
-            own, start = x[..., start:end], end
-            features.append(module.features_by(parts, own, f"{path}{name}.") if inside else parts[f"{path}{name}"](own))
+            inputs, start = x[..., start:end], end
+            features.append(
+                module.features_by(parts, inputs, f"{path}{name}.") if inside else parts[f"{path}{name}"](inputs)
+            )
         return parts[f"{path}{OUTPUT}"](torch.cat(features, dim=-1))
 
     def probe(self, inputs: Any) -> None:
         """Store inputs by key [B, ...], here and in the parts; None clears them."""
         super().probe(inputs)
-        given = None if inputs is None else self._inputs(self.probe_inputs)
+        part_inputs = None if inputs is None else self._inputs(self.probe_inputs)
         for name, module in self._part_modules().items():
-            module.probe(None if given is None else given[name])
+            module.probe(None if part_inputs is None else part_inputs[name])
 
     def short(self) -> str:
         inside = ", ".join(f"{name}: {module.short()}" for name, module in self._part_modules().items())

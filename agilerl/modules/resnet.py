@@ -74,18 +74,18 @@ class EvolvableResNet(ResidualModule):
         stem = self.geometry
         taps = stem.kernels[0], stem.strides[0], stem.paddings[0]
         columns: Axis = (("input", self.input_shape[0]),)
-        found = {"conv_input": convolution("Conv2d", trunk, columns, *taps, "conv_input", orthogonal(GAIN))}
+        layers = {"conv_input": convolution("Conv2d", trunk, columns, *taps, "conv_input", orthogonal(GAIN))}
         for k in range(self.num_blocks):
             inner: Axis = ((f"inner_{k}", self.channel_size),)
             for i, (rows, read, gain) in enumerate(((inner, trunk, GAIN), (trunk, inner, LAST_GAIN))):
                 name = f"block_{k}_conv_{i}"
-                found[f"block_{k}_act_{i}"] = activation_layer(self.activation, hidden=True)
-                found[name] = convolution("Conv2d", rows, read, (3, 3), (1, 1), (1, 1), name, orthogonal(gain))
-        found["act_features"] = activation_layer(self.activation, hidden=True)
+                layers[f"block_{k}_act_{i}"] = activation_layer(self.activation, hidden=True)
+                layers[name] = convolution("Conv2d", rows, read, (3, 3), (1, 1), (1, 1), name, orthogonal(gain))
+        layers["act_features"] = activation_layer(self.activation, hidden=True)
         pixels = tuple((f"pixel_{axis}", size) for axis, size in enumerate(stem.sizes[0]))
-        found[OUTPUT] = linear((("output", self.num_outputs),), (*trunk, *pixels), orthogonal(GAIN))
-        found["act_output"] = activation_layer(self.output_activation, hidden=False)
-        return found
+        layers[OUTPUT] = linear((("output", self.num_outputs),), (*trunk, *pixels), orthogonal(GAIN))
+        layers["act_output"] = activation_layer(self.output_activation, hidden=False)
+        return layers
 
     def output_features(self, x: Any) -> Tensor:
         """Return the flattened trunk after its last activation [B, F]."""

@@ -68,17 +68,17 @@ class EvolvableSimBa(ResidualModule):
     def layers(self) -> dict[str, Layer]:
         """Return `linear_input`; per block `norm`, `linear_0`, `act`, `linear_1`; `norm_output`, `linear_output`."""
         trunk = (("hidden", self.hidden_size),)
-        found = {"linear_input": linear(trunk, (("input", self.num_inputs),), orthogonal(1.0))}
+        layers = {"linear_input": linear(trunk, (("input", self.num_inputs),), orthogonal(1.0))}
         for k in range(self.num_blocks):
             inner = ((f"inner_{k}", self.scale_factor * self.hidden_size),)
-            found[f"block_{k}_norm"] = layer_norm(trunk, self.norm_eps)
-            found[f"block_{k}_linear_0"] = linear(inner, trunk, he_normal)
-            found[f"block_{k}_act"] = activation_layer(self.activation, hidden=True)
-            found[f"block_{k}_linear_1"] = linear(trunk, inner, he_normal)
-        found["norm_output"] = layer_norm(trunk, self.norm_eps)
-        found[OUTPUT] = linear((("output", self.num_outputs),), trunk, orthogonal(1.0))
-        found["act_output"] = activation_layer(self.output_activation, hidden=False)
-        return found
+            layers[f"block_{k}_norm"] = layer_norm(trunk, self.norm_eps)
+            layers[f"block_{k}_linear_0"] = linear(inner, trunk, he_normal)
+            layers[f"block_{k}_act"] = activation_layer(self.activation, hidden=True)
+            layers[f"block_{k}_linear_1"] = linear(trunk, inner, he_normal)
+        layers["norm_output"] = layer_norm(trunk, self.norm_eps)
+        layers[OUTPUT] = linear((("output", self.num_outputs),), trunk, orthogonal(1.0))
+        layers["act_output"] = activation_layer(self.output_activation, hidden=False)
+        return layers
 
     def output_features(self, x: Tensor) -> Tensor:
         """Return the LayerNorm of the trunk after the last block [..., H]."""

@@ -53,9 +53,9 @@ def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "T
     finite = np.isfinite(bottom) & np.isfinite(top)
     bottom, width = np.where(finite, bottom, 0.0), np.where(finite, top, 1.0) - np.where(finite, bottom, 0.0)
     if isinstance(action, Tensor):
-        given = action.double()
-        start, extent, keep = (torch.as_tensor(v, device=given.device) for v in (bottom, width, ~finite))
-        scaled = torch.where(keep, given, start + (given - lowest) / (highest - lowest) * extent)
+        raw = action.double()
+        start, extent, keep = (torch.as_tensor(v, device=raw.device) for v in (bottom, width, ~finite))
+        scaled = torch.where(keep, raw, start + (raw - lowest) / (highest - lowest) * extent)
         return (scaled if dtype.is_floating_point else scaled.round()).to(dtype)
     x = np.asarray(action, np.float64)
     mapped = np.where(finite, bottom + (x - lowest) / (highest - lowest) * width, x)
@@ -75,8 +75,8 @@ def box_action(action: np.ndarray, low: np.ndarray, high: np.ndarray, kind: Acti
     if kind.kind == "squashed":
         bounds = (low, high) if not kind.rounds else (low.astype(np.float64), high.astype(np.float64))
         action = rescale_action(action, *bounds)
-    found: np.ndarray = np.clip(np.rint(action) if kind.rounds else action, low, high)
-    return found
+    clipped: np.ndarray = np.clip(np.rint(action) if kind.rounds else action, low, high)
+    return clipped
 
 
 class DeterministicActor(EvolvableNetwork):
@@ -184,8 +184,8 @@ class StochasticActor(EvolvableNetwork):
         self.build_head(self.distribution.raw_size)
         with torch.no_grad():
             bias = self.head_net.model.get_submodule("linear_output").get_parameter("bias")
-            for own in self.distribution.log_std_columns():
-                bias[own] += self.log_std_init
+            for columns in self.distribution.log_std_columns():
+                bias[columns] += self.log_std_init
 
     @property
     def distribution(self) -> ActionDistribution:
@@ -208,17 +208,17 @@ class StochasticActor(EvolvableNetwork):
     def spec(self) -> dict[str, Any]:
         """Return the specification; includes `action_scaling` if it makes a difference."""
         assert self.action_space is not None
-        found = {name: value for name, value in super().spec().items() if name != "action_scaling"}
+        data = {name: value for name, value in super().spec().items() if name != "action_scaling"}
         is_scaled = self._distribution != distribution_of(self.action_space, self.squash_output)
-        return {**found, "action_scaling": self._action_scaling} if is_scaled else found
+        return {**data, "action_scaling": self._action_scaling} if is_scaled else data
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
         """Build from a specification; without `action_scaling`, as in older ones, actions are in units of the space."""
-        own = {name: value for name, value in spec.items() if name != "action_scaling"}
-        made = super().from_spec(own, **arguments)
-        made.action_scaling = str(spec.get("action_scaling", "none"))
-        return made
+        data = {name: value for name, value in spec.items() if name != "action_scaling"}
+        actor = super().from_spec(data, **arguments)
+        actor.action_scaling = str(spec.get("action_scaling", "none"))
+        return actor
 
     def forward(self, obs: Any, action_mask: Any = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """Return (action [..., *], log probability [...], entropy [...]) of one sample per row.
@@ -232,9 +232,9 @@ class StochasticActor(EvolvableNetwork):
         """Sample as `forward`, from the raw output [..., raw_size]."""
         kind = self.distribution
         mask = None if action_mask is None else torch.as_tensor(np.array(action_mask), device=raw.device)
-        own = self.generator()
+        generator = self.generator()
         parts = kind.draw(
-            lambda shape: torch.randn(shape, generator=own), lambda shape: torch.rand(shape, generator=own),
+            lambda shape: torch.randn(shape, generator=generator), lambda shape: torch.rand(shape, generator=generator),
             tuple(raw.shape[:-1]),
         )  # fmt: skip
         numbers = (parts[0] if len(parts) == 1 else torch.cat(parts, -1)).to(raw)

@@ -22,7 +22,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.rng import Purpose, stream
 
 DEFAULT_LORA: dict[str, Any] = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
-"""The adapter where nothing else is said: LoRA on every linear layer."""
+"""Default adapter: LoRA on every linear layer."""
 HEAD = "value_head"
 
 
@@ -31,11 +31,11 @@ def adapter_config(given: Any = None) -> dict[str, Any]:
     if given is None:
         return dict(DEFAULT_LORA)
     if not isinstance(given, Mapping):
-        made = given.to_dict() if foreign.has_methods(given, "to_dict") else None
-        if made is None:
+        settings = given.to_dict() if foreign.has_methods(given, "to_dict") else None
+        if settings is None:
             raise ConfigError(f"lora_config must be a PEFT configuration or a mapping; got {type(given).__name__}.")
         usual = type(given)().to_dict()
-        given = {k: v for k, v in made.items() if v != usual.get(k) or k in ("peft_type", "r", "lora_alpha")}
+        given = {k: v for k, v in settings.items() if v != usual.get(k) or k in ("peft_type", "r", "lora_alpha")}
     plain = {k: sorted(v) if isinstance(v, set | frozenset) else v for k, v in given.items()}
     plain = {k: str(foreign.value(v)) if k in ("peft_type", "task_type") else v for k, v in plain.items()}
     usual_of_lora = DEFAULT_LORA if plain.get("peft_type", "LORA") == "LORA" else {}
@@ -115,11 +115,13 @@ class AdapterNetwork(EvolvableModule):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
-        known = spec["base"]
-        if not known["source"]:
-            raise RunError("the adapter's base was made in memory, and is not there. fix: an agent made with it.")
-        base = load_base(known["source"], device=arguments.get("device", "cpu"))
-        base.check_identity(known, "the saved adapter")
+        identity = spec["base"]
+        if not identity["source"]:
+            raise RunError(
+                "the adapter's base was built in memory and is not saved. fix: build the agent with that base."
+            )
+        base = load_base(identity["source"], device=arguments.get("device", "cpu"))
+        base.check_identity(identity, "the saved adapter")
         return cls(base, spec["config"], spec["with_value"], **arguments)
 
     def describe(self) -> str:
@@ -152,22 +154,24 @@ class AdapterNetwork(EvolvableModule):
         if not path.is_file():
             raise RunError(f"{folder} has no adapter_model.safetensors (pickles are not read). fix: a folder of PEFT.")
         try:
-            found = needs("safetensors.torch").load_file(str(path))
+            tensors = needs("safetensors.torch").load_file(str(path))
         except Exception as error:
             raise RunError(f"{path} is not a safetensors file: {error}") from error
-        own = self.adapter()
-        wrong = sorted(set(own) ^ set(found)) or [k for k in own if own[k].shape != found[k].shape]
+        parameters = self.adapter()
+        wrong = sorted(set(parameters) ^ set(tensors)) or [
+            k for k in parameters if parameters[k].shape != tensors[k].shape
+        ]
         if wrong:
             raise RunError(
                 f"{path} is the adapter of another configuration or base: {len(wrong)} parameters differ, "
                 f"{wrong[0]} first. fix: lora_config as in its adapter_config.json."
             )
-        bad = [name for name, value in found.items() if not value.isfinite().all()]
+        bad = [name for name, value in tensors.items() if not value.isfinite().all()]
         if bad:
             raise RunError(f"{path}: {bad[0]} has numbers that are not finite. fix: an earlier checkpoint.")
         with torch.no_grad():
-            for name, value in found.items():
-                own[name].copy_(value)
+            for name, value in tensors.items():
+                parameters[name].copy_(value)
 
 
 def values_of(hidden: Tensor, head: Tensor) -> Tensor:

@@ -141,12 +141,12 @@ class EvolvableNetwork(EvolvableModule):
         """Create an `EvolvableMLP` on this network's device, initialised by its generator.
 
         net_config: a mapping or net config; None uses `head_config`."""
-        given = self._head_config if net_config is None else net_config
-        config = checked_config(given, EvolvableMLP, "net_config", HEAD_DEFAULTS)
+        options = self._head_config if net_config is None else net_config
+        config = checked_config(options, EvolvableMLP, "net_config", HEAD_DEFAULTS)
         seed = int(seeds(self.random_seed, Purpose.INITIAL_WEIGHTS, 3, generation=1)[-1])
-        made = EvolvableMLP(num_inputs, num_outputs, device=self._device, name=name, random_seed=seed, **config)
-        made.rng = self.rng
-        return made
+        mlp = EvolvableMLP(num_inputs, num_outputs, device=self._device, name=name, random_seed=seed, **config)
+        mlp.rng = self.rng
+        return mlp
 
     def build_network_head(self, net_config: Any = None) -> None:
         """Rebuild `head_net` with the same number of outputs; user-defined networks override this and call it once."""
@@ -291,10 +291,10 @@ class EvolvableNetwork(EvolvableModule):
                 return None
             if isinstance(self.encoder, EvolvableLSTM):
                 return recurrent_parts(self)
-            own, head = self.encoder.dense_parts(), self.head_net.dense_stack()
-            if own is None or head is None:
+            encoder_stacks, head = self.encoder.dense_parts(), self.head_net.dense_stack()
+            if encoder_stacks is None or head is None:
                 return None
-            return dense_stacks(self, {**own, LAST: joined({LAST: own[LAST], "head_net": head})})
+            return dense_stacks(self, {**encoder_stacks, LAST: joined({LAST: encoder_stacks[LAST], "head_net": head})})
         stack = self.dense_stack()
         return None if stack is None else {"": stack}
 
@@ -507,8 +507,8 @@ class EvolvableNetwork(EvolvableModule):
         count = drawn_amount(self.rng, LATENT_STEPS, numb_new_nodes, lambda n: self._fits(-n))
         if count == 0:
             return Refused(numb_new_nodes=0)
-        own = type(self).recreate_network is not EvolvableNetwork.recreate_network  # it keeps leading blocks
-        if self.fresh == "random" or own:
+        is_overridden = type(self).recreate_network is not EvolvableNetwork.recreate_network  # it keeps leading blocks
+        if self.fresh == "random" or is_overridden:
             removed = list(range(self.latent_dim - count, self.latent_dim))
         else:
             removed = self._head().input_importance()[: self.latent_dim].argsort()[:count].tolist()
@@ -585,11 +585,11 @@ class EvolvableNetwork(EvolvableModule):
         kind = type(self.encoder)
         if self.encoder_source is not None and spec.get("encoder_cls") == specs.BORROWED:
             encoder = {**specs.stand_in(self.encoder_source), "latent_dim": spec["latent_dim"]}
-            made = type(self).from_spec(spec, device=device, **encoder)
-            made.share_encoder(self.encoder_source)
-            return made
-        own = spec.get("encoder_cls") == f"{kind.__module__}.{kind.__qualname__}"
-        return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if own else {}))
+            network = type(self).from_spec(spec, device=device, **encoder)
+            network.share_encoder(self.encoder_source)
+            return network
+        is_custom = spec.get("encoder_cls") == f"{kind.__module__}.{kind.__qualname__}"
+        return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if is_custom else {}))
 
     def describe(self) -> str:
         """Return a short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""

@@ -231,19 +231,19 @@ class ActionDistribution:
         """Return the columns of the log standard deviations in the raw output."""
         if self.is_continuous:
             return [slice(self.sizes[0], 2 * self.sizes[0])]
-        found, start = [], 0
+        slices, start = [], 0
         for part in self.parts:
-            found += [slice(start + own.start, start + own.stop) for own in part.log_std_columns()]
+            slices += [slice(start + columns.start, start + columns.stop) for columns in part.log_std_columns()]
             start += part.raw_size
-        return found
+        return slices
 
     def sample(self, raw: Tensor, numbers: Tensor, mask: Tensor | None = None) -> Tensor:
         """Sample actions: raw [..., raw_size], numbers [..., *numbers_shape], mask [..., mask_width] 1 = legal."""
         if self.parts:
-            given = torch.split(numbers, [math.prod(part.numbers_shape) for part in self.parts], -1)
-            drawn = [x if part.numbers_shape else x[..., 0] for part, x in zip(self.parts, given, strict=True)]
+            part_numbers = torch.split(numbers, [math.prod(part.numbers_shape) for part in self.parts], -1)
+            drawn = [x if part.numbers_shape else x[..., 0] for part, x in zip(self.parts, part_numbers, strict=True)]
             each = zip(self._each(raw, mask), drawn, strict=True)
-            return self._joined([(part, part.sample(own, x, legal)) for (part, own, legal), x in each], raw)
+            return self._joined([(part, part.sample(part_raw, x, legal)) for (part, part_raw, legal), x in each], raw)
         if self.kind == "normal":
             return self.in_space_units(normal_sample(raw, numbers, self.least))
         if self.kind == "squashed":
@@ -260,7 +260,7 @@ class ActionDistribution:
         """Return the log probability or density [...] of given actions; for a joint distribution the sum over parts."""
         if self.parts:
             each = zip(self._each(raw, mask), self.split(action), strict=True)
-            return torch.stack([part.log_prob(own, x, legal) for (part, own, legal), x in each], -1).sum(-1)
+            return torch.stack([part.log_prob(part_raw, x, legal) for (part, part_raw, legal), x in each], -1).sum(-1)
         if self.kind == "normal":
             return normal_log_prob(raw, self.in_policy_units(action), self.least)
         if self.kind == "squashed":
@@ -268,14 +268,16 @@ class ActionDistribution:
         if self.kind == "bernoulli":
             logits = masked_bits(raw, mask)
             return -F.binary_cross_entropy_with_logits(logits, action.to(logits), reduction="none").sum(-1)
-        found = self._components(categorical_log_prob, masked_logits(raw, mask), action)
-        return found if self.kind == "categorical" else found.sum(-1)
+        log_probs = self._components(categorical_log_prob, masked_logits(raw, mask), action)
+        return log_probs if self.kind == "categorical" else log_probs.sum(-1)
 
     def entropy(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the entropy [...] in nats; summed over the independent parts of a joint distribution.
         ConfigError for a squashed normal, which has no closed form: average −log π."""
         if self.parts:
-            return torch.stack([part.entropy(own, legal) for part, own, legal in self._each(raw, mask)], -1).sum(-1)
+            return torch.stack(
+                [part.entropy(part_raw, legal) for part, part_raw, legal in self._each(raw, mask)], -1
+            ).sum(-1)
         if self.kind == "normal":
             return (split_normal(raw, self.least)[1] + 0.5 + HALF_LOG_TWO_PI).sum(-1)  # Σ_i (½ + ½ log 2π + log std_i)
         if self.kind == "squashed":
@@ -284,13 +286,15 @@ class ActionDistribution:
             logits = masked_bits(raw, mask)
             p = logits.sigmoid()
             return (p * F.softplus(-logits) + (1 - p) * F.softplus(logits)).sum(-1)
-        found = self._components(categorical_entropy, masked_logits(raw, mask))
-        return found if self.kind == "categorical" else found.sum(-1)
+        entropies = self._components(categorical_entropy, masked_logits(raw, mask))
+        return entropies if self.kind == "categorical" else entropies.sum(-1)
 
     def mode(self, raw: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the most probable action per row; for a squashed normal tanh(mean), its median."""
         if self.parts:
-            return self._joined([(part, part.mode(own, legal)) for part, own, legal in self._each(raw, mask)], raw)
+            return self._joined(
+                [(part, part.mode(part_raw, legal)) for part, part_raw, legal in self._each(raw, mask)], raw
+            )
         if self.is_continuous:
             mean = split_normal(raw)[0]
             return mean.tanh() if self.kind == "squashed" else self.in_space_units(mean)
@@ -312,8 +316,8 @@ class ActionDistribution:
 
     def split(self, action: Tensor) -> list[Tensor]:
         """Split rows [..., columns] of a joint action into the actions of its parts."""
-        own = torch.split(action, [part.columns for part in self.parts], -1)
-        return [part.of_columns(x) for part, x in zip(self.parts, own, strict=True)]
+        columns = torch.split(action, [part.columns for part in self.parts], -1)
+        return [part.of_columns(x) for part, x in zip(self.parts, columns, strict=True)]
 
     def of_columns(self, row: Tensor) -> Tensor:
         """Convert a flattened action [..., columns] to this distribution's format: int64 [...] for one choice."""
@@ -323,12 +327,12 @@ class ActionDistribution:
 
     def _each(self, raw: Tensor, mask: Tensor | None) -> list[tuple[ActionDistribution, Tensor, Tensor | None]]:
         """Return (part, its raw output, its mask) of each part."""
-        own: Sequence[Tensor] = torch.split(raw, [part.raw_size for part in self.parts], -1)
+        raw_parts: Sequence[Tensor] = torch.split(raw, [part.raw_size for part in self.parts], -1)
         legal: Sequence[Tensor | None] = [None] * len(self.parts)
         if mask is not None:
             masks = torch.split(mask, [part.mask_width for part in self.parts], -1)
             legal = [x if part.mask_width else None for part, x in zip(self.parts, masks, strict=True)]
-        return list(zip(self.parts, own, legal, strict=True))
+        return list(zip(self.parts, raw_parts, legal, strict=True))
 
     @staticmethod
     def _joined(actions: list[tuple[ActionDistribution, Tensor]], like: Tensor) -> Tensor:
@@ -411,15 +415,17 @@ def uniform_action(
         ends = np.cumsum([part.mask_width for part in kind.parts])[:-1]
         masks: Sequence[Any] = [None] * len(kind.parts) if mask is None else np.split(mask, ends, -1)
         each = zip(kind.parts, leaves(nested(space)), masks, strict=True)
-        return np.concatenate([uniform_action(part, own, rng, shape, legal) for part, own, legal in each], -1)
+        return np.concatenate(
+            [uniform_action(part, part_space, rng, shape, legal) for part, part_space, legal in each], -1
+        )
     if kind.is_continuous:
         drawn = rng.uniform(-1, 1, (*shape, kind.columns))
         centre, half = ((), ()) if kind.kind == "squashed" else box_units(space)  # type: ignore[arg-type]
         return (drawn * half + centre if half else drawn).astype(np.float32)
     (numbers,) = kind.draw(rng.standard_normal, rng.random, shape)
     legal = None if mask is None else torch.from_numpy(mask.astype(bool))
-    found = kind.sample(torch.zeros(*shape, kind.raw_size), torch.from_numpy(numbers).float(), legal).numpy()
-    return np.asarray(found[..., None] if kind.kind == "categorical" else found, np.float32)
+    actions = kind.sample(torch.zeros(*shape, kind.raw_size), torch.from_numpy(numbers).float(), legal).numpy()
+    return np.asarray(actions[..., None] if kind.kind == "categorical" else actions, np.float32)
 
 
 def least_log_std(space: spaces.Box, share: float, squash: bool = False) -> Least:
@@ -433,8 +439,8 @@ def least_log_std(space: spaces.Box, share: float, squash: bool = False) -> Leas
     """
     half = (np.ravel(space.high).astype(np.float64) - np.ravel(space.low).astype(np.float64)) / 2
     half = np.where((half > 0) & (half < np.finfo(np.float32).max / 2) & (not squash), half, 1.0)
-    found = tuple(float(x) for x in np.log(share * half))
-    return found[0] if len(set(found)) == 1 else found
+    limits = tuple(float(x) for x in np.log(share * half))
+    return limits[0] if len(set(limits)) == 1 else limits
 
 
 def with_least(kind: ActionDistribution, space: spaces.Space[Any], share: float) -> ActionDistribution:
@@ -445,7 +451,7 @@ def with_least(kind: ActionDistribution, space: spaces.Space[Any], share: float)
     """
     if kind.parts:
         each = zip(kind.parts, leaves(nested(space)), strict=True)
-        return replace(kind, parts=tuple(with_least(part, own, share) for part, own in each))
+        return replace(kind, parts=tuple(with_least(part, part_space, share) for part, part_space in each))
     if not isinstance(space, spaces.Box):
         return kind
     return replace(kind, least=least_log_std(space, share, kind.kind == "squashed" or bool(kind.half)))
@@ -477,13 +483,13 @@ class JointActions:
                 f"{owner}: Action space must be either Discrete or MultiDiscrete; got {type(space).__name__} {space}. "
                 "fix: SAC, TD3 or DDPG for Box actions."
             )
-        made = cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), space.nvec.shape)
-        if made.count > MAX_JOINT_ACTIONS:
+        joint = cls(tuple(space.nvec.ravel().tolist()), tuple(space.start.ravel().tolist()), space.nvec.shape)
+        if joint.count > MAX_JOINT_ACTIONS:
             raise AlgorithmError(
-                f"{owner} has one value per combination of actions; {space} has {made.count} combinations, more than "
+                f"{owner} has one value per combination of actions; {space} has {joint.count} combinations, more than "
                 f"{MAX_JOINT_ACTIONS}. fix: PPO, whose policy chooses each component by itself."
             )
-        return made
+        return joint
 
     @property
     def count(self) -> int:

@@ -185,15 +185,15 @@ def encoder_config(cls: type[EvolvableModule], config: Any, space: spaces.Space[
     defaults = MLP_DEFAULTS if issubclass(cls, EvolvableMLP) else {}
     if config is None and issubclass(cls, EvolvableLSTM):
         defaults = LSTM_DEFAULTS
-    given = checked_config(config, cls, "encoder_config", defaults)
+    options = checked_config(config, cls, "encoder_config", defaults)
     if cls is EvolvableCNN and space is not None and is_image(space):
-        given = with_usual_layers(given, channels_first(space).shape or ())
-    hidden = given.get("activation", "ReLU")
+        options = with_usual_layers(options, channels_first(space).shape or ())
+    hidden = options.get("activation", "ReLU")
     if issubclass(cls, EvolvableMLP):  # LayerNorm on latent features follows the hidden layers
-        normed = bool(given.get("layer_norm", False))
-        return {"output_activation": hidden, "output_layernorm": normed, "output_vanish": False, **given}
+        normed = bool(options.get("layer_norm", False))
+        return {"output_activation": hidden, "output_layernorm": normed, "output_vanish": False, **options}
     # Without an activation the encoder's last layer and the head's first one would form a single linear map.
-    return {"output_activation": hidden, **given} if issubclass(cls, LayeredModule) else given
+    return {"output_activation": hidden, **options} if issubclass(cls, LayeredModule) else options
 
 
 def make_encoder(
@@ -262,17 +262,17 @@ def takes_options(*by_position: str) -> Callable[[Callable[..., None]], Callable
 
     def decorate(init: Callable[..., None]) -> Callable[..., None]:
         written = inspect.signature(init)
-        own = {name: parameter for name, parameter in written.parameters.items() if name != "options"}
-        known = {**own, **_ARGUMENTS}
-        first = [known.pop("self"), *(known.pop(name) for name in by_position)]
-        others = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in known.values()]
+        declared = {name: parameter for name, parameter in written.parameters.items() if name != "options"}
+        parameters = {**declared, **_ARGUMENTS}
+        first = [parameters.pop("self"), *(parameters.pop(name) for name in by_position)]
+        others = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters.values()]
         shown = written.replace(parameters=[*first, *others])
 
         @functools.wraps(init)
         def run(*args: Any, **kwargs: Any) -> None:
-            given = shown.bind(*args, **kwargs).arguments
-            options = {name: given.pop(name) for name in _ARGUMENTS if name in given}
-            init(**given, options=NetworkOptions(**options))
+            arguments = shown.bind(*args, **kwargs).arguments
+            options = {name: arguments.pop(name) for name in _ARGUMENTS if name in arguments}
+            init(**arguments, options=NetworkOptions(**options))
 
         run.__signature__ = shown  # type: ignore[attr-defined]
         return run
@@ -285,17 +285,17 @@ def mapping_of(config: Any) -> dict[str, Any]:
     if config is None or isinstance(config, Mapping):
         return dict(config or {})
     kind = type(config).__name__
-    said, part = f"net_config must be a mapping; got {kind}", "..."
+    message, part = f"net_config must be a mapping; got {kind}", "..."
     if isinstance(config, configs.NetConfig):
-        said, part = f"{said}, the configuration of one encoder", f"{kind}(...)"
-    raise ConfigError(f"{said}. fix: net_config={{'encoder_config': {part}}}.")
+        message, part = f"{message}, the configuration of one encoder", f"{kind}(...)"
+    raise ConfigError(f"{message}. fix: net_config={{'encoder_config': {part}}}.")
 
 
 def checked_arguments(config: Any, owner: type) -> dict[str, Any]:
     """Return `net_config` as constructor arguments of `owner`; unknown keys raise ConfigError."""
-    given = mapping_of(config)
-    known = set(constructor_arguments(owner)) - {"observation_space", "action_space", "device", "random_seed"}
-    for key in given:
-        if key not in known:
-            raise ConfigError(unknown_name("net_config key", str(key), known))
-    return given
+    arguments = mapping_of(config)
+    valid_names = set(constructor_arguments(owner)) - {"observation_space", "action_space", "device", "random_seed"}
+    for key in arguments:
+        if key not in valid_names:
+            raise ConfigError(unknown_name("net_config key", str(key), valid_names))
+    return arguments

@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
     "n_layer": 2, "n_embd": 64, "n_head": 4, "dim_feedfwd": 256, "min_layers": 1, "max_layers": 6,
     "min_mlp_nodes": 32, "max_mlp_nodes": 1024,
 }  # fmt: skip
-"""Of `EvolvableGPT`, where `gpt_config` does not say: what learns on a CPU."""
+"""Defaults of `gpt_config`: an `EvolvableGPT` small enough to train on a CPU."""
 DECIDED = ("vocab_size", "block_size", "num_outputs", "tied", "device", "random_seed", "name")  # set by the spaces
 
 
@@ -38,8 +38,8 @@ def vocabularies(observation_space: Any, action_space: Any, algo: str = "A langu
             sizes += set(space.nvec.tolist())
     if len(sizes) != 2 or sizes[1] > sizes[0] or len(observation_space.nvec) <= len(action_space.nvec):
         raise AlgorithmError(
-            f"{algo} reads texts and says tokens: MultiDiscrete([W] * L) observations, padded with 0 on the right, and "
-            f"MultiDiscrete([V] * K) actions, V ≤ W, K < L; got {observation_space} and {action_space}. "
+            f"{algo} reads texts and generates tokens: MultiDiscrete([W] * L) observations, padded with 0 on the "
+            f"right, and MultiDiscrete([V] * K) actions, V ≤ W, K < L; got {observation_space} and {action_space}. "
             "fix: an environment of texts, such as agilerl.envs.wordle.Wordle."
         )
     return sizes[0], sizes[1]
@@ -62,13 +62,13 @@ class TokenNetwork(EvolvableModule):
         super().__init__(device, random_seed)
         self.observation_space, self.action_space, self.with_values = observation_space, action_space, bool(with_values)
         tokens, self.vocabulary = vocabularies(observation_space, action_space)
-        given = dict(gpt_config or {})
-        known = [name for name in constructor_arguments(EvolvableGPT) if name not in DECIDED]
-        for name in given:
-            if name not in known:
-                raise ConfigError(unknown_name("setting of net_config", str(name), known))
+        options = dict(gpt_config or {})
+        valid_names = [name for name in constructor_arguments(EvolvableGPT) if name not in DECIDED]
+        for name in options:
+            if name not in valid_names:
+                raise ConfigError(unknown_name("setting of net_config", str(name), valid_names))
         self.gpt = EvolvableGPT(
-            **{**SMALL, **given}, vocab_size=tokens, block_size=len(observation_space.nvec),
+            **{**SMALL, **options}, vocab_size=tokens, block_size=len(observation_space.nvec),
             num_outputs=3 * self.vocabulary + 1 if with_values else self.vocabulary, device=device,
             random_seed=self.random_seed,
         )  # fmt: skip
@@ -104,8 +104,8 @@ class TokenNetwork(EvolvableModule):
         return {name: value for name, value in self.gpt.net_config.items() if name not in DECIDED}
 
     def spec(self) -> dict[str, Any]:
-        found = super().spec()
-        return found | {name: space_to_json(found[name]) for name in ("observation_space", "action_space")}
+        data = super().spec()
+        return data | {name: space_to_json(data[name]) for name in ("observation_space", "action_space")}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:

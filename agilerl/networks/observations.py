@@ -120,10 +120,10 @@ class Preprocessor:
             obs = counts_of(obs)
         x = _numbers(obs, like.device, owner, space)
         last, rank = self.is_channels_last, len(shape)
-        own = tuple(x.shape[x.dim() - rank :]) if x.dim() >= rank else None
-        if last and own == (shape[-1], *shape[:-1]):
+        obs_shape = tuple(x.shape[x.dim() - rank :]) if x.dim() >= rank else None
+        if last and obs_shape == (shape[-1], *shape[:-1]):
             last = False  # the caller has already swapped the channels
-        elif own != shape:
+        elif obs_shape != shape:
             raise ShapeError(f"{owner} got observations of shape {tuple(x.shape)}; it was built for {shape}. {FIX}")
         lead = tuple(x.shape[: x.dim() - rank])
         if isinstance(space, spaces.Discrete):
@@ -144,41 +144,41 @@ class Preprocessor:
 
     def _rows(self, obs: Any, like: Tensor, owner: str, normalize: bool, path: str) -> dict[str, Any]:
         """Return path of every leaf -> (space, leading axes, tensor)."""
-        given = self._children(obs, owner, path)
+        children = self._children(obs, owner, path)
         rows: dict[str, Any] = {}
         for key, part in self.parts.items():
             name = f"{path}{key}"
             if part.parts:
-                rows |= part._rows(given[key], like, owner, normalize, f"{name}/")
+                rows |= part._rows(children[key], like, owner, normalize, f"{name}/")
             else:
-                rows[name] = (part.space, *part._leaf(given[key], like, f"{owner}, part {name!r},", normalize))
+                rows[name] = (part.space, *part._leaf(children[key], like, f"{owner}, part {name!r},", normalize))
         return rows
 
     def _children(self, obs: Any, owner: str, path: str) -> dict[str, Any]:
         where = f"{owner}, part {path.rstrip('/')!r}," if path else owner
         if isinstance(obs, tuple | list) and isinstance(self.space, spaces.Tuple):
-            given = {f"tuple_obs_{i}": part for i, part in enumerate(obs)}
+            children = {f"tuple_obs_{i}": part for i, part in enumerate(obs)}
         elif isinstance(obs, Mapping) or (hasattr(obs, "keys") and hasattr(obs, "__getitem__")):
-            given = {str(key): obs[key] for key in obs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
+            children = {str(key): obs[key] for key in obs.keys()}  # noqa: SIM118 (a TensorDict iterates over rows)
         else:
             raise ShapeError(
                 f"{where} got observations of type {type(obs).__name__}; it was built for {self.space}. {FIX}"
             )
-        missing = [key for key in self.parts if key not in given]
+        missing = [key for key in self.parts if key not in children]
         if missing:
-            raise ShapeError(f"{where} got observations without {missing}; they have {sorted(given)}. {FIX}")
-        return given
+            raise ShapeError(f"{where} got observations without {missing}; they have {sorted(children)}. {FIX}")
+        return children
 
     def _arrange(self, rows: dict[str, Any], lead: tuple[int, ...], path: str) -> Any:
-        found: dict[str, Any] = {}
+        arranged: dict[str, Any] = {}
         for key, part in self.parts.items():
             name = f"{path}{key}"
             if part.parts:
-                found[key] = part._arrange(rows, lead, f"{name}/")
+                arranged[key] = part._arrange(rows, lead, f"{name}/")
             else:
-                _, own, x = rows[name]
-                found[key] = x.reshape(*lead, *x.shape[len(own) :])
-        return torch.cat(list(found.values()), dim=-1) if self.form is InputForm.FLAT else found
+                _, part_lead, x = rows[name]
+                arranged[key] = x.reshape(*lead, *x.shape[len(part_lead) :])
+        return torch.cat(list(arranged.values()), dim=-1) if self.form is InputForm.FLAT else arranged
 
 
 def _numbers(obs: Any, device: torch.device, owner: str, space: spaces.Space[Any]) -> Tensor:
@@ -201,9 +201,9 @@ def _one_hot(x: Tensor, start: int, count: int, owner: str, space: spaces.Space[
             return F.one_hot(x.long() - start, count)
     except RuntimeError:  # outside of the range
         pass
-    found = f"{x.min().item():g} to {x.max().item():g}"
+    value_range = f"{x.min().item():g} to {x.max().item():g}"
     raise ShapeError(
-        f"{owner} got values from {found}; {space} holds integers from {start} to {start + count - 1}. {FIX}"
+        f"{owner} got values from {value_range}; {space} holds integers from {start} to {start + count - 1}. {FIX}"
     )
 
 

@@ -318,8 +318,8 @@ def _beside(features: Tensor, action: Tensor) -> Tensor:
 def _without_layer_norm(config: Any) -> Any:
     """Return the encoder configuration with LayerNorm off; a typed one keeps its type, which determines the encoder."""
     is_typed = dataclasses.is_dataclass(config) and not isinstance(config, type)
-    given = vars(config) if is_typed else config if isinstance(config, Mapping) else {}
-    normed = {name: False for name in ("layer_norm", "output_layernorm") if given.get(name)}
+    options = vars(config) if is_typed else config if isinstance(config, Mapping) else {}
+    normed = {name: False for name in ("layer_norm", "output_layernorm") if options.get(name)}
     if not normed:
         return config
     warnings.warn(

@@ -45,8 +45,8 @@ def spec_of(network: Any) -> dict[str, Any]:
     if network.encoder_source is not None:
         data["encoder_cls"] = BORROWED
     elif kind is not EvolvableMLP:
-        known = ENCODERS.get(kind.__name__) is kind
-        data["encoder_cls"] = kind.__name__ if known else f"{kind.__module__}.{kind.__qualname__}"
+        is_builtin = ENCODERS.get(kind.__name__) is kind
+        data["encoder_cls"] = kind.__name__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
     for name, usual in OPTIONS.items():  # a subclass need not take them as arguments
         data[name] = getattr(network, name)
         if data[name] == usual:
@@ -96,7 +96,7 @@ def stand_in(encoder_source: Any) -> dict[str, Any]:
 
 
 def architecture(encoder: Any) -> str:
-    """Return what two interchangeable encoders must share: class, activation, shapes of the weights."""
+    """Describe the properties that interchangeable encoders share: class, activation, shapes of the weights."""
     shapes = {name: tuple(p.shape) for name, p in encoder.named_parameters()}
     return f"{type(encoder).__name__}({foreign.activation(encoder)}, {shapes})"
 
@@ -144,13 +144,13 @@ def _of_transformer(config: Any) -> int:
 
 def _lists(spec: Any) -> list[list[int]]:
     """Return every list of layer sizes in a specification."""
-    found = []
+    sizes = []
     for key, value in spec.items() if isinstance(spec, Mapping) else ():
         if key in ("hidden_size", "channel_size", "hidden_state_size"):
-            found.append([int(v) for v in (value if isinstance(value, list | tuple) else [value])])
+            sizes.append([int(v) for v in (value if isinstance(value, list | tuple) else [value])])
         elif key not in ("observation_space", "action_space"):
-            found += _lists(value)
-    return found
+            sizes += _lists(value)
+    return sizes
 
 
 def _features(space: Mapping[str, Any]) -> int:

@@ -35,11 +35,11 @@ def dense_stacks(network: EvolvableModule, parts: Mapping[str, Any]) -> dict[str
         if stack is None:
             return None
         stacks[name] = stack
-    held = [p for stack in stacks.values() for layer in stack.parameters for p in layer]
-    ids = {id(p) for p in held}
-    if len(ids) != len(held) or ids != {id(p) for p in network.parameters()}:
+    parameters = [p for stack in stacks.values() for layer in stack.parameters for p in layer]
+    ids = {id(p) for p in parameters}
+    if len(ids) != len(parameters) or ids != {id(p) for p in network.parameters()}:
         return None
-    return stacks if len({(p.dtype, p.device, p.requires_grad) for p in held}) == 1 else None
+    return stacks if len({(p.dtype, p.device, p.requires_grad) for p in parameters}) == 1 else None
 
 
 def overrides(network: Any, base: type, *names: str) -> bool:
@@ -66,20 +66,20 @@ def recurrent_parts(network: Any, *heads: str) -> dict[str, DenseStack] | None:
     if type(encoder).run is not EvolvableLSTM.run or not is_untouched(network):
         return None
     model, size = encoder.model, encoder.hidden_state_size
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for k in range(encoder.num_layers):
         layer = model.get_submodule(f"lstm_{k}")
         rows, columns = layer.weight_ih.shape
-        found[f"ih_{k}"] = _single(DenseLayer(columns, rows), layer.weight_ih, layer.bias_ih)
-        found[f"hh_{k}"] = _single(DenseLayer(size, rows), layer.weight_hh, layer.bias_hh, is_cell=True)
+        parts[f"ih_{k}"] = _single(DenseLayer(columns, rows), layer.weight_ih, layer.bias_ih)
+        parts[f"hh_{k}"] = _single(DenseLayer(size, rows), layer.weight_hh, layer.bias_hh, is_cell=True)
     output = model.get_submodule("linear_output")
     below = _single(DenseLayer(size, encoder.num_outputs, encoder.output_activation), output.weight, output.bias)
     if heads:
-        found |= {FEATURES: below, **{name: network.get_submodule(name) for name in heads}}
+        parts |= {FEATURES: below, **{name: network.get_submodule(name) for name in heads}}
     else:
         head = network.head_net.dense_stack()
-        found[OUTPUT] = head and joined({"encoder": below, "head": head})
-    return dense_stacks(network, found)
+        parts[OUTPUT] = head and joined({"encoder": below, "head": head})
+    return dense_stacks(network, parts)
 
 
 def _single(layer: DenseLayer, weight: Any, bias: Any, is_cell: bool = False) -> DenseStack:
@@ -89,12 +89,12 @@ def _single(layer: DenseLayer, weight: Any, bias: Any, is_cell: bool = False) ->
 def module_parts(network: Any) -> dict[str, Run]:
     """Return functions that run each part with the network's own modules."""
     encoder = network.encoder
-    found: dict[str, Run] = {OUTPUT: lambda x: network.head_net(encoder.finish(x)), FEATURES: encoder.finish}
+    parts: dict[str, Run] = {OUTPUT: lambda x: network.head_net(encoder.finish(x)), FEATURES: encoder.finish}
     for k in range(encoder.num_layers):
         layer = encoder.model.get_submodule(f"lstm_{k}")
-        found[f"ih_{k}"] = lambda x, own=layer: torch.nn.functional.linear(x, own.weight_ih, own.bias_ih)  # type: ignore[misc]
-        found[f"hh_{k}"] = lambda x, own=layer: torch.nn.functional.linear(x, own.weight_hh, own.bias_hh)  # type: ignore[misc]
-    return found
+        parts[f"ih_{k}"] = lambda x, cell=layer: torch.nn.functional.linear(x, cell.weight_ih, cell.bias_ih)  # type: ignore[misc]
+        parts[f"hh_{k}"] = lambda x, cell=layer: torch.nn.functional.linear(x, cell.weight_hh, cell.bias_hh)  # type: ignore[misc]
+    return parts
 
 
 def run_recurrent(
@@ -121,7 +121,7 @@ def run_recurrent(
         length = products.shape[-2] // sequences
         steps = products.view(*products.shape[:-2], sequences, length, -1).unbind(-2)
         outputs, *cells = unroll(steps, advance, *start)
-        for made, after in zip(state.values(), (outputs[-1], *cells), strict=False):
-            made.append(after)
+        for states, after in zip(state.values(), (outputs[-1], *cells), strict=False):
+            states.append(after)
         x = outputs[0] if length == 1 else torch.stack(outputs, -2).flatten(-3, -2)
-    return parts[OUTPUT](x), {key: torch.stack(made, -3) for key, made in state.items()}
+    return parts[OUTPUT](x), {key: torch.stack(states, -3) for key, states in state.items()}

@@ -1,4 +1,4 @@
-"""A run as one page: what its directory holds, drawn without a network, without JavaScript and without torch."""
+"""Report of a run as one HTML page, from its directory, without a network, JavaScript or torch."""
 
 from agilerl.report.page import render, write_report
 from agilerl.report.records import Member, RunRecords

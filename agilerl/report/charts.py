@@ -15,7 +15,7 @@ WIDE, NARROW = (940.0, 300.0), (460.0, 190.0)
 
 @dataclass(frozen=True)
 class Growth:
-    """The size of a network as its short form in the records tells it.
+    """The size of a network, parsed from its short form in the records.
 
     Attributes:
         layers, units: hidden layers, and units (or channels) in all of them together, latent ones included.
@@ -26,10 +26,10 @@ class Growth:
 
 
 def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True) -> Plot | None:
-    """Every member's fitness faint, lines from parent to child, the range as a band, the best bold, the target.
+    """Fitness of every member (faint), lines from parent to child, the range as a band, the best (bold), the target.
 
     Args:
-        lines, points: those of every member; left out where there are too many.
+        lines, points: of every member; omitted if there are too many.
     """
     if not run.generations:
         return None
@@ -59,10 +59,10 @@ def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True) -> P
         Stroke("best", line(bests)),
     ]
     for generation in run.generations:
-        known = [m for m in generation if math.isfinite(m.fitness)]
-        if known:
-            best = max(known, key=lambda m: m.fitness)
-            mean = tidy(sum(m.fitness for m in known) / len(known))
+        evaluated = [m for m in generation if math.isfinite(m.fitness)]
+        if evaluated:
+            best = max(evaluated, key=lambda m: m.fitness)
+            mean = tidy(sum(m.fitness for m in evaluated) / len(evaluated))
             title = f"generation {best.generation}: best {tidy(best.fitness)} (member {best.id}), mean {mean}"
             plot.marks.append(Mark(x(best.generation), y(best.fitness), title))
     if isinstance(target, int | float):
@@ -71,7 +71,7 @@ def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True) -> P
 
 
 def _floor(values: list[float]) -> float:
-    """Where the axis begins: a few values far below all others would press the rest into a line."""
+    """Lower end of the axis: a few outliers far below would compress the rest into a line."""
     if len(values) < 8:
         return min(values, default=0.0)
     ordered = sorted(values)
@@ -80,7 +80,7 @@ def _floor(values: list[float]) -> float:
 
 
 def hyperparameter_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot], list[tuple[str, str]]]:
-    """(a chart for each hyperparameter that differs anywhere, name and value of those that never do)."""
+    """(a chart for each hyperparameter that varies, name and value of the constant ones)."""
     members = [m for g in run.generations for m in g]
     names = sorted({name for m in members for name in m.hyperparameters})
     plots, constant = [], []
@@ -100,7 +100,7 @@ def hyperparameter_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plo
 
 
 def architecture_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot], str]:
-    """(charts of layers and units where they differ, what there is where they do not)."""
+    """(charts of layers and units if they vary, else the common architecture)."""
     members = [m for g in run.generations for m in g]
     sizes = {m.network: growth(m.network) for m in members}
     if len(sizes) <= 1:
@@ -119,14 +119,14 @@ def architecture_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot]
 
 def growth(network: str) -> Growth:
     """Layers and units of "[64, 64] 64 [32]", "cnn 32k8 64k4 128 [64]", "lstm 64x2 64 [64]"."""
-    text = re.sub(r"(\d+)k\d+", r"\1", network)  # a kernel's size is no unit
+    text = re.sub(r"(\d+)k\d+", r"\1", network)  # without kernel sizes
     stacked = [(int(u), int(n)) for u, n in re.findall(r"(\d+)x(\d+)", text)]
     rest = [int(n) for n in re.findall(r"(?<![\w.])\d+", re.sub(r"\d+x\d+", "", text))]
     return Growth(len(rest) + sum(n for _, n in stacked), sum(rest) + sum(u * n for u, n in stacked))
 
 
 def _lineages(run: RunRecords, title: str, read: Callable[[Member], float], values: list[float], lines: bool) -> Plot:
-    """One line a lineage, the winner's bold."""
+    """One line per lineage, the winner's bold."""
     numbers = [float(g[0].generation) for g in run.generations]
     width, height = NARROW
     log, whole = spans_decades(values), all(v == int(v) for v in values)
@@ -147,20 +147,20 @@ def _lineages(run: RunRecords, title: str, read: Callable[[Member], float], valu
 
 
 def _winner_by_generation(run: RunRecords) -> list[Member]:
-    """The winner and its ancestors, one a generation, up to the generation in which it won."""
-    line, found = set(run.winner_line), []
+    """The winner and its ancestors, one per generation, up to the generation in which it won."""
+    line, ancestors = set(run.winner_line), []
     until = -1 if run.winner is None else run.winner.generation
     for generation in run.generations:
         here = [m for m in generation if m.id in line and m.generation <= until]
         if here:
-            found.append(max(here, key=lambda m: run.winner_line.index(m.id)))
-    return found
+            ancestors.append(max(here, key=lambda m: run.winner_line.index(m.id)))
+    return ancestors
 
 
 def _family(
     run: RunRecords, read: Callable[[Member], float], x: Callable[[float], float], y: Callable[[float], float]
 ) -> str:
-    """Pieces from each member to itself or its child in the next generation; equal ones are drawn once."""
+    """Segments from each member to itself or its child in the next generation; duplicates are drawn once."""
     pairs = {}
     for before, after in zip(run.generations, run.generations[1:], strict=False):
         old = {m.id: m for m in before}

@@ -1,4 +1,4 @@
-"""Runs beside each other: closing tests with intervals, groups over seeds, chances of one being better, curves."""
+"""Comparison of runs: closing tests with intervals, groups over seeds, probability of improvement, curves."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from agilerl.telemetry.evaluation import RESAMPLES, Evaluation, interval
 
 COLOURS = 6
 GRID = 80  # points of a curve
-WORDS = ("group", "run", "status")  # columns that are no numbers
+WORDS = ("group", "run", "status")  # text columns
 DOT = 0.01  # half the length of a stroke whose round ends are a dot
 WHERE_IT_STOPS = ("training.max_steps", "training.target_score")
-FEW_SEEDS = 3  # a bootstrap interval over fewer is that of their extremes
+FEW_SEEDS = 3  # with fewer, a bootstrap interval is the range
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ by their seed, and where they stop (`WHERE_IT_STOPS`), alone.
+    """Runs that differ only by their seed and where they stop (`WHERE_IT_STOPS`).
 
     Attributes:
-        label: a letter, the algorithm, and the settings in which it differs from others of its environment.
+        label: a letter, the algorithm, and the settings that differ from other groups of its environment.
     """
 
     label: str
@@ -47,24 +47,24 @@ class Group:
 
     @cached_property
     def tested(self) -> tuple[RunRecords, ...]:
-        """Those with a closing test."""
+        """Runs with a closing test."""
         return tuple(run for run in self.runs if run.test is not None)
 
     @cached_property
     def returns(self) -> list[list[float]]:
-        """Of the closing tests: one list of episodes a run."""
+        """Returns of the closing tests: one list of episodes per run."""
         return [[float(r) for r in run.test["returns"]] for run in self.tested if run.test is not None]
 
     @cached_property
     def score(self) -> Evaluation | None:
-        """Over the means of the runs; over the episodes where there is one run alone. None without a closing test."""
+        """Over the means of the runs, or the episodes of a single run; None without a closing test."""
         if not self.returns:
             return None
         return Evaluation.from_returns(self.units)
 
     @property
     def units(self) -> list[float]:
-        """What intervals are drawn over."""
+        """The values that intervals are computed over."""
         return self.returns[0] if len(self.returns) == 1 else [float(np.mean(r)) for r in self.returns]
 
 
@@ -75,24 +75,24 @@ class Comparison:
     groups: tuple[Group, ...]
 
     def lines(self) -> list[str]:
-        """A table of runs, one of groups where seeds make any, and the chances of one group being better."""
+        """A table of runs, a table of groups with several seeds, and the probabilities of improvement."""
         lines: list[str] = []
         for table in self.tables():
             lines += [*_table(table), ""]
         return lines + self.notes()
 
     def tables(self) -> list[list[tuple[str, ...]]]:
-        """The runs, and where seeds make any the groups, as rows of cells below a header."""
+        """The runs, and the groups with several seeds, as rows of cells below a header."""
         header = ("group", "run", "seed", "status", "mean", "95% CI", "IQM", "episodes", "steps", "time")
-        found = [[header, *(_row(group, run) for group in self.groups for run in group.runs)]]
+        tables = [[header, *(_row(group, run) for group in self.groups for run in group.runs)]]
         several = [group for group in self.groups if len(group.tested) > 1]
         if several:
             head = ("group", "seeds", "mean", "95% CI over seeds", "IQM over seeds")
-            found.append([head, *map(_group_row, several)])
-        return found
+            tables.append([head, *map(_group_row, several)])
+        return tables
 
     def notes(self) -> list[str]:
-        """What stands below the tables: the groups, in what their runs differ, the chances, and what is missing."""
+        """Lines below the tables: groups, differences between their runs, probabilities, missing tests."""
         lines = [f"{group.label}: {group.env_id}" for group in self.groups]
         lines += [text for group in self.groups for text in _unequal(group)]
         for chance in self.chances():
@@ -104,14 +104,14 @@ class Comparison:
                 f"P({chance['better'].split()[0]} better than {chance['worse'].split()[0]}) = {chance['chance']:.2f}   "
                 f"{sure}"
             )
-        found = [run for group in self.groups for run in group.runs]
-        for run in found:
+        runs = [run for group in self.groups for run in group.runs]
+        for run in runs:
             if run.status == "interrupted":
                 lines.append(f"{run.path} was interrupted. fix: {way_on(run.path, run.facts)}")
-        missing = [str(run.path) for run in found if run.test is None and run.status != "interrupted"]
+        missing = [str(run.path) for run in runs if run.test is None and run.status != "interrupted"]
         if missing:
-            what = f"no closing test, so no score: {', '.join(missing)}."
-            lines.append(f"{what} fix: {run_command('resume', missing[0])}")
+            reason = f"no closing test, so no score: {', '.join(missing)}."
+            lines.append(f"{reason} fix: {run_command('resume', missing[0])}")
         return lines
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class Comparison:
         return {"groups": [_group_facts(group) for group in self.groups], "improvement": self.chances()}
 
     def chances(self) -> list[dict[str, Any]]:
-        """For every two groups of one environment: how probably a run of the first beats one of the second."""
-        found = []
+        """For every two groups of one environment: probability that a run of the first beats one of the second."""
+        chances = []
         for first, second in itertools.combinations(self.groups, 2):
             if first.env_id == second.env_id and first.returns and second.returns:
                 alone = len(first.returns) == 1 and len(second.returns) == 1
@@ -129,15 +129,15 @@ class Comparison:
                 chance, low, high = probability_of_improvement(ours, theirs)
                 over = "episodes" if alone else "seeds"
                 facts = {"better": first.label, "worse": second.label, "chance": chance, "ci95": [low, high]}
-                found.append({**facts, "over": over, "runs": [len(first.returns), len(second.returns)]})
-        return found
+                chances.append({**facts, "over": over, "runs": [len(first.returns), len(second.returns)]})
+        return chances
 
 
 def comparison(paths: Sequence[str | os.PathLike[str]]) -> Comparison:
-    """Read runs and group them: same environment, algorithm and settings but for the seed and where they stop.
+    """Read runs and group them: same environment, algorithm and settings, except the seed and where they stop.
 
     Raises:
-        RunError: one of them is no run, is damaged, or stands twice.
+        RunError: a path is not a run, is damaged, or appears twice.
     """
     seen: dict[Path, str] = {}
     by_key: dict[str, list[RunRecords]] = {}
@@ -185,19 +185,19 @@ def curve(run: RunRecords) -> tuple[list[float], list[float]]:
     """(env steps of the furthest member, best fitness) by generation."""
     steps, best = [], []
     for generation in run.generations:
-        known = finite(member.fitness for member in generation)
-        if known:
+        values = finite(member.fitness for member in generation)
+        if values:
             steps.append(float(max(member.env_steps for member in generation)))
-            best.append(max(known))
+            best.append(max(values))
     return steps, best
 
 
 def bands(group: Group) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(steps [P], mean [P], low [P], high [P]) over the group's runs, as far as all of them go.
+    """(steps [P], mean [P], low [P], high [P]) over the group's runs, up to the shortest.
 
-    The band is the 95 % bootstrap interval of the mean over seeds; of one run it is the curve itself.
+    The band is the 95 % bootstrap interval of the mean over seeds; for one run it is the curve itself.
     """
-    curves = [found for found in map(curve, group.runs) if found[0]]
+    curves = [points for points in map(curve, group.runs) if points[0]]
     if not curves:
         return (np.zeros(0),) * 4
     start, end = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
@@ -214,8 +214,8 @@ def _curves(env_id: str, groups: Sequence[Group]) -> tuple[Plot | None, list[tup
     drawn = [entry for entry in drawn if len(entry[2][0])]
     if not drawn:
         return None, []
-    xs = [float(x) for _, _, found in drawn for x in (found[0][0], found[0][-1])]
-    ys = [float(y) for _, _, found in drawn for series in found[1:] for y in series]
+    xs = [float(x) for _, _, band in drawn for x in (band[0][0], band[0][-1])]
+    ys = [float(y) for _, _, band in drawn for series in band[1:] for y in series]
     title = f"Best fitness by steps of one member, {env_id}"
     plot, x, y = frame(title, xs, ys, width=940, height=340, xlabel="steps of one member")
     plot.xticks = [Tick(tick.at, count(float(tick.label.replace("e", "E")))) for tick in plot.xticks]
@@ -236,53 +236,53 @@ def _seeds(count: int) -> str:
 
 
 def _by_env(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    found: dict[str, list[Group]] = {}
+    by_env: dict[str, list[Group]] = {}
     for group in groups:
-        found.setdefault(group.env_id, []).append(group)
-    return found
+        by_env.setdefault(group.env_id, []).append(group)
+    return by_env
 
 
 def _key(run: RunRecords) -> str:
-    """What runs of one group share."""
+    """Grouping key: the facts and settings shared by runs of one group."""
     shared = _shared(run)
     facts = [run.env_id, run.algo, run.facts.get("evolution", True), run.facts.get("parent")]
     return json.dumps([facts, shared], sort_keys=True, default=str)
 
 
 def _shared(run: RunRecords) -> dict[str, Any]:
-    """Settings by dotted name, without those in which runs of one group may differ; data sets count by content."""
-    found = {k: v for k, v in _flat(run.settings).items() if k not in ("training.seed", *WHERE_IT_STOPS)}
+    """Settings by dotted name, without those that may differ within a group; data sets are compared by content."""
+    settings = {k: v for k, v in _flat(run.settings).items() if k not in ("training.seed", *WHERE_IT_STOPS)}
     facts = run.facts.get("dataset")
-    if found.get("training.dataset") and isinstance(facts, Mapping) and facts.get("sha256"):
-        name = Path(str(found["training.dataset"])).name
-        found["training.dataset"] = f"{name} {str(facts['sha256'])[:8]}"
-    return found
+    if settings.get("training.dataset") and isinstance(facts, Mapping) and facts.get("sha256"):
+        name = Path(str(settings["training.dataset"])).name
+        settings["training.dataset"] = f"{name} {str(facts['sha256'])[:8]}"
+    return settings
 
 
 def _unequal(group: Group) -> list[str]:
-    """That runs of a group stop at different places, where they do."""
-    said = []
+    """A note if runs of a group stop at different places."""
+    differences = []
     for name in WHERE_IT_STOPS:
         values = list(dict.fromkeys(str(_flat(run.settings).get(name)) for run in group.runs))
-        said += [f"{name.rpartition('.')[2]} {', '.join(values)}"] if len(values) > 1 else []
-    return [f"{group.label.split()[0]}: its runs differ in {' and '.join(said)}."] if said else []
+        differences += [f"{name.rpartition('.')[2]} {', '.join(values)}"] if len(values) > 1 else []
+    return [f"{group.label.split()[0]}: its runs differ in {' and '.join(differences)}."] if differences else []
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted name."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in tree.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _labels(leads: Sequence[RunRecords]) -> list[str]:
-    """A letter and what is special about each group."""
+    """A letter, the algorithm and the distinguishing settings of each group."""
     labels = []
     for index, run in enumerate(leads):
-        own, special = _shared(run), []
+        settings, special = _shared(run), []
         others = [_shared(o) for o in leads if o is not run and (o.env_id, o.algo) == (run.env_id, run.algo)]
-        for name, value in own.items():
+        for name, value in settings.items():
             if any(other.get(name) != value for other in others):
                 special.append(f"{name.rpartition('.')[2]}={value}")
         if run.facts.get("evolution") is False:

@@ -1,4 +1,4 @@
-"""A film of an agent at work: episodes drawn without a display, written as WebP, GIF or MP4."""
+"""Videos of an agent: episodes rendered without a display, written as WebP, GIF or MP4."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError, EnvError, RunError, unknown_choice
 
 FORMATS = ("webp", "gif", "mp4")
-FRAMES = 1500  # of one film, at most: an episode without an end still makes a film
+FRAMES = 1500  # maximum per film, which also limits endless episodes
 WIDEST, WIDEST_MP4 = 320, 640  # pixels; larger pictures are halved until they fit
-CELLS, ENLARGED = 16, 160  # pixels: in smaller pictures one is a cell of a board, and becomes a square of them
+CELLS, ENLARGED = 16, 160  # pictures below 16 pixels have a pixel per board cell and are enlarged to about 160
 DEFAULT_FPS, SHOWN_FPS = 30, 25
 NO_PICTURES = (
     "has no rgb_array rendering. fix: metadata = {'render_modes': ['rgb_array']}, __init__(self, render_mode=None), "
@@ -34,10 +34,10 @@ NO_PICTURES = (
 
 @dataclass(frozen=True)
 class Film:
-    """What was seen.
+    """Recorded episodes.
 
     Attributes:
-        frames: [H, W, 3] uint8 each. fps: frames a second, as the environment says. returns: one an episode.
+        frames: [H, W, 3] uint8 each. fps: frames per second, from the environment. returns: one per episode.
         is_cut: whether the last episode was cut off at `FRAMES`.
     """
 
@@ -58,15 +58,15 @@ def record(
     episodes: int = 1,
     seed: int | None = None,
 ) -> Path:
-    """Play episodes greedily and write them to `out`; returns where.
+    """Play episodes greedily, write them to `out` and return its path.
 
     Args:
-        env: an environment of your own, made with render_mode="rgb_array", in place of that of the id; closed here.
-        format: "webp", "gif" or "mp4"; None goes by the ending of `out`.
-        seed: of the episodes; None takes the agent's own final-test stream, as `agent.evaluate` does.
+        env: a custom environment, made with render_mode="rgb_array", instead of `env_id`; closed here.
+        format: "webp", "gif" or "mp4"; None: by the suffix of `out`.
+        seed: of the episodes; None: the agent's final-test stream, as in `agent.evaluate`.
 
     Raises:
-        ConfigError: an unknown format, or what it needs is not installed. EnvError: the environment cannot be drawn.
+        ConfigError: an unknown format, or a missing package for it. EnvError: the environment cannot be rendered.
         RunError: the file cannot be written.
     """
     path = Path(out)
@@ -92,7 +92,7 @@ def record(
 
 
 def without_display(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables that let simulators draw where there is no display; those that are set stay."""
+    """Environment variables that let simulators render without a display; existing ones are kept."""
     if environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY") or sys.platform != "linux":
         return {}
     usual = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MUJOCO_GL": "egl"}
@@ -109,10 +109,10 @@ def play(
     seed: int | None = None,
     widest: int = WIDEST,
 ) -> Film:
-    """Greedy episodes in one environment, with a picture of every step, at most `widest` pixels wide and high.
+    """Play greedy episodes in one environment; a picture of every step, at most `widest` pixels wide and high.
 
     Raises:
-        EnvError: the environment cannot be made, or does not draw.
+        EnvError: the environment cannot be made or rendered.
     """
     with _variables(without_display()):  # read when a simulator is imported, which making one does
         if hasattr(agent, "agent_ids"):
@@ -136,14 +136,14 @@ def _made(env_id: str, kwargs: Mapping[str, Any] | None) -> Any:
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message=".*not in the possible render_modes"
-            )  # said below where it matters
+            )  # reported below if it matters
             return gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True, **dict(kwargs or {}))
     except (gymnasium.error.Error, TypeError, ImportError) as error:
         raise _cannot_draw(name, error) from error
 
 
 def _cannot_draw(name: str, error: Exception) -> EnvError:
-    """What to say where an environment cannot be made with a camera."""
+    """The error for an environment that cannot be rendered."""
     text = " ".join(str(error).split())
     if isinstance(error, TypeError) and ("takes no arguments" in text or "'render_mode'" in text.partition(" was ")[0]):
         return EnvError(f"{name} {NO_PICTURES}")
@@ -151,7 +151,7 @@ def _cannot_draw(name: str, error: Exception) -> EnvError:
 
 
 def _team_camera(env: Any, env_id: str, kwargs: dict[str, Any], widest: int) -> tuple[TeamCamera, TeamLanes]:
-    """A camera on an environment of several agents, and the lanes of one copy that a team plays in."""
+    """A camera on a multi-agent environment, and a single lane of it for the team."""
     with_state, steps = bool(kwargs.pop("with_state", False)), kwargs.pop("max_episode_steps", None)
     if env is None:
         try:
@@ -164,7 +164,7 @@ def _team_camera(env: Any, env_id: str, kwargs: dict[str, Any], widest: int) -> 
 
 @contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that are there inside the block alone."""
+    """Set environment variables inside the block only."""
     os.environ.update(values)
     try:
         yield
@@ -177,7 +177,7 @@ class Roll:
     """The pictures of an environment's episodes.
 
     Attributes:
-        frames: [H, W, 3] uint8 each. fps: as the environment says. is_full: whether an episode was cut.
+        frames: [H, W, 3] uint8 each. fps: from the environment. is_full: whether an episode was cut.
     """
 
     def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
@@ -188,11 +188,11 @@ class Roll:
         self._first: np.ndarray | None = None
 
     def begin(self) -> None:
-        """A new episode. Its first picture counts with its first step: lanes reset what nobody plays any more."""
+        """Begin an episode. Its first picture is added at its first step: lanes also reset after the last episode."""
         self._first = self._picture()
 
     def step(self, is_over: bool) -> bool:
-        """Take a picture; True where the film is full, so that the episode is to be cut."""
+        """Take a picture; True if the film is full and the episode must be cut."""
         if len(self.frames) >= self._limit:
             self.is_full = self.is_full or not is_over
             return True
@@ -204,16 +204,16 @@ class Roll:
 
     def _picture(self) -> np.ndarray:
         try:
-            found = self._env.render()
+            rendered = self._env.render()
         except NotImplementedError as error:
             raise EnvError(f"{self._name} {NO_PICTURES}") from error
-        except Exception as error:  # whatever a graphics library raises
+        except Exception as error:  # a graphics library may raise anything
             text = " ".join(str(error).split())
             raise EnvError(
                 f"{self._name} cannot be drawn here: {type(error).__name__}: {text} "
                 "fix: export MUJOCO_GL=egl or osmesa for MuJoCo; pip install pygame-ce for the others."
             ) from error
-        picture = np.asarray(found)
+        picture = np.asarray(rendered)
         if picture.ndim != 3 or picture.shape[-1] != 3:
             raise EnvError(
                 f"{self._name}.render() gave pictures of shape {picture.shape}; expected [H, W, 3]. "
@@ -230,7 +230,7 @@ class Roll:
 
 
 class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that takes a picture of every step of its episodes; when its film is full, it cuts the episode.
+    """Wrapper that takes a picture of every step and truncates the episode when its film is full.
 
     Attributes:
         roll: the pictures.
@@ -241,10 +241,10 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.roll = Roll(env, name, widest, limit)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode."""
-        found = self.env.reset(seed=seed, options=options)
+        """Begin an episode."""
+        result = self.env.reset(seed=seed, options=options)
         self.roll.begin()
-        return found
+        return result
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """One step and its picture."""
@@ -254,7 +254,7 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class TeamCamera:
-    """As `Camera`, of a parallel environment of several agents: a full film truncates all that go on.
+    """See `Camera`, for a parallel multi-agent environment: a full film truncates all active agents.
 
     Attributes:
         roll: the pictures. unlimited: the environment itself.
@@ -265,21 +265,21 @@ class TeamCamera:
         self.roll = Roll(env, name, widest, limit)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "env":  # while a copy of this is made
+        if name == "env":  # while this is being copied
             raise AttributeError(name)
         return getattr(self.env, name)
 
     @property
     def agents(self) -> list[str]:
-        """Who goes on."""
+        """The active agents."""
         return [] if self._is_cut else list(self.env.agents)
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
-        """A new episode."""
-        found = self.env.reset(*args, **kwargs)
+        """Begin an episode."""
+        result = self.env.reset(*args, **kwargs)
         self._is_cut = False
         self.roll.begin()
-        return found
+        return result
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """One step and its picture."""
@@ -298,7 +298,7 @@ def halved(picture: np.ndarray) -> np.ndarray:
 
 
 def _writer(kind: str) -> Any:
-    """The function (path, film) that writes this kind of file."""
+    """The function (path, film) that writes this file format."""
     if kind == "mp4":
         try:
             import imageio_ffmpeg
@@ -315,10 +315,10 @@ def _writer(kind: str) -> Any:
 
 
 def _write_pillow(image: Any, path: Path, film: Film, kind: str) -> None:
-    """At most about 25 pictures a second, at the pace of the environment: twice as many are twice the bytes."""
+    """Write about 25 frames per second at most, at the environment's pace; the file size grows with the frame rate."""
     skip = max(1, round(film.fps / SHOWN_FPS))
     pictures = [image.fromarray(frame) for frame in film.frames[::skip]]
-    duration = max(20, round(1000 * skip / film.fps))  # players take a GIF's shorter pauses for long ones
+    duration = max(20, round(1000 * skip / film.fps))  # players replace shorter GIF delays by long ones
     options: dict[str, Any] = {"quality": 60, "method": 4} if kind == "webp" else {"optimize": True}
     pictures[0].save(
         path, format=kind.upper(), save_all=True, append_images=pictures[1:], duration=duration, loop=0, **options
@@ -326,7 +326,7 @@ def _write_pillow(image: Any, path: Path, film: Film, kind: str) -> None:
 
 
 def _write_mp4(ffmpeg: Any, path: Path, film: Film) -> None:
-    height, width = (size // 2 * 2 for size in film.frames[0].shape[:2])  # the codec wants even sizes
+    height, width = (size // 2 * 2 for size in film.frames[0].shape[:2])  # the codec requires even sizes
     sink = ffmpeg.write_frames(str(path), (width, height), fps=film.fps, macro_block_size=1)
     sink.send(None)
     try:

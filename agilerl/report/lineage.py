@@ -1,4 +1,4 @@
-"""The family tree: members by generation, edges from parent to child, without a crossing."""
+"""The lineage tree: members by generation, edges from parent to child, without crossings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from agilerl.telemetry.record import Birth
 
 LEVELS = 8
 WIDTH = 940.0
-PER_BAND = 12  # generations of one row of the tree, so that its words fit
+PER_BAND = 12  # generations per row of the tree, so that its labels fit
 MARGIN = 34.0
-PER_ROW, SMALL = 40, 24  # generations of one row without words, of populations that are so small
+PER_ROW, SMALL = 40, 24  # generations per row without labels, and the largest population that is split into rows
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Node:
     x: float
     y: float
     r: float
-    style: str  # "f0" (worst) to "f7" (best), "unknown" where there is no fitness
+    style: str  # "f0" (worst) to "f7" (best), "unknown" without a fitness
     label: str
     title: str
     on_path: bool
@@ -34,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Word:
-    """A mutation, beside its edge."""
+    """Label of a mutation, next to its edge."""
 
     x: float
     y: float
@@ -47,7 +47,7 @@ class Tree:
 
     Attributes:
         strokes: edges by kind of mutation (class `k-<kind>`), the winner's path last. radius: of the nodes.
-        dots: members as one path for each colour, where they are too many to be nodes.
+        dots: members as one path per colour, if there are too many for nodes.
         columns: the generations' headings.
     """
 
@@ -63,7 +63,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Place:
-    """A member in a generation: where it stands, and from which place of the generation before it comes."""
+    """A member in a generation: its row, and its source in the previous generation."""
 
     generation: int
     id: int
@@ -73,9 +73,9 @@ class Place:
 
 
 def places(run: RunRecords) -> list[list[Place]]:
-    """Members by generation, each generation in the order of its parents, so that no edge crosses another.
+    """Members by generation, each generation in the order of its parents, so that edges do not cross.
 
-    Members that were born and have not finished a generation yet stand in the last column.
+    Members that have not finished a generation yet are in the last column.
     """
     seen = {m.id for g in run.generations for m in g}
     columns: list[tuple[int, list[tuple[int, Member | None]]]] = [
@@ -84,9 +84,9 @@ def places(run: RunRecords) -> list[list[Place]]:
     unborn = sorted(b.id for b in run.births if b.id not in seen)
     if unborn:
         columns.append((max((n for n, _ in columns), default=-1) + 1, [(i, None) for i in unborn]))
-    found: list[list[Place]] = []
+    placed: list[list[Place]] = []
     for number, members in columns:
-        rows = {place.id: place.row for place in found[-1]} if found else {}
+        rows = {place.id: place.row for place in placed[-1]} if placed else {}
 
         def origin(member: int, rows: dict[int, int] = rows) -> int | None:
             if member in rows:
@@ -103,26 +103,26 @@ def places(run: RunRecords) -> list[list[Place]]:
         column = []
         for row, (member, record) in enumerate(sorted(members, key=order)):
             source = origin(member)
-            start = (found[-1][0].generation, source) if source is not None and found else None
+            start = (placed[-1][0].generation, source) if source is not None and placed else None
             column.append(Place(number, member, row, start, record))
-        found.append(column)
-    return found
+        placed.append(column)
+    return placed
 
 
 def overview(run: RunRecords, hover: bool = True, survivors: bool = False) -> list[Tree]:
-    """The whole tree: colours and the winner's path, no words; in rows, where a long run would be pressed together.
+    """The whole tree: colours and the winner's path, no labels; long runs are split into rows.
 
     Args:
-        hover: every member says who it is; else only those on the winner's path.
-        survivors: edges only of those whose line lives to the end.
+        hover: hover texts for every member; else only on the winner's path.
+        survivors: draw only edges of lineages that survive to the end.
     """
     columns = places(run)
     if not columns:
         return []
-    most = max(len(column) for column in columns)
+    max_members = max(len(column) for column in columns)
     steps = max(len(columns) - 1, 1)
-    per_row = -(-steps // -(-steps // PER_ROW)) if most <= SMALL else steps  # rows of equal length
-    gap = max(5.0, min(22.0, 420.0 / most))
+    per_row = -(-steps // -(-steps // PER_ROW)) if max_members <= SMALL else steps  # rows of equal length
+    gap = max(5.0, min(22.0, 420.0 / max_members))
     step = (WIDTH - 2 * MARGIN) / per_row
     radius = max(1.5, min(gap * 0.36, step * 0.36, 6.0))
     only = _living(columns) if survivors else None
@@ -134,15 +134,15 @@ def overview(run: RunRecords, hover: bool = True, survivors: bool = False) -> li
 
 
 def _living(columns: Sequence[list[Place]]) -> set[tuple[int, int]]:
-    """(generation, id) of those from whom somebody in the last column descends."""
-    found = {(place.generation, place.id) for place in columns[-1]}
+    """(generation, id) of the members of the last column and their ancestors."""
+    living = {(place.generation, place.id) for place in columns[-1]}
     for column in reversed(columns):
-        found |= {place.source for place in column if place.source and (place.generation, place.id) in found}
-    return found
+        living |= {place.source for place in column if place.source and (place.generation, place.id) in living}
+    return living
 
 
 def _batched(tree: Tree) -> Tree:
-    """The same with the dots of one colour as one path, which takes a tenth of the bytes."""
+    """The same tree with the dots of one colour as one path: a tenth of the bytes."""
     by_style: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for node in tree.nodes:
         if not node.on_path:
@@ -153,7 +153,7 @@ def _batched(tree: Tree) -> Tree:
 
 
 def bands(run: RunRecords, per_band: int = PER_BAND) -> list[Tree]:
-    """The tree in rows of `per_band` generations, with ids and mutations in words; a row begins as the last ended."""
+    """The tree in rows of `per_band` generations, with ids and mutation labels; rows share their border generation."""
     columns = places(run)
     if not columns:
         return []
@@ -175,10 +175,10 @@ def _draw(
     words: bool,
     only: set[tuple[int, int]] | None = None,
 ) -> Tree:
-    """Places as a drawing; `only` names the members whose edges are drawn, None all of them."""
+    """Draw the places; `only`: the members whose edges are drawn, None: all."""
     top = 36.0
-    most = max(len(column) for column in columns)
-    tree = Tree(WIDTH, top + (most - 1) * gap + radius + 14, radius)
+    max_members = max(len(column) for column in columns)
+    tree = Tree(WIDTH, top + (max_members - 1) * gap + radius + 14, radius)
     winner, order = run.winner, {member: age for age, member in enumerate(run.winner_line)}
     until = -1 if winner is None else winner.generation
     level = _levels(run)
@@ -188,10 +188,10 @@ def _draw(
     every = max(1, round(44 / step))
     for index, column in enumerate(columns):
         x = MARGIN + index * step
-        offset = (most - len(column)) * gap / 2
+        offset = (max_members - len(column)) * gap / 2
         if index % every == 0:
             tree.columns.append(Tick(x, str(column[0].generation)))
-        # Of the winner's ancestors in one generation the youngest counts: one may live on beside its child.
+        # The youngest of the winner's ancestors in a generation counts: a parent may survive next to its child.
         newest = max((order[place.id] for place in column if place.id in order), default=-1)
         for place in column:
             y = top + offset + place.row * gap
@@ -208,8 +208,8 @@ def _draw(
                     path.append(edge)
                 if words and born_here and birth is not None:
                     tree.words.append(Word(x - radius - 5, y - 4, short_mutation(birth)))
-            known = place.member is not None and math.isfinite(place.member.fitness)
-            style = f"f{level(place.member.fitness)}" if known and place.member is not None else "unknown"
+            is_evaluated = place.member is not None and math.isfinite(place.member.fitness)
+            style = f"f{level(place.member.fitness)}" if is_evaluated and place.member is not None else "unknown"
             is_winner = winner is not None and (place.id, place.generation) == (winner.id, winner.generation)
             style += " winner" if is_winner else ""
             label = str(place.id) if words else ""
@@ -225,12 +225,12 @@ def _edge(start: tuple[float, float], end: tuple[float, float], radius: float) -
     (x1, y1), (x2, y2) = (start[0] + radius, start[1]), (end[0] - radius, end[1])
     if abs(y1 - y2) < 0.05:
         return f"M{px(x1)},{px(y1)}H{px(x2)}"
-    bend = x1 + (x2 - x1) * 0.35  # early, so that a word over the edge's end stands clear
+    bend = x1 + (x2 - x1) * 0.35  # early, so that the label over the edge's end is clear
     return f"M{px(x1)},{px(y1)}C{px(bend)},{px(y1)} {px(x1)},{px(y2)} {px(bend)},{px(y2)}H{px(x2)}"
 
 
 def _levels(run: RunRecords) -> Callable[[float], int]:
-    """Fitness to one of `LEVELS` colours; the lowest twentieth shares the lowest colour, as it may lie far below."""
+    """Map fitness to one of `LEVELS` colours; the lowest 5 % share the lowest colour, as they may be outliers."""
     low, high = fitness_range(run)
 
     def level(value: float) -> int:
@@ -241,13 +241,13 @@ def _levels(run: RunRecords) -> Callable[[float], int]:
 
 
 def fitness_range(run: RunRecords) -> tuple[float, float]:
-    """From the lowest twentieth to the best."""
+    """From the 5 % quantile to the best."""
     values = sorted(finite(m.fitness for g in run.generations for m in g))
     return (values[len(values) // 20], values[-1]) if values else (0.0, 0.0)
 
 
 def _title(place: Place, birth: Birth | None) -> str:
-    """Who it is, what its birth did, what it scored."""
+    """Hover text: id, parent and mutation, fitness."""
     parts = [f"#{place.id}"]
     if birth is not None and birth.parent is not None:
         parts.append(f"from #{birth.parent} (generation {birth.generation}): {mutation_text(birth)}")
@@ -256,7 +256,7 @@ def _title(place: Place, birth: Birth | None) -> str:
 
 
 def mutation_text(birth: Birth) -> str:
-    """What a birth did: "lr 6.3e-4 → 5e-4", "encoder.add_node [64] → [96]"; from where a founder came."""
+    """The mutation of a birth: "lr 6.3e-4 → 5e-4", "encoder.add_node [64] → [96]"; for a founder its source."""
     if birth.kind in UNMUTATED or (birth.kind == "founder" and not birth.path):
         return "unchanged copy" if birth.kind in UNMUTATED else "founder"
     name = birth.kind if birth.kind == birth.path or not birth.path else f"{birth.path}"
@@ -268,7 +268,7 @@ def mutation_text(birth: Birth) -> str:
 
 
 def short_mutation(birth: Birth) -> str:
-    """What a birth did in at most nine characters."""
+    """The mutation of a birth in at most nine characters."""
     if birth.kind in (*UNMUTATED, "founder"):
         return ""
     leaf = birth.path.rpartition(".")[2]

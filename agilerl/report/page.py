@@ -1,4 +1,4 @@
-"""The page itself: everything that is known of a run, through one template, into one file."""
+"""The report page: all records of a run, rendered by one template into one file."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Detail:
-    """How much is drawn and written: less, where a page would be too large.
+    """Level of detail, reduced if a page would be too large.
 
     Attributes:
-        bands: the tree with its words. table: births as a table; else one line each. hover: every member says who it
-            is. lines: edges and lines of every member; else only of those whose line lives to the end.
-        dots: every member's values. listed: at most that many births.
+        bands: the tree with labels. table: births as a table; else one line each. hover: hover texts for every member.
+        lines: edges and lines of every member; else only of lineages that survive to the end.
+        dots: every member's values. listed: maximum number of births.
     """
 
     bands: bool = True
@@ -64,14 +64,14 @@ LESS = (
     Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=1000),
     Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=100),
 )
-MANY = 700, 700, 4000, 8000  # members times generations, from which on a page begins with less
+MANY = 700, 700, 4000, 8000  # members times generations above which a page starts with less detail
 
 
 def write_report(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
     """Write the report of the run at `path` to `out`, by default `report.html` in its directory.
 
     Raises:
-        RunError: no run is there, a file of it is damaged, or the page cannot be written.
+        RunError: no run at the path, a damaged file, or the page cannot be written.
     """
     target = Path(path) / REPORT if out is None else Path(out)
     run = RunRecords.read(path)
@@ -89,7 +89,7 @@ def render(run: RunRecords, beside: Path | None = None) -> str:
     """The page, under 300 kB.
 
     Args:
-        beside: the folder that the page will lie in; a film that is too large is linked from there.
+        beside: the folder of the page, from which a large film is linked.
     """
     film = _film(run, beside)
     page = ""
@@ -106,8 +106,8 @@ def _render(run: RunRecords, film: dict[str, str] | None, detail: Detail) -> str
 
 @cache
 def templates() -> Any:
-    """The environment of the room's templates; everything that they are given is escaped."""
-    import jinja2  # 0.1 s, which no command has to pay that draws nothing
+    """The Jinja environment of the report's templates, with autoescaping."""
+    import jinja2  # 0.1 s, only for commands that render
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("agilerl.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -117,13 +117,13 @@ def templates() -> Any:
 
 
 def fitness_svg(run: RunRecords, text: str) -> str:
-    """`text` and the chart of fitness as a piece of HTML, for notebooks."""
+    """`text` and the fitness chart as an HTML fragment, for notebooks."""
     chart = charts.fitness_chart(run, lines=False)
     return str(templates().get_template("notebook.html.j2").render(text=text, fitness=chart))
 
 
 def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
-    """What the template shows."""
+    """Variables of the template."""
     trees = lineage.bands(run) if detail.bands else []
     plots, constant = charts.hyperparameter_charts(run, detail.lines)
     growths, network = charts.architecture_charts(run, detail.lines)
@@ -179,7 +179,7 @@ def tiles(run: RunRecords) -> list[Tile]:
     budget = run.setting("training.max_steps")
     member = max((m.env_steps for m in _last(run)), default=0)
     each = f"{count(member)} of {count(budget or 0)} per member"
-    if run.setting("evolution.scheme") in ("halving", "race"):  # who is left has the steps of those who ended
+    if run.setting("evolution.scheme") in ("halving", "race"):  # survivors inherit the steps of stopped members
         each = f"{count(member)} by who trained longest"
     stopped = f"stopped by {result['stopped']}" if "stopped" in result else run.status
     ended = "still running" if run.status == "running" else stopped
@@ -205,15 +205,15 @@ def _score_tile(run: RunRecords) -> Tile:
 
 
 def _beside(run: RunRecords, mean: float | None, error: float = 0.0) -> str:
-    """What random play scores, and whether the best agent is any better."""
-    known, before = run.random_play, Evaluation.from_dict(run.facts.get("before"))
+    """The score of random play, or before training, and whether the best agent is better."""
+    baseline, before = run.random_play, Evaluation.from_dict(run.facts.get("before"))
     if before is not None:
         return f"; before training {tidy(before.mean)}"
-    if known is None or known.score is None:
+    if baseline is None or baseline.score is None:
         return ""
-    verdict = None if mean is None or not math.isfinite(mean) else known.verdict(mean, error)
-    said = {0: ": no better", -1: ": better than this"}.get(1 if verdict is None else verdict, "")
-    return f"; random play {tidy(known.score.mean)}{said}"
+    verdict = None if mean is None or not math.isfinite(mean) else baseline.verdict(mean, error)
+    comparison = {0: ": no better", -1: ": better than this"}.get(1 if verdict is None else verdict, "")
+    return f"; random play {tidy(baseline.score.mean)}{comparison}"
 
 
 def _target_tile(run: RunRecords) -> Tile:
@@ -227,7 +227,7 @@ def _target_tile(run: RunRecords) -> Tile:
 
 
 def births(run: RunRecords, detail: Detail) -> dict[str, Any]:
-    """Every birth with the fitness of its first generation; how many are left out, where a page would be too large."""
+    """Every birth with the fitness of its first generation, and the number omitted from a large page."""
     first: dict[int, float] = {}
     for generation in run.generations:
         for member in generation:
@@ -238,13 +238,13 @@ def births(run: RunRecords, detail: Detail) -> dict[str, Any]:
 
 
 def ancestry(run: RunRecords) -> list[tuple[Birth, str]]:
-    """The winner's ancestors, founder first, and what each birth did."""
+    """The winner's ancestors, founder first, with the mutation of each birth."""
     line = [run.births_by_id[i] for i in run.winner_line if i in run.births_by_id]
     return [(birth, lineage.mutation_text(birth)) for birth in line]
 
 
 def command(run: RunRecords) -> str:
-    """What was typed, if it was our command; else what repeats the run from its settings."""
+    """The original command line, if it was ours; else a command that repeats the run from its settings."""
     argv = [str(part) for part in run.facts.get("argv") or ()]
     if argv and Path(argv[0]).name in ("agilerl", "__main__.py") and "train" in argv[:2]:
         return redact(shlex.join(["agilerl", *argv[1:]]))
@@ -256,7 +256,7 @@ def _last(run: RunRecords) -> tuple[Member, ...]:
 
 
 def _film(run: RunRecords, beside: Path | None) -> dict[str, str] | None:
-    """The best agent's film: in the page if it is small, else a link to it."""
+    """The best agent's film: embedded if it is small, else linked."""
     for name, kind in (("rollout.webp", "image/webp"), ("rollout.gif", "image/gif"), ("rollout.mp4", "video/mp4")):
         path = run.path / "best" / name
         if path.is_symlink() or not path.is_file():

@@ -13,7 +13,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Tick:
-    """Where a tick stands, and what it says."""
+    """Position and label of a tick."""
 
     at: float
     label: str
@@ -30,7 +30,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Stroke:
-    """A path in SVG's own words; `style` is its class."""
+    """An SVG path; `style` is its class."""
 
     style: str
     d: str
@@ -41,7 +41,7 @@ class Plot:
     """One chart, in pixels.
 
     Attributes:
-        left, right, top, bottom: the inside's edges. xticks, yticks: with labels. strokes: drawn in order.
+        left, right, top, bottom: edges of the plot area. xticks, yticks: with labels. strokes: drawn in order.
         marks: dots with hover texts. rule: a labelled horizontal line.
     """
 
@@ -62,7 +62,7 @@ class Plot:
 
 
 class Scale:
-    """Values to pixels, linear or by decades."""
+    """Maps values to pixels, linearly or logarithmically."""
 
     def __init__(self, low: float, high: float, start: float, end: float, log: bool = False) -> None:
         if low == high:
@@ -77,7 +77,7 @@ class Scale:
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, count: int = 5, whole: bool = False) -> list[Tick]:
-        """Round values within the range; by decades 1, 2 and 5 where few decades are there; `whole` numbers alone."""
+        """Round values within the range; logarithmic: 1, 2 and 5 if there are few decades; `whole`: integers only."""
         values = _log_ticks(self.low, self.high) if self.log else linear_ticks(self.low, self.high, count)
         values = [v for v in values if v == int(v)] if whole else values
         return [Tick(self(value), tidy(value)) for value in values]
@@ -102,12 +102,12 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def spans_decades(values: Sequence[float]) -> bool:
-    """Whether a logarithmic axis serves: all positive, the largest at least ten times the smallest."""
+    """Whether a logarithmic axis is suitable: all positive, the largest at least ten times the smallest."""
     return bool(values) and min(values) > 0 and max(values) / min(values) >= 10
 
 
 def line(points: Iterable[Point]) -> str:
-    """A polyline; a point that is not finite breaks it."""
+    """A polyline, broken at points that are not finite."""
     out, command = [], "M"
     for x, y in points:
         if not (math.isfinite(x) and math.isfinite(y)):
@@ -119,17 +119,17 @@ def line(points: Iterable[Point]) -> str:
 
 
 def segments(pairs: Iterable[tuple[Point, Point]]) -> str:
-    """Separate straight pieces as one path."""
+    """Separate straight segments as one path."""
     return "".join(f"M{px(a[0])},{px(a[1])}L{px(b[0])},{px(b[1])}" for a, b in pairs)
 
 
 def dots(points: Iterable[Point]) -> str:
-    """Dots as one path: pieces of no length, which round caps make visible."""
+    """Dots as one path: segments of zero length, which round caps make visible."""
     return "".join(f"M{px(x)},{px(y)}h0" for x, y in points if math.isfinite(y))
 
 
 def area(upper: Sequence[Point], lower: Sequence[Point]) -> str:
-    """The surface between two lines."""
+    """The area between two lines."""
     return line([*upper, *reversed(lower)]) + "Z" if upper else ""
 
 
@@ -152,11 +152,11 @@ def frame(
     """An empty chart for these values with its two scales.
 
     Args:
-        xs, ys: the values to be shown; those that are not finite do not count.
-        whole_y: ticks at whole numbers only, as they always stand on the x axis.
+        xs, ys: the values to show; those that are not finite are ignored.
+        whole_y: y ticks at integers only, as on the x axis.
     """
-    known = finite(ys) or [0.0]
-    low, high = min(known), max(known)
+    values = finite(ys) or [0.0]
+    low, high = min(values), max(values)
     if not log and low != high:
         low, high = low - 0.04 * (high - low), high + 0.06 * (high - low)
     elif log:

@@ -1,4 +1,4 @@
-"""What the files of a run say, as data: members by generation, births, facts, settings."""
+"""The records of a run, read from its files: members by generation, births, facts, settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Member:
     """One member at the end of one generation: a row of metrics.csv.
 
     Attributes:
-        fitness: NaN where it diverged. hyperparameters: by name. mutation: what its birth did, as the table has it.
+        fitness: NaN if it diverged. hyperparameters: by name. mutation: of its birth, as in the table.
     """
 
     generation: int
@@ -47,10 +47,10 @@ class Member:
 
 @dataclass(frozen=True)
 class RunRecords:
-    """A run, finished or still going, as its directory describes it.
+    """A run, finished or still training, read from its directory.
 
     Attributes:
-        path: the directory. facts: run.json. settings: config.yaml, nested; {} where it cannot be read.
+        path: the directory. facts: run.json. settings: config.yaml, nested; {} if it cannot be read.
         config: config.yaml as text. generations: members by generation, in the order of their slots.
         births: every birth, founders first. env_steps, evaluation_env_steps: of the whole population so far.
         seconds: wall clock so far.
@@ -68,14 +68,14 @@ class RunRecords:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> RunRecords:
-        """The run at `path`. Half of a last line, of a run that is writing it, does not count.
+        """Read the run at `path`. An incomplete last line, of a run in progress, is ignored.
 
         Raises:
-            RunError: no run is there, or a file of it holds something else.
+            RunError: no run at the path, or a malformed file.
         """
         directory = RunDirectory.open(path)
         facts, (config, settings) = directory.facts(), _settings(directory.path)
-        if facts.get("status") in ("running", "failed"):  # after a resume: the result is of the run until then
+        if facts.get("status") in ("running", "failed"):  # after a resume the result is outdated
             facts = {**facts, "status": status_of(directory.path, facts), "result": {}}
         with malformed(directory.path):
             rows = _rows(directory.path / METRICS)
@@ -111,12 +111,12 @@ class RunRecords:
 
     @property
     def test(self) -> Mapping[str, Any] | None:
-        """The closing test of the best agent (mean, iqm, ci95, returns, ...); None where there was none."""
+        """The closing test of the best agent (mean, iqm, ci95, returns, ...); None without one."""
         return closing_test(self.facts.get("result") or {})
 
     @property
     def random_play(self) -> Baseline | None:
-        """What uniformly random play scores; None where the run has not recorded it."""
+        """The score of uniformly random play; None if the run has not recorded it."""
         return Baseline.from_dict(self.facts.get("random_play"))
 
     def setting(self, dotted: str, default: Any = None) -> Any:
@@ -140,19 +140,21 @@ class RunRecords:
 
     @cached_property
     def _parents_in_metrics(self) -> dict[int, int | None]:
-        """What metrics.csv says: for a run whose lineage is lost."""
+        """Parents by metrics.csv, for a run whose lineage is lost."""
         return {member.id: member.parent for generation in self.generations for member in generation}
 
     @cached_property
     def winner(self) -> Member | None:
-        """The best member as the run has recorded it. Of a run that has not ended, and of one from before this was
-        recorded, the one with the best confirmation, else the best fitness; the first of equals.
+        """The best member as recorded by the run.
 
-        Fitness is the mean over a member's last `tournament_selection.eval_loop` generations, its ancestors' included.
+        Unfinished runs, and those of earlier versions, have no such record: then the member with the best
+        confirmation, else the best fitness; ties go to the first.
+
+        Fitness is the mean over a member's last `tournament_selection.eval_loop` generations, including ancestors.
         """
         result = self.facts.get("result") or {}
-        known = (result.get("best_member"), result.get("best_generation"))
-        recorded = [m for generation in self.generations for m in generation if (m.id, m.generation) == known]
+        best_key = (result.get("best_member"), result.get("best_generation"))
+        recorded = [m for generation in self.generations for m in generation if (m.id, m.generation) == best_key]
         if recorded:
             return recorded[0]
         window = self.setting("tournament_selection.eval_loop", 1)
@@ -162,18 +164,18 @@ class RunRecords:
         for generation in self.generations:
             lines = {m.id: [*self._past(m.id, lines), m.fitness][-window:] for m in generation}
             means = [sum(lines[m.id]) / len(lines[m.id]) for m in generation]
-            found = [(mean, -at) for at, mean in enumerate(means) if math.isfinite(mean)]
-            if not found:
+            candidates = [(mean, -at) for at, mean in enumerate(means) if math.isfinite(mean)]
+            if not candidates:
                 continue
-            mean, at = max(found)
+            mean, at = max(candidates)
             leader = generation[-at]
-            own = (0, mean) if leader.confirmation is None else (1, leader.confirmation)
-            if own > rank:
-                best, rank = leader, own
+            score = (0, mean) if leader.confirmation is None else (1, leader.confirmation)
+            if score > rank:
+                best, rank = leader, score
         return best
 
     def _past(self, member: int, lines: Mapping[int, list[float]]) -> list[float]:
-        """Fitness in the generations before: its own, or its parent's."""
+        """Fitness in earlier generations: the member's, or its parent's."""
         parent = self.parent(member)
         return lines.get(member, [] if parent is None else lines.get(parent, []))
 
@@ -189,25 +191,25 @@ class RunRecords:
 
 
 def closing_test(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The closing test in the result of a run.json; None where there is none, or something else in its place."""
-    found = result.get("test")
-    if not isinstance(found, Mapping):
+    """The closing test in the result of a run.json; None if it is missing or malformed."""
+    test = result.get("test")
+    if not isinstance(test, Mapping):
         return None
-    numbers = [found.get("mean"), found.get("iqm")]
-    for name, least in (("ci95", 2), ("returns", 1)):
-        values = found.get(name)
-        numbers += values if isinstance(values, list) and len(values) >= least else [None]
-    is_sound = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers) and len(found["ci95"]) == 2
-    return found if is_sound else None
+    numbers = [test.get("mean"), test.get("iqm")]
+    for name, min_length in (("ci95", 2), ("returns", 1)):
+        values = test.get(name)
+        numbers += values if isinstance(values, list) and len(values) >= min_length else [None]
+    is_valid = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers) and len(test["ci95"]) == 2
+    return test if is_valid else None
 
 
 def _settings(path: Path) -> tuple[str, Mapping[str, Any]]:
     try:
         text = read_text(path / "config.yaml", CONFIG_LIMIT)
-        found = parse_yaml(text, "config.yaml")
-    except (OSError, AgileRLError):  # a page without the settings is better than none
+        settings = parse_yaml(text, "config.yaml")
+    except (OSError, AgileRLError):  # a page without settings is better than none
         return "", {}
-    return text, found if isinstance(found, Mapping) else {}
+    return text, settings if isinstance(settings, Mapping) else {}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -236,7 +238,7 @@ def _member(row: Mapping[str, str]) -> Member:
 
 
 def compact(value: Any) -> str:
-    """A value of a birth in a few characters: numbers with their significant digits, the rest as JSON."""
+    """Short form of a value of a birth: numbers with their significant digits, the rest as JSON."""
     if isinstance(value, bool) or value is None:
         return "-" if value is None else str(value).lower()
     if isinstance(value, int | float):
@@ -245,7 +247,7 @@ def compact(value: Any) -> str:
 
 
 def tidy(value: float | None, digits: int = 4) -> str:
-    """Significant digits: 6.3e-4, 0.99, 128, 1234; an em dash for what is not there or not finite."""
+    """Significant digits: 6.3e-4, 0.99, 128, 1234; a dash for None or a value that is not finite."""
     if value is None or not math.isfinite(value):
         return "–"
     if value == int(value) and abs(value) < 1e6:
@@ -258,5 +260,5 @@ def tidy(value: float | None, digits: int = 4) -> str:
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Those that are numbers."""
+    """The finite values."""
     return [value for value in values if value is not None and math.isfinite(value)]

@@ -1,4 +1,4 @@
-"""What mutations were worth: tries, survival, and the change against siblings that were not mutated."""
+"""Effect of mutations: tries, survival, and the change of fitness against unmutated siblings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Score:
     """One kind of mutation over a whole run.
 
     Attributes:
-        name: what it does ("lr", "encoder.add_node", "no mutation").
+        name: of the mutation ("lr", "encoder.add_node", "no mutation").
         tries: births by it.
-        judged: those of them that finished a generation which selection followed. survived: of these, who was chosen:
-            lived on, or became somebody's parent.
-        change: mean of fitness minus the mean fitness of unmutated siblings (same parent, same generation), where
-            there were any; None without. compared: how many births that mean is over.
+        judged: births that finished a generation followed by selection. survived: those of them that were selected:
+            they lived on or became a parent.
+        change: mean of fitness minus the mean fitness of unmutated siblings (same parent, same generation); None
+            without any. compared: number of births in that mean.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Score:
 
 
 def mutation_name(birth: Birth) -> str:
-    """What a birth did, as one kind of thing."""
+    """The mutation of a birth, without values."""
     if birth.kind in UNMUTATED:
         return "no mutation"
     return birth.path if birth.kind in ("rl_hp", "architecture") and birth.path else birth.kind
 
 
 def scoreboard(run: RunRecords) -> list[Score]:
-    """One line a mutation, most tried first."""
+    """One score per mutation, most tried first."""
     fitness = {(m.id, m.generation): m.fitness for generation in run.generations for m in generation}
     present = [{m.id for m in generation} for generation in run.generations]
     numbers = [generation[0].generation for generation in run.generations]
@@ -58,14 +58,14 @@ def scoreboard(run: RunRecords) -> list[Score]:
     for birth in run.births:
         if birth.kind != "founder":
             groups[mutation_name(birth), "none" if birth.kind in UNMUTATED else birth.kind].append(birth)
-    found = []
+    scores = []
     for (name, kind), births in groups.items():
         judged = [b for b in births if b.generation in after and (b.id, b.generation) in fitness]
         survived = [b for b in judged if b.id in after[b.generation] or b.id in parents[b.generation + 1]]
         changes = [] if kind == "none" else _changes(births, unmutated, fitness)
         mean = sum(changes) / len(changes) if changes else None
-        found.append(Score(name, kind, len(births), len(judged), len(survived), mean, len(changes)))
-    return sorted(found, key=lambda s: (-s.tries, s.name))
+        scores.append(Score(name, kind, len(births), len(judged), len(survived), mean, len(changes)))
+    return sorted(scores, key=lambda s: (-s.tries, s.name))
 
 
 def _changes(
@@ -74,11 +74,11 @@ def _changes(
     """Fitness of each birth minus that of its unmutated siblings, where both are known."""
     changes = []
     for birth in births:
-        own = fitness.get((birth.id, birth.generation), math.nan)
+        score = fitness.get((birth.id, birth.generation), math.nan)
         siblings = list(unmutated.get((birth.generation, birth.parent), ()))
         if birth.parent is not None:
-            siblings.append(birth.parent)  # it counts where it lives on beside its children
+            siblings.append(birth.parent)  # it counts if it survives next to its children
         others = finite(fitness.get((other, birth.generation)) for other in siblings)
-        if others and math.isfinite(own):
-            changes.append(own - sum(others) / len(others))
+        if others and math.isfinite(score):
+            changes.append(score - sum(others) / len(others))
     return changes

@@ -1,4 +1,4 @@
-"""The end of a run in one paragraph of plain words: what was found, what won, what to try next."""
+"""Closing summary of a run in one paragraph: result, best agent, next step."""
 
 from __future__ import annotations
 
@@ -11,41 +11,40 @@ from agilerl.telemetry.console import count, number
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth
 
-FEW = 3  # generations at least, from which something can be said
-RISING = 0.05  # of all that was gained: more than this in the last quarter of a run is still getting better
-FLAT = 0.05  # of all that was gained: generations that differ by less than this have stayed where they are
+FEW = 3  # minimum number of generations for a conclusion
+RISING = 0.05  # share of the total gain: more than this in the last quarter of a run counts as still improving
+FLAT = 0.05  # share of the total gain: generations that differ by less are on a plateau
 MEASURES = {"completions": "reward", "preferences": "preference margin", "examples": "log-probability of a token"}
-"""What language policies are scored by, by the kind of their experience."""
+"""The score of language policies, by the kind of their experience."""
 
 
 def measure_of(algorithm: Any) -> str | None:
-    """What a language policy of this class is scored by; None of any other agent, whose score is a return."""
+    """The score of a language policy of this class; None for any other agent, whose score is a return."""
     return MEASURES.get(algorithm.experience.name) if algorithm.learns_language else None
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What is known of a run that has ended.
+    """Facts of a finished run.
 
     Attributes:
-        algo, env: names. steps: what its budget counts.
-        go_on: what trains it for longer: a command, a call, or words.
+        algo, env: names. steps: unit of its budget.
+        go_on: how to train it for longer: a command, a call, or words.
         target: the return to reach. score: mean return of the closing test, else of the confirmation, else the best
-            fitness, else None. is_fitness: whether it is the last of these.
-        stopped: "target", "budget", "plateau" or what else ended it.
+            fitness, else None. is_fitness: whether it is the best fitness.
+        stopped: "target", "budget", "plateau" or another reason.
         made: steps of all members.
         history: fitness by generation, then member. lineage: every birth. members: at the start.
-        best: id of the best agent, None where there is none. values: its hyperparameters by name.
-        ranges: hyperparameter -> (least, most) that evolution may use. seed: of the run.
-        others: algorithms that may learn where this one has not, in words.
-        error: standard error of `score`, 0 where it is unknown. random_play: what uniformly random play scores.
+        best: id of the best agent, None without one. values: its hyperparameters by name.
+        ranges: hyperparameter -> (min, max) of evolution. seed: of the run.
+        others: alternative algorithms, in words.
+        error: standard error of `score`, 0 if unknown. random_play: score of uniformly random play.
         is_self_play: whether fitness compares members of one generation only.
         updates: optimiser steps, None where unknown. unchanged: whether no weight has changed in the whole run.
-        diverged: how often a member was replaced as it had diverged.
+        diverged: number of diverged members that were replaced.
         from_replay: whether members learn from single steps in a replay memory.
-        measure: of a language policy, what it is scored by; None where scores are returns.
-        before, after: its scores by item on the report split; None where there is none.
-
+        measure: score of a language policy; None if scores are returns.
+        before, after: its scores by item on the report split; None without one.
     """
 
     algo: str
@@ -78,50 +77,52 @@ class Ended:
 
     @property
     def rarely_updated(self) -> bool:
-        """Whether members learned from replay, and at most once in a generation: one begins with an update, whatever
-        its `learn_step`."""
+        """Whether members learned from replay at most once per generation.
+
+        A generation begins with an update for any `learn_step`.
+        """
         return self.from_replay and 0 < (self.updates or 0) <= sum(map(len, self.history))
 
     @property
     def verdict(self) -> int | None:
-        """`Baseline.verdict` of the score; None where one of the two is unknown."""
-        known = self.score is not None and self.random_play is not None
-        return self.random_play.verdict(self.score, self.error) if known else None  # type: ignore[union-attr, arg-type]
+        """`Baseline.verdict` of the score; None if either is unknown."""
+        is_known = self.score is not None and self.random_play is not None
+        return self.random_play.verdict(self.score, self.error) if is_known else None  # type: ignore[union-attr, arg-type]
 
     @property
     def reached(self) -> bool:
-        """Whether the score is at the target."""
+        """Whether the score has reached the target."""
         return self.score is not None and self.target is not None and self.score >= self.target
 
 
 def in_words(run: Ended) -> str:
-    """Three sentences or four."""
-    found, going_on = (_found, _next) if run.measure is None else (_found_in_texts, _next_of_texts)
-    return " ".join(part for part in (found(run), _won(run), _trouble(run), going_on(run)) if part)
+    """The summary in three or four sentences."""
+    outcome, going_on = (_outcome, _next) if run.measure is None else (_outcome_of_texts, _next_of_texts)
+    return " ".join(part for part in (outcome(run), _best_agent(run), _trouble(run), going_on(run)) if part)
 
 
-def _found_in_texts(run: Ended) -> str:
-    """What a language policy scored, of what, before training and after."""
-    about, made = f"{run.algo} on {run.env}", f"{count(run.made)} {run.steps} of all members together"
+def _outcome_of_texts(run: Ended) -> str:
+    """The score of a language policy, before and after training."""
+    about, cost = f"{run.algo} on {run.env}", f"{count(run.made)} {run.steps} of all members together"
     if run.score is None:
-        return f"{about} ended after {made}; nothing has been scored."
+        return f"{about} ended after {cost}; nothing has been scored."
     if run.after is None:
-        came = f"a mean {run.measure} of {number(run.score)} on the test split, which also chose the agent"
-        return f"{about} came to {came}, in {made}."
-    came = f"a mean {run.measure} of {number(run.after.mean)} over {len(run.after.returns)} {run.after.of}"
+        result = f"a mean {run.measure} of {number(run.score)} on the test split, which also chose the agent"
+        return f"{about} came to {result}, in {cost}."
+    result = f"a mean {run.measure} of {number(run.after.mean)} over {len(run.after.returns)} {run.after.of}"
     if run.before is not None:
         verdict = {1: "", 0: ": no clear change", -1: ": worse than that"}[_verdict_of_texts(run)]
-        came += f" (before training {number(run.before.mean)}{verdict})"
+        result += f" (before training {number(run.before.mean)}{verdict})"
     if run.target is None:
-        return f"{about} came to {came}, in {made}."
+        return f"{about} came to {result}, in {cost}."
     begin = "reached" if run.reached else "did not reach"
-    return f"{about} {begin} its target of {number(run.target)}: {came}, in {made}."
+    return f"{about} {begin} its target of {number(run.target)}: {result}, in {cost}."
 
 
 def _verdict_of_texts(run: Ended) -> int:
-    """1 or -1 where training moved the scores of the same items by more than two standard errors, else 0.
+    """1 or -1 if training changed the scores of the same items by more than two standard errors, else 0.
 
-    1 too where one of the two is unknown.
+    Also 1 if either is unknown.
     """
     if run.before is None or run.after is None or len(run.before.returns) != len(run.after.returns):
         return 1
@@ -146,30 +147,30 @@ def _next_of_texts(run: Ended) -> str:
     return f"Next: {run.go_on}{', or a higher learning rate' if verdict == 0 else ''}."
 
 
-def _found(run: Ended) -> str:
+def _outcome(run: Ended) -> str:
     about = f"{run.algo} on {run.env}"
-    made = f"{count(run.made)} {run.steps} of all members together"
+    cost = f"{count(run.made)} {run.steps} of all members together"
     if run.score is None:
-        return f"{about} ended after {made}; nothing has been scored."
-    came = f"a mean return of {number(run.score)}"
+        return f"{about} ended after {cost}; nothing has been scored."
+    result = f"a mean return of {number(run.score)}"
     if run.is_fitness:  # the best of many noisy means
-        came = f"a fitness of {number(run.score)}, which also chose the agent, so that fresh episodes may give less"
-    came += _beside_random(run)
+        result = f"a fitness of {number(run.score)}, which also chose the agent, so that fresh episodes may give less"
+    result += _beside_random(run)
     if run.target is None:
         why = " and had stopped getting better" if run.stopped == "plateau" else ""
-        return f"{about} came to {came}{',' if run.is_fitness else ''} in {made}{why}."
+        return f"{about} came to {result}{',' if run.is_fitness else ''} in {cost}{why}."
     if run.reached:
-        return f"{about} reached its target of {number(run.target)}: {came}, in {made}."
+        return f"{about} reached its target of {number(run.target)}: {result}, in {cost}."
     if run.stopped == "target":
         return (
-            f"{about} stopped at its target of {number(run.target)}, but fresh episodes give {came}: it is at the "
-            f"target within the noise of its episodes, after {made}."
+            f"{about} stopped at its target of {number(run.target)}, but fresh episodes give {result}: it is at the "
+            f"target within the noise of its episodes, after {cost}."
         )
-    return f"{about} did not reach its target of {number(run.target)}: {came}, in {made}."
+    return f"{about} did not reach its target of {number(run.target)}: {result}, in {cost}."
 
 
 def _beside_random(run: Ended) -> str:
-    """What random play scores, and what follows where the run is no better."""
+    """The score of random play, and the conclusion if the run is no better."""
     if run.verdict is None or run.random_play is None or run.random_play.score is None:
         return ""
     level = number(run.random_play.score.mean)
@@ -180,7 +181,7 @@ def _beside_random(run: Ended) -> str:
     return f" (random play {level}: {'nothing was learned' if run.verdict == 0 else 'worse than that'})"
 
 
-def _won(run: Ended) -> str:
+def _best_agent(run: Ended) -> str:
     if run.best is None:
         return ""
     line = _line(run)
@@ -192,18 +193,18 @@ def _won(run: Ended) -> str:
     came = f", after {' and '.join(more)}" if more else ""
     if named:
         edge = [name for name, ends in run.ranges.items() if name in run.values and _is_at_edge(run.values[name], ends)]
-        said = f" {_all(edge)} stands at the edge of its range: widen it." if edge else ""
-        return f"The best agent has {named}{came}.{said}"
+        advice = f" {_all(edge)} stands at the edge of its range: widen it." if edge else ""
+        return f"The best agent has {named}{came}.{advice}"
     return f"The best agent came{came[1:]}." if more else ""
 
 
 def _trouble(run: Ended) -> str:
-    """What kept the run from learning, where its counters say so."""
+    """Learning problems indicated by the run's counters."""
     if run.updates == 0:
         return "No update was made, so nothing was learned."
     if run.rarely_updated:
-        made = "Only one update was" if run.updates == 1 else f"Only {run.updates} updates were"
-        return f"{made} made, at most one of each member in a generation, so next to nothing was learned."
+        updates = "Only one update was" if run.updates == 1 else f"Only {run.updates} updates were"
+        return f"{updates} made, at most one of each member in a generation, so next to nothing was learned."
     if run.diverged:
         many = "Once a member" if run.diverged == 1 else f"{run.diverged} times a member"
         return f"{many} diverged and was replaced: a smaller lr may prevent that."
@@ -211,7 +212,7 @@ def _trouble(run: Ended) -> str:
 
 
 def _next(run: Ended) -> str:
-    if run.updates == 0 and run.steps == "updates":  # of data: nothing is waited for
+    if run.updates == 0 and run.steps == "updates":  # offline: there is no learn_step or delay
         return "Next: more data, or a smaller batch_size."
     if run.updates == 0 or run.rarely_updated:
         return "Next: a smaller learn_step, learning_delay or batch_size."
@@ -249,11 +250,11 @@ def _next(run: Ended) -> str:
 
 def _line(run: Ended) -> list[Birth]:
     """The births of the best agent and its ancestors."""
-    by_id, found, at = {birth.id: birth for birth in run.lineage}, [], run.best
-    while at is not None and at in by_id and by_id[at] not in found:  # records of before: a mutated elite kept its id
-        found.append(by_id[at])
+    by_id, line, at = {birth.id: birth for birth in run.lineage}, [], run.best
+    while at is not None and at in by_id and by_id[at] not in line:  # in old records a mutated elite kept its id
+        line.append(by_id[at])
         at = by_id[at].parent
-    return found
+    return line
 
 
 def _best(run: Ended) -> list[float]:
@@ -263,23 +264,23 @@ def _best(run: Ended) -> list[float]:
 
 
 def _gains(run: Ended) -> tuple[float, float]:
-    """(how far the score lies above random play, else above the first generation; what the last quarter has added).
+    """(gain of the score over random play, else over the first generation; gain in the last quarter).
 
-    Both compare means of a whole generation: the best fitness of a few episodes and several members is a lucky one.
+    Both compare means of whole generations: the best fitness of several members over few episodes is biased upwards.
     """
     rows = [[f for f in row if math.isfinite(f)] for row in run.history]
     means = [sum(row) / len(row) for row in rows if row]
     if not means or run.score is None:
         return 0.0, 0.0
-    known = None if run.random_play is None else run.random_play.score
-    gained = run.score - (means[0] if known is None else known.mean)
+    baseline = None if run.random_play is None else run.random_play.score
+    gained = run.score - (means[0] if baseline is None else baseline.mean)
     late = means[max(1, len(means) * 3 // 4) :]
     before = means[: len(means) - len(late)][-len(late) :] if late else []
     return gained, (sum(late) / len(late) - sum(before) / len(before)) if late and before else 0.0
 
 
 def _flat(run: Ended, gained: float) -> int:
-    """How many of the last generations have had the same best fitness, but for `FLAT` of what was gained."""
+    """Number of last generations with the same best fitness, up to `FLAT` of the gain."""
     best = _best(run)
     return next((n for n, value in enumerate(reversed(best)) if abs(value - best[-1]) > FLAT * gained), len(best))
 

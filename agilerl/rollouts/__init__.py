@@ -1,4 +1,4 @@
-"""Experience collection and evaluation, typed against what a population can do rather than its class.
+"""Experience collection and evaluation, typed against protocols rather than the class of a population.
 
 Published names are re-exported here with lazy imports.
 """

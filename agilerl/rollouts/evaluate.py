@@ -31,7 +31,8 @@ class Actor(Protocol):
     """A population that acts."""
 
     def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> Any:
-        """obs [N, E, ...], mask [N, E, A] of legal actions or None -> actions [N, E, ...]; nested as spaces are."""
+        """Return actions [N, E, ...] for obs [N, E, ...] and mask [N, E, A] of legal actions or None; nested like the
+        spaces."""
 
 
 @dataclass(frozen=True, slots=True)

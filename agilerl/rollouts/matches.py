@@ -12,7 +12,7 @@ from agilerl.envs.team_boards import BOARDS, BoardLanes
 from agilerl.errors import ConfigError, unknown_choice
 
 Player = Callable[[BoardLanes, np.random.Generator], np.ndarray]
-"""Gives a choice [L] for whoever's turn it is in each lane."""
+"""Returns the choice [L] of the player to move in each lane."""
 
 
 def uniform(lanes: BoardLanes, rng: np.random.Generator) -> np.ndarray:
@@ -61,8 +61,8 @@ def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int
     while going.any():
         masks = info["action_mask"].reshape(games, 2, -1)
         infos = {agent: {"action_mask": masks[:, k]} for k, agent in enumerate(lanes.agents)}
-        own = team.get_action(obs[AGENTS], infos, training=False)[0]
-        chosen = np.stack([own[agent] for agent in lanes.agents], 1)
+        actions = team.get_action(obs[AGENTS], infos, training=False)[0]
+        chosen = np.stack([actions[agent] for agent in lanes.agents], 1)
         other = lanes.turn != seats
         chosen[other, lanes.turn[other]] = choose(lanes, rng)[other]
         batch = lanes.step(chosen, going)

@@ -1,4 +1,4 @@
-"""Checkpoint directories: written whole or not at all, checked byte by byte when read, set aside when damaged."""
+"""Checkpoint directories: written atomically, verified by checksums when read, renamed when damaged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agilerl.errors import RunError
 from agilerl.hostile import READ_PLAIN
 
 FORMAT = 1
-# How to read older manifests: format n -> a function from the body of format n to that of format n + 1.
+# Migrations of older manifests: format n -> a function from the body of format n to that of format n + 1.
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 MANIFEST = "manifest.json"
 _GENERATION = re.compile(r"gen-(\d{10})")
@@ -29,7 +29,7 @@ _LARGEST_MANIFEST = 64 * 2**20  # bytes
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint whose manifest and files are what was written.
+    """A verified checkpoint.
 
     Attributes:
         path: its directory. number: its generation. body: the manifest. files: contents by name.
@@ -47,13 +47,13 @@ def canonical(body: Mapping[str, Any]) -> str:
 
 
 def write_checkpoint(root: Path, number: int, files: Mapping[str, bytes], body: Mapping[str, Any]) -> Path:
-    """Write `root/gen-<number>/` so that it is there whole or not at all; one that is there already stays.
+    """Write `root/gen-<number>/` atomically; an existing one is kept.
 
-    A directory of a temporary name gets the files, then the manifest with their sizes and checksums; everything is
-    flushed to disk, the directory renamed, and its parent flushed.
+    A temporary directory gets the files, then the manifest with their sizes and checksums; everything is flushed to
+    disk, the directory renamed, and its parent flushed.
 
     Raises:
-        OSError: no space, say; nothing is left of the attempt.
+        OSError: no space, for example; nothing is left of the attempt.
     """
     root.mkdir(parents=True, exist_ok=True)
     final = root / f"gen-{number:010d}"
@@ -75,10 +75,10 @@ def write_checkpoint(root: Path, number: int, files: Mapping[str, bytes], body: 
 
 
 def read_checkpoint(path: Path) -> Saved:
-    """The checkpoint at `path`, every byte of it checked.
+    """Read and verify the checkpoint at `path`.
 
     Raises:
-        CorruptCheckpoint: anything in it is not what was written.
+        CorruptCheckpoint: any of its content has changed.
         RunError: it was written by a later version.
     """
     body = read_manifest(path)
@@ -96,7 +96,7 @@ def read_checkpoint(path: Path) -> Saved:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The checked manifest of the checkpoint at `path`, in this version's format."""
+    """Read and verify the manifest of the checkpoint at `path`, in this version's format."""
     file = path / MANIFEST
     try:
         if file.is_symlink() or not 0 < file.stat().st_size <= _LARGEST_MANIFEST:
@@ -113,12 +113,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _migrated(body: dict[str, Any], path: Path) -> dict[str, Any]:
-    found = int(body["format"])
-    if found > FORMAT:
+    version = int(body["format"])
+    if version > FORMAT:
         raise RunError(
-            f"{path} has checkpoint format {found}; this version reads up to {FORMAT}. fix: upgrade agilerl."
+            f"{path} has checkpoint format {version}; this version reads up to {FORMAT}. fix: upgrade agilerl."
         )
-    for number in range(found, FORMAT):
+    for number in range(version, FORMAT):
         if number not in MIGRATIONS:
             raise RunError(f"{path} has checkpoint format {number}, which is no longer read. fix: an older agilerl.")
         body = MIGRATIONS[number](body)
@@ -130,16 +130,16 @@ def _migrated(body: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _read_exactly(path: Path, size: int) -> bytes:
-    """The content of a file of `size` bytes; nothing is read of one that has another size."""
-    with open_unlinked(path) as (file, found):
-        if found != size:
-            raise CorruptCheckpoint(f"{path} has {found} bytes; expected {size}.")
+    """The content of a file of `size` bytes; a file of another size is not read."""
+    with open_unlinked(path) as (file, actual_size):
+        if actual_size != size:
+            raise CorruptCheckpoint(f"{path} has {actual_size} bytes; expected {size}.")
         return file.read(size)
 
 
 @contextlib.contextmanager
 def open_unlinked(path: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """(a file to read from, its size in bytes); CorruptCheckpoint for a link, and where it cannot be read."""
+    """(a file to read from, its size in bytes); CorruptCheckpoint for a link or an unreadable file."""
     try:
         descriptor = os.open(path, READ_PLAIN)
         with open(descriptor, "rb") as file:
@@ -153,32 +153,32 @@ def _sha256(data: bytes) -> str:
 
 
 def generations(root: Path) -> list[Path]:
-    """The checkpoint directories under `root`, oldest first; their numbers decide, never a clock."""
+    """The checkpoint directories under `root`, oldest first, by their numbers."""
     if not root.is_dir():
         return []
     return sorted(p for p in root.iterdir() if _GENERATION.fullmatch(p.name) and p.is_dir() and not p.is_symlink())
 
 
 def newest_checkpoint(root: Path) -> tuple[Saved | None, list[str]]:
-    """(the newest checkpoint that is whole, what was damaged); damaged ones are renamed `bad-*`, never deleted."""
-    found: list[str] = []
+    """(the newest intact checkpoint, notes on damaged ones); damaged ones are renamed `bad-*`, never deleted."""
+    damaged: list[str] = []
     for path in reversed(generations(root)):
         try:
-            return read_checkpoint(path), found
+            return read_checkpoint(path), damaged
         except CorruptCheckpoint as error:
-            found.append(_quarantined(path, error))
-    return None, found
+            damaged.append(_quarantined(path, error))
+    return None, damaged
 
 
 def whole_manifests(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
-    """(manifests of the checkpoints under `root` that are whole, what was damaged); damaged ones are renamed too."""
-    bodies, found = {}, []
+    """(manifests of the intact checkpoints under `root`, notes on damaged ones); damaged ones are renamed `bad-*`."""
+    bodies, damaged = {}, []
     for path in generations(root):
         try:
             bodies[path] = read_checkpoint(path).body
         except CorruptCheckpoint as error:
-            found.append(_quarantined(path, error))
-    return bodies, found
+            damaged.append(_quarantined(path, error))
+    return bodies, damaged
 
 
 def _quarantined(path: Path, error: CorruptCheckpoint) -> str:
@@ -197,10 +197,10 @@ def set_aside(path: Path) -> Path:
 
 
 def prune(root: Path, keep: Iterable[Path]) -> None:
-    """Delete the checkpoints under `root` that are not in `keep`, and what an interrupted write or deletion left."""
-    kept = set(keep)
+    """Delete the checkpoints under `root` that are not in `keep`, and leftovers of interrupted writes or deletions."""
+    retained = set(keep)
     for path in generations(root):
-        if path not in kept:
+        if path not in retained:
             os.rename(path, root / f".trash-{path.name}-{secrets.token_hex(4)}")
     if root.is_dir():
         for path in root.iterdir():

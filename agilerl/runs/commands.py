@@ -1,4 +1,4 @@
-"""Commands that are shown to be typed: with paths quoted, and with the code that a run imports."""
+"""Command lines shown to users, with quoted paths and the imports of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from agilerl.hostile import read_json
 
 
 def command(verb: str, path: str | os.PathLike[str], *more: str, imports: Iterable[str] = ()) -> str:
-    """`agilerl VERB PATH ...` as a shell takes it, with `--import` for each of the imports."""
+    """`agilerl VERB PATH ...`, quoted for a shell, with `--import` for each of the imports."""
     words = [*verb.split(), str(path), *more]
     return shlex.join(["agilerl", *words, *(word for name in imports for word in ("--import", name))])
 
 
 def run_command(verb: str, folder: str | os.PathLike[str], *more: str) -> str:
-    """As `command`, with the imports that the run in the folder has recorded; none where its record cannot be read."""
+    """See `command`, with the recorded imports of the run in the folder; none if its record cannot be read."""
     try:
         imports = imports_of(read_json(Path(folder) / "run.json"))
     except (AgileRLError, OSError, ValueError, TypeError, AttributeError):
@@ -28,14 +28,14 @@ def run_command(verb: str, folder: str | os.PathLike[str], *more: str) -> str:
 
 
 def way_on(folder: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:
-    """What resumes the run of a run.json: a command, or the call for one whose environment was handed over."""
+    """How to resume the run of a run.json: a command, or a call if its environment was passed as an object."""
     if facts.get("env_given"):
         return f"agilerl.resume({os.fspath(folder)!r}, env=env)"
     return run_command("resume", folder)
 
 
 def imports_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the run of a run.json was made with by `--import`; of earlier versions read off its command."""
+    """The `--import` options of the run of a run.json; for runs of earlier versions taken from the command line."""
     recorded = facts.get("imports")
     if isinstance(recorded, list | tuple):
         return tuple(str(name) for name in recorded)
@@ -43,5 +43,5 @@ def imports_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
     if not argv or Path(argv[0]).name not in ("agilerl", "__main__.py"):
         return ()
     pairs = zip(argv, [*argv[1:], ""], strict=True)
-    found = [after if word == "--import" else word for word, after in pairs if word.startswith("--import")]
-    return tuple(name.removeprefix("--import=") for name in found if name)
+    names = [after if word == "--import" else word for word, after in pairs if word.startswith("--import")]
+    return tuple(name.removeprefix("--import=") for name in names if name)

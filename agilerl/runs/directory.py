@@ -41,18 +41,18 @@ class RunDirectory:
     """`runs/<env>/<algo>-<nnnn>/`. Files are replaced atomically or only appended to."""
 
     def __init__(self, path: str | os.PathLike[str], made: Iterable[Path] = ()) -> None:
-        """A directory that exists already; `create` makes one, `open` checks one.
+        """Wrap an existing directory; see `create` and `open`.
 
         Args:
-            made: folders around it that were made for it, innermost first.
+            made: parent folders created for it, innermost first.
         """
         self.path, self._made = Path(path), list(made)
 
     @classmethod
     def create(cls, out: str | os.PathLike[str], env_id: str, algo: str) -> RunDirectory:
-        """Make the next free directory. Two processes never get the same one: `mkdir` decides."""
+        """Create the next free directory. `mkdir` ensures that two processes never get the same one."""
         folder = Path(out) / folder_name(env_id)
-        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        created = [place for place in (folder, *folder.parents) if not place.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             number = 1 + max((_number(p.name, algo) for p in folder.iterdir()), default=0)
@@ -60,7 +60,7 @@ class RunDirectory:
                 path = folder / f"{algo.lower()}-{number:04d}"
                 try:
                     path.mkdir()
-                    return cls(path, made)
+                    return cls(path, created)
                 except FileExistsError:
                     number += 1
         except OSError as error:
@@ -68,7 +68,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
-        """The run at `path`; RunError says what is there instead."""
+        """Open the run at `path`; RunError if it is not a run directory."""
         folder = Path(path)
         if not folder.exists():
             raise RunError(f"there is no run at {folder}. fix: check the path; `agilerl train` prints it.")
@@ -77,29 +77,29 @@ class RunDirectory:
         return cls(folder)
 
     def discard(self) -> bool:
-        """Delete the directory of a run that was refused before it began; False where there is anything of a run."""
+        """Delete the directory of a run that was rejected before it began; False if it holds any results."""
         begun = [self.path / name for name in (LINEAGE, METRICS, "best")]
         if any(path.exists() for path in begun) or any((self.path / "checkpoints").glob("*")):
             return False
         shutil.rmtree(self.path, ignore_errors=True)
         for folder in (self.path.parent, *self._made):
-            with contextlib.suppress(OSError):  # other runs are there, or it is gone
+            with contextlib.suppress(OSError):  # not empty, or already removed
                 folder.rmdir()
         return True
 
     def take_data(self, manifest: Manifest) -> Manifest:
-        """Move the data set of the manifest into the directory; the manifest with where it is now."""
+        """Move the data set of the manifest into the directory; returns the manifest with its new path."""
         written = Path(str(manifest.training.dataset))
-        kept = self.path / written.name
+        target = self.path / written.name
         try:
-            shutil.move(written, kept)
+            shutil.move(written, target)
         except OSError as error:
             self.discard()
             raise RunError(f"the data set cannot be kept in {self.path} ({error.strerror}). fix: out=DIR.") from error
-        return apply_overrides(manifest, {"training.dataset": str(kept)}, "train()")
+        return apply_overrides(manifest, {"training.dataset": str(target)}, "train()")
 
     def with_own_data(self, manifest: Manifest, facts: Mapping[str, Any]) -> Manifest:
-        """The manifest with the data set that the directory keeps, where that is not in its recorded place any more."""
+        """The manifest with the current path of the directory's data set, if the directory was moved."""
         name, recorded = facts.get("own_data"), manifest.training.dataset
         if not name or recorded is None or Path(recorded).name != name or Path(recorded).exists():
             return manifest
@@ -136,14 +136,14 @@ class RunDirectory:
         return load_manifest(self.path / "config.yaml")
 
     def lineage(self) -> list[Birth]:
-        """Every birth. A killed process may have left half of the last line: only whole lines count."""
+        """Every birth. An incomplete last line, of a killed process, is ignored."""
         path = self.path / LINEAGE
         if not path.is_file():
             return []
-        known = {f.name for f in fields(Birth)}
+        names = {f.name for f in fields(Birth)}
         lines = read_text(path, LINEAGE_LIMIT).splitlines(keepends=True)
         whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [Birth(**{k: v for k, v in birth.items() if k in known}) for birth in whole]
+        return [Birth(**{k: v for k, v in birth.items() if k in names}) for birth in whole]
 
     def history(self) -> list[list[float]]:
         """Fitness by generation, then member."""
@@ -157,16 +157,16 @@ class RunDirectory:
         return list(by_generation.values())
 
     def sinks(self) -> list[BaseSink]:
-        """metrics.csv and evolution.jsonl, and the facts of the plan into run.json."""
+        """The sinks of metrics.csv and evolution.jsonl, and of the plan in run.json."""
         return [CsvSink(self.path / METRICS), JsonlSink(self.path / LINEAGE), _PlanSink(self)]
 
     def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.
 
-        Equal tensors give equal files, whatever order they come in.
+        Equal tensors give equal files, regardless of their order.
 
-        The first file alone is enough to rebuild the policy, so that a kill between them loses nothing; the second is
-        for readers, and for the third, which loads and acts in plain PyTorch.
+        The first file suffices to rebuild the policy, so that a kill between the writes loses nothing. The second is
+        for readers and for policy.py, which loads the policy and acts in plain PyTorch.
 
         Args:
             spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
@@ -180,16 +180,16 @@ class RunDirectory:
         write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))
 
     def keep_best(self, agent: Any) -> None:
-        """Write the best agent: as `save_best` does, of a language policy a folder that PEFT reads, with the agent."""
+        """Write the best agent: see `save_best`; for a language policy a PEFT folder with the agent's state."""
         if not adapted(agent).learns_language:
             self.save_best(agent.policy_spec(), agent.policy_state())
             return
-        for left in self.path.glob(".best-*"):  # by a process that was killed while it wrote
+        for left in self.path.glob(".best-*"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
         agent.save_checkpoint(self.path / "best")
 
     def load_language_policy(self, cls: Any, device: str) -> Any:
-        """The agent of a class in best/, on the base that it names."""
+        """Load the agent of a class from best/, on its base model."""
         folder = self.path / "best"
         if not folder.is_dir():
             status = self.facts().get("status", "unknown")
@@ -197,7 +197,7 @@ class RunDirectory:
         return cls.load(folder, device)
 
     def load_best(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(spec, state) as they were saved."""
+        """Load (spec, state) of the best policy."""
         path = self.path / "best" / "policy.safetensors"
         if not path.is_file():
             status = self.facts().get("status", "unknown")
@@ -212,7 +212,7 @@ class RunDirectory:
 
 
 class _PlanSink(BaseSink):
-    """Writes what was decided at the start (learner, backend, threads) into run.json."""
+    """Writes the plan (learner, backend, threads) into run.json."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
@@ -228,20 +228,20 @@ def folder_name(env_id: str) -> str:
 
 
 def folder_beside(path: Path, env_id: str) -> Path:
-    """The `out` with which a run of an environment stands beside the run at a path."""
+    """The `out` that puts a run of an environment next to the run at a path."""
     whole = Path(os.path.abspath(path))
     beside = whole.parents[1] if whole.parent.name == folder_name(env_id) else whole.parent
     return beside if path.is_absolute() else Path(os.path.relpath(beside))
 
 
 def running(manifest: Manifest) -> dict[str, Any]:
-    """What run.json says of a run, as long as it trains, that its manifest decides."""
+    """Entries of run.json that follow from the manifest, for a running run."""
     names = {"algo": manifest.algorithm.name, "env_id": manifest.environment.name}
     return {"status": "running", **names, "seed": manifest.training.seed, "manifest_hash": manifest.hash()}
 
 
 def now() -> str:
-    """The time, in UTC."""
+    """The current time, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -251,19 +251,19 @@ def _number(name: str, algo: str) -> int:
 
 
 def versions(env_id: str = "") -> dict[str, str]:
-    """Python and the packages that decide a result, also those of several agents or of language models."""
-    found = {"python": sys.version.split()[0]}
+    """Versions of Python and the packages that affect results, including multi-agent or language packages."""
+    installed = {"python": sys.version.split()[0]}
     of_kind = TEAM_PACKAGES if is_team_id(env_id) else LANGUAGE_PACKAGES if is_language_id(env_id) else ()
     for name in (*PACKAGES, *of_kind):
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def git_hash() -> str | None:
-    """The commit of the working directory, None outside a repository or without git."""
+    """The commit of the working directory; None outside a repository or without git."""
     try:
         result = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=2, check=False)
     except (OSError, subprocess.SubprocessError):
@@ -274,7 +274,7 @@ def git_hash() -> str | None:
 class RunFiles:
     """Lineage and metrics in a run directory.
 
-    Checksums are carried on from save to save: only what was appended is read again.
+    Checksums are updated incrementally: each save reads only the appended bytes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -282,8 +282,8 @@ class RunFiles:
         self._known: dict[str, tuple[int, Any]] = {}
 
     def lengths(self) -> dict[str, dict[str, Any]]:
-        """Length and sha256 of each file that there is, flushed to disk."""
-        found = {}
+        """Length and sha256 of each existing file, flushed to disk."""
+        lengths = {}
         for name in (LINEAGE, METRICS):
             path = self.folder / name
             if not path.is_file():
@@ -295,23 +295,23 @@ class RunFiles:
                 added = file.read()
             running.update(added)
             self._known[name] = done + len(added), running
-            found[name] = {"bytes": done + len(added), "sha256": running.hexdigest()}
-        return found
+            lengths[name] = {"bytes": done + len(added), "sha256": running.hexdigest()}
+        return lengths
 
     def begin(self) -> None:
-        """A run without any checkpoint starts anew: what an earlier attempt wrote goes."""
+        """Delete files of an earlier attempt: a run without checkpoints starts anew."""
         self._known.clear()
         for name in (LINEAGE, METRICS):
             (self.folder / name).unlink(missing_ok=True)
 
     def rewind(self, lengths: Mapping[str, Mapping[str, Any]], births: Sequence[Birth]) -> list[str]:
-        """Back to the files of a checkpoint; the lineage can always be written anew, from `births`.
+        """Restore the files of a checkpoint; a damaged lineage is rewritten from `births`.
 
         Returns:
-            What was found damaged.
+            Notes on damaged files.
         """
         self._known.clear()
-        for folder in (self.folder, self.folder / "best"):  # left by a process that was killed while it replaced a file
+        for folder in (self.folder, self.folder / "best"):  # temporary files of a killed process
             for path in folder.glob(".*.tmp"):
                 path.unlink(missing_ok=True)
         notes, path = [], self.folder / LINEAGE
@@ -326,7 +326,7 @@ class RunFiles:
         return notes
 
     def _cut(self, name: str, facts: Mapping[str, Any]) -> bool:
-        """Cut the file to its length at the checkpoint; False if it is not what it was."""
+        """Truncate the file to its length at the checkpoint; False if its content has changed."""
         path = self.folder / name
         if path.is_symlink() or not path.is_file():
             return False

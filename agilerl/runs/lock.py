@@ -1,4 +1,4 @@
-"""One process per run directory: the kernel's lock, and a token for file systems whose locks do not hold."""
+"""One process per run directory: a kernel lock, and a token for file systems with unreliable locks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from agilerl.hostile import NO_LINK, read_json
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Whether the process that trained in a folder is gone, as LOCK has it; no where that cannot be known.
+    """Whether the process that trained in a folder is gone, according to LOCK; False if unknown.
 
-    The kernel's lock is not tried: a run that begins at that moment would be refused.
+    The kernel lock is not tried: a run that starts at that moment would be rejected.
     """
     try:
         holder = read_json(folder / "LOCK")
@@ -33,13 +33,13 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def status_of(folder: Path, facts: Mapping[str, Any]) -> str:
-    """What run.json says of a run; "interrupted" for one that says it is running and whose process is gone."""
+    """Status of a run in run.json; "interrupted" instead of "running" if its process is gone."""
     status = str(facts.get("status", "unknown"))
     return "interrupted" if status == "running" and is_abandoned(folder) else status
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended and its parent has not asked how; no on systems without /proc."""
+    """Whether a process has ended and was not reaped by its parent; False on systems without /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -51,10 +51,10 @@ _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 
 class RunLock:
-    """Holds `LOCK` in a run directory; the kernel frees it when the process ends, however it ends.
+    """Holds `LOCK` in a run directory; the kernel releases it when the process ends.
 
     Attributes:
-        token: random, new for each holder; it stands in the file and in every manifest that the holder writes.
+        token: random, new for each holder; it is in the file and in every manifest of the holder.
 
     Raises:
         RunError: another process trains there; its id and host are named.
@@ -93,7 +93,7 @@ class RunLock:
             return None
 
     def check(self) -> None:
-        """Still the holder? On some network file systems two processes get the lock; the later one's token stands.
+        """Check the token: on some network file systems two processes get the lock, and the later one's token remains.
 
         Raises:
             RunError: another process has taken the directory over.
@@ -106,7 +106,7 @@ class RunLock:
             )
 
     def release(self) -> None:
-        """Free the directory; the file stays."""
+        """Release the directory; the file remains."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -119,19 +119,19 @@ class RunLock:
 
 
 def _release_all() -> None:
-    """In a forked worker: the lock must not outlive the process that trains because a worker hangs."""
+    """Release all locks in a forked worker, so that a hanging worker does not keep the lock of a dead run."""
     for lock in list(_held):
         lock.release()
 
 
 def _lock(descriptor: int) -> bool:
-    """Take the kernel's lock; False where another process holds it."""
+    """Take the kernel lock; False if another process holds it."""
     try:
         import fcntl
-    except ImportError:  # not on this system: the token alone
+    except ImportError:  # not available on this system: only the token is used
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # a file system without locks: the token alone
+    except OSError as error:  # a file system without locks: only the token is used
         return not isinstance(error, BlockingIOError)
     return True

@@ -1,6 +1,6 @@
-"""Replay on disk: segments that are only appended to, in checksummed chunks; checkpoints say which are theirs.
+"""Replay on disk: append-only segments of checksummed chunks, which checkpoints refer to.
 
-Where chunks are damaged, buffers are rebuilt from what is left of them.
+If chunks are damaged, buffers are rebuilt from the intact ones.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from agilerl.components.ring import Changes, Mark
 from agilerl.errors import RunError
 from agilerl.runs.checkpoints import open_unlinked
 
-ROLL_BYTES = 64 * 2**20  # a segment that is larger gets no further chunk
-_HEADER = 8 + 32  # length and sha256 of a chunk stand before it
+ROLL_BYTES = 64 * 2**20  # size of a segment after which a new one is started
+_HEADER = 8 + 32  # bytes of length and sha256 before a chunk
 _SEGMENT = re.compile(r"seg-(\d{8})\.bin")
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One piece of a replay in a segment.
+    """Part of a replay in a segment.
 
     Attributes:
-        file: the segment. offset: of the chunk's header in it. size: bytes behind the header. sha256: of those.
+        file: the segment. offset: of the chunk's header in it. size: bytes after the header. sha256: of those.
         first, count: its rows, counted from the first row ever added. epoch: of the newest image in it.
     """
 
@@ -45,7 +45,7 @@ class Chunk:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Chunk:
-        """From a manifest; CorruptCheckpoint for a name that no segment has."""
+        """Restore from a manifest; CorruptCheckpoint for an invalid segment name."""
         chunk = cls(**entry)
         if not _SEGMENT.fullmatch(chunk.file) or min(chunk.offset, chunk.size, chunk.first, chunk.count) < 0:
             raise CorruptCheckpoint(f"a manifest names the replay segment {chunk.file!r}.")
@@ -56,12 +56,12 @@ class Chunk:
 class ReplayLog:
     """The segments of one replay buffer.
 
-    A log never writes into a segment that it has not begun itself: what a killed process left behind the last chunk
-    of a manifest stays where it is, and no older manifest loses a byte.
+    A log never writes into a segment that it has not created: bytes that a killed process left after the last chunk of
+    a manifest remain, and older manifests stay valid.
 
     Args:
         folder: of the segments.
-        chunks: those that hold the buffer's present contents, oldest first.
+        chunks: of the buffer's current content, oldest first.
     """
 
     folder: Path
@@ -71,10 +71,10 @@ class ReplayLog:
     _current: Path | None = None
 
     def append(self, memory: Any) -> None:
-        """Append what `memory` has gained since the last call, and flush it to disk.
+        """Append the additions to `memory` since the last call, and flush them to disk.
 
         Raises:
-            OSError: the segment is as it was, and the next call appends the same and more.
+            OSError: the segment is unchanged, and the next call appends the same rows.
         """
         if self._mark is None or self._mark.log != memory.needs().log:
             self.chunks = []
@@ -89,7 +89,7 @@ class ReplayLog:
         self.chunks = needed(self.chunks, memory.needs())
 
     def _write(self, payload: bytes) -> tuple[str, int]:
-        """Append one chunk; (segment, offset of its header)."""
+        """Append one chunk; returns (segment, offset of its header)."""
         if self._current is None or self._current.stat().st_size >= self.roll_bytes:
             self.folder.mkdir(parents=True, exist_ok=True)
             numbers = (int(path.stem.removeprefix("seg-")) for path in segments(self.folder))
@@ -113,7 +113,7 @@ class ReplayLog:
         return [asdict(chunk) for chunk in self.chunks]
 
     def read(self, chunk: Chunk) -> Changes:
-        """The piece in `chunk`; CorruptCheckpoint where the bytes are not what was written."""
+        """Read and verify `chunk`; CorruptCheckpoint if its bytes have changed."""
         path = self.folder / chunk.file
         start = chunk.offset + _HEADER
         with open_unlinked(path) as (file, size):
@@ -126,15 +126,15 @@ class ReplayLog:
         return Changes.of(decode_tree(payload, str(path)))
 
     def continue_from(self, memory: Any, chunks: Iterable[Chunk]) -> None:
-        """`memory` has just been restored from `chunks`: the next call of `append` adds what it gains from here on."""
+        """Continue after `memory` was restored from `chunks`: the next `append` writes additions from here on."""
         self.chunks, self._mark, self._current = list(chunks), memory.mark(), None
 
     def forget(self) -> None:
-        """The next call of `append` writes everything."""
+        """Reset, so that the next `append` writes everything."""
         self.chunks, self._mark, self._current = [], None, None
 
     def prune(self, kept: set[str]) -> None:
-        """Delete the segments that neither `kept` nor this log needs."""
+        """Delete the segments that are neither in `kept` nor needed by this log."""
         keep = kept | {chunk.file for chunk in self.chunks} | ({self._current.name} if self._current else set())
         for path in segments(self.folder):
             if path.name not in keep:
@@ -142,7 +142,7 @@ class ReplayLog:
 
 
 def needed(chunks: list[Chunk], oldest: Mark) -> list[Chunk]:
-    """The chunks from the first one on that holds a row or an image that is still in the buffer."""
+    """The chunks from the first one with a row or an image that is still in the buffer."""
     for position, chunk in enumerate(chunks):
         if chunk.first + chunk.count > oldest.row or chunk.epoch >= oldest.epoch:
             return chunks[position:]
@@ -150,7 +150,7 @@ def needed(chunks: list[Chunk], oldest: Mark) -> list[Chunk]:
 
 
 def segments(folder: Path) -> list[Path]:
-    """The segments in a folder, in their order."""
+    """The segments in a folder, in order."""
     return sorted(p for p in folder.iterdir() if _SEGMENT.fullmatch(p.name)) if folder.is_dir() else []
 
 
@@ -172,40 +172,40 @@ def rebuild_memories(
     *,
     strict: bool,
 ) -> list[str]:
-    """Fill `memories` from their states without rows and the chunks of their logs.
+    """Fill `memories` from their states (without rows) and the chunks of their logs.
 
-    Where a chunk is damaged its rows are lost: the buffer then holds the others, moved together, in their order.
-    Buffers that are filled together lose the same rows.
+    Rows of damaged chunks are lost: the buffer then holds the remaining ones, compacted, in order. Buffers that are
+    filled together lose the same rows.
 
     Returns:
-        What was lost.
+        Notes on lost rows.
 
     Raises:
-        RunError: something is lost and `strict` is set.
+        RunError: rows are lost and `strict` is set.
     """
-    found = {name: _read(logs[name], chunks[name]) for name in memories}
-    notes = [note for _, bad in found.values() for note in bad]
+    contents = {name: _read(logs[name], chunks[name]) for name in memories}
+    notes = [note for _, bad in contents.values() for note in bad]
     if notes and strict:
         raise RunError(f"{notes[0]} fix: resume without strict_replay, which goes on without those rows.")
     for name, memory in memories.items():
         memory.load_state(states[name])
-        for changes, _ in found[name][0]:
+        for changes, _ in contents[name][0]:
             memory.load_changes(changes)
     if not notes:
         for name, memory in memories.items():
             logs[name].continue_from(memory, chunks[name])
         return []
-    kept = _rows_left(memories, {name: [c for c, _ in pieces] for name, (pieces, _) in found.items()})
+    rows_left = _rows_left(memories, {name: [c for c, _ in pieces] for name, (pieces, _) in contents.items()})
     for name, memory in memories.items():
         total = len(memory)
-        memory.keep_rows(kept[name])
+        memory.keep_rows(rows_left[name])
         logs[name].forget()
         notes.append(f"replay {name!r} goes on with {len(memory)} of its {total} rows.")
     return notes
 
 
 def _read(log: ReplayLog, chunks: Sequence[Chunk]) -> tuple[list[tuple[Changes, Chunk]], list[str]]:
-    """(the chunks that are whole, what is wrong with the others)."""
+    """(the intact chunks, notes on the damaged ones)."""
     pieces, bad = [], []
     for chunk in chunks:
         try:
@@ -216,7 +216,7 @@ def _read(log: ReplayLog, chunks: Sequence[Chunk]) -> tuple[list[tuple[Changes, 
 
 
 def _rows_left(memories: Mapping[str, Any], pieces: Mapping[str, Sequence[Changes]]) -> dict[str, np.ndarray]:
-    """The numbers of the rows, counted from the first ever added, that can go on; by memory."""
+    """Indices of the remaining rows, counted from the first row ever added, by memory."""
     left = {name: memory.rows_in(pieces[name]) for name, memory in memories.items()}
     if len({int(memory.counter) for memory in memories.values()}) == 1:  # filled together, row by row
         common = next(iter(left.values()))

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has asked the run to end; `signum` is its number."""
+    """The run was stopped by the signal `signum`."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -18,17 +18,17 @@ class Stopped(KeyboardInterrupt):
 
 
 def exit_code(error: BaseException | None) -> int:
-    """With what a command ends after an interrupt: 128 + the signal, 130 for Ctrl-C."""
+    """Exit code of a command after an interrupt: 128 + the signal, 130 for Ctrl-C."""
     return 128 + int(error.signum if isinstance(error, Stopped) else signal.SIGINT)
 
 
 class StopSignals:
-    """Listens for SIGTERM and SIGINT inside a block; the handlers that were there come back afterwards.
+    """Handles SIGTERM and SIGINT inside a block; the previous handlers are restored afterwards.
 
-    Until `check` is called for the first time a run is being set up, which writes nothing that could be torn: a signal
-    ends that at once, wherever it is. From then on it waits for the next call.
+    Before the first call of `check` the run is being set up and writes nothing that could be corrupted: a signal raises
+    immediately. After that it takes effect at the next call.
 
-    Python allows that in the main thread only: elsewhere nothing is installed, and signals do what they did.
+    Python allows handlers in the main thread only: in other threads nothing is installed.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -49,7 +49,7 @@ class StopSignals:
         self._before = {}
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
-        if self.received is not None:  # the second time: at once, as if nobody listened
+        if self.received is not None:  # the second signal: default action, immediately
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
         self.received = signum
@@ -57,7 +57,7 @@ class StopSignals:
             raise Stopped(signum)
 
     def check(self) -> None:
-        """Called between vector steps: raises `Stopped` once a signal has come."""
+        """Called between vector steps: raises `Stopped` after a signal."""
         self.is_running = True
         if self.received is not None:
             raise Stopped(self.received)

@@ -1,4 +1,4 @@
-"""A run directory that a run can be continued from: what is saved after every generation, and how it comes back."""
+"""Saving of a run after every generation, and restoring it."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.telemetry.record import Birth
 
 POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safetensors"
-REMAINS = ("best", "metrics.csv", "evolution.jsonl", "replay")  # what a run writes beside its checkpoints
+REMAINS = ("best", "metrics.csv", "evolution.jsonl", "replay")  # files of a run other than its checkpoints
 KEEP = 3
 MAX_FAILURES = 5
-GOES_ON = {"max_steps", "target", "patience"}  # what a user changes to go on: no other run is promised then
-COMPARED = {"dataset"}  # a path, whose contents the source compares
+GOES_ON = {"max_steps", "target", "patience"}  # options that may change on resume without a note
+COMPARED = {"dataset"}  # a path; the source compares the content
 Trees = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 """The population, the best agent, and everything else without the rows of replay."""
 
 
 class Savable(Protocol):
-    """A run between two generations, as plain data and back."""
+    """A run that can be saved between two generations, and restored."""
 
     @property
     def generations(self) -> int:
-        """How many there were."""
+        """Number of finished generations."""
 
     @property
     def best_generation(self) -> int:
-        """That in which the best agent was found."""
+        """The generation of the best agent."""
 
     @property
     def births(self) -> Sequence[Birth]:
@@ -56,41 +56,41 @@ class Savable(Protocol):
         """JSON values: seed, learner, env_backend, num_envs, threads, env_id, deterministic, and the options."""
 
     def usual_options(self) -> dict[str, Any]:
-        """The options' defaults: an option that came after a run was saved had its default."""
+        """The options' defaults: the values of options added after a run was saved."""
 
     def counters(self) -> dict[str, Any]:
-        """How far the run is, as JSON values."""
+        """Progress of the run, as JSON values."""
 
     def lost(self) -> list[str]:
-        """What of the agents will not be saved; AlgorithmError for an agent that cannot be saved at all."""
+        """Notes on state of the agents that is not saved; AlgorithmError for an agent that cannot be saved at all."""
 
     def memories(self) -> Mapping[str, Any]:
-        """Replay buffers by name; RunError for one of a kind that cannot be saved piece by piece."""
+        """Replay buffers by name; RunError for a kind that cannot be saved incrementally."""
 
     def trees(self) -> Trees:
         """The state."""
 
     def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
-        """Become the run of which `trees` and `facts` were taken; the rows of replay follow."""
+        """Restore the run from `trees` and `facts`; the rows of replay follow."""
 
 
 class RunStore:
     """Saves a run after every generation, and restores it.
 
     `checkpoints/gen-<number>/` holds the state after that many generations, `replay/<name>/` the experience, as
-    segments that all checkpoints share. The directory is locked as long as the store is open.
+    segments shared by all checkpoints. The directory is locked as long as the store is open.
 
     Args:
-        folder: the run directory; made if it is not there.
+        folder: the run directory; created if missing.
         facts: JSON values for every manifest (configuration, how the run was started).
-        keep: how many checkpoints stay, besides the one in which the best agent was found.
-        strict_replay: refuse to continue with a damaged replay instead of doing without what is lost.
-        restart: begin again where no checkpoint is whole; what the run has left is set aside as `bad-*` first.
-        max_failures: that many saves in a row may fail before the run stops.
+        keep: number of checkpoints to keep, besides the one of the best agent.
+        strict_replay: reject a damaged replay instead of continuing without the lost rows.
+        restart: start again if no checkpoint is intact; files of the run are renamed `bad-*` first.
+        max_failures: number of consecutive failed saves after which the run stops.
 
     Attributes:
-        saved: the checkpoint that the run goes on from, None for a new one.
-        notes: what was found damaged and what was lost; said once, when the run is restored.
+        saved: the checkpoint to resume from, None for a new run.
+        notes: on damaged files and lost data; warned about once, when the run is restored.
 
     Raises:
         RunError: another process trains in the directory.
@@ -112,7 +112,7 @@ class RunStore:
         self.files = RunFiles(self.folder)
         self._root = self.folder / "checkpoints"
         self._logs: dict[str, ReplayLog] = {}
-        self._kept: dict[Path, dict[str, Any]] = {}  # manifests of the checkpoints that are there
+        self._kept: dict[Path, dict[str, Any]] = {}  # manifests of the existing checkpoints
         self._failures = 0
         self.failed_saves = 0
         self.saved: Saved | None
@@ -125,13 +125,13 @@ class RunStore:
             raise
 
     def _begin_again(self, restart: bool) -> list[str]:
-        """What was set aside of a run that has lost every checkpoint; nothing of it is ever deleted."""
+        """Set aside the files of a run without intact checkpoints; nothing is deleted. Returns notes."""
         if not restart:
-            said = f" {self.notes[-1]}" if self.notes else ""
+            damage = f" {self.notes[-1]}" if self.notes else ""
             anew = run_command("resume", self.folder, "--restart")
             raise RunError(
                 f"no checkpoint of {self.folder} is whole, so there is nothing to go on from; its best policy and its "
-                f"records are as they were.{said} fix: `{anew}` sets them aside and "
+                f"records are as they were.{damage} fix: `{anew}` sets them aside and "
                 "begins again, or train into another folder."
             )
         notes = ["no checkpoint is whole: the run begins again, as asked."]
@@ -139,21 +139,21 @@ class RunStore:
             path = self.folder / name
             if path.exists():
                 notes.append(f"{name} of the run before was renamed {set_aside(path).name}.")
-        for path in sorted(self._root.glob("bad-gen-*")):  # of the run before: not of the one that begins now
+        for path in sorted(self._root.glob("bad-gen-*")):  # of the previous run, not of the new one
             os.rename(path, path.with_name(f"lost-{path.name}"))
         return notes
 
     def return_to(self, number: int) -> None:
-        """Go on from the state after `number` generations; later ones, which other ranks have not saved, are set aside.
+        """Resume from the state after `number` generations; later ones, which other ranks have not saved, are renamed.
 
         Raises:
-            RunError: there is no such checkpoint that is whole.
+            RunError: no intact checkpoint of that generation.
         """
         for path in generations(self._root):
             if int(path.name.removeprefix("gen-")) > number:
                 self.notes.append(f"{path.name} is of this rank alone and was renamed {set_aside(path).name}.")
-        self.saved, found = newest_checkpoint(self._root)
-        self.notes += found
+        self.saved, damaged = newest_checkpoint(self._root)
+        self.notes += damaged
         if self.saved is None or self.saved.number != number:
             raise RunError(
                 f"{self.folder} has no whole state after generation {number}, which another rank goes on from. "
@@ -161,7 +161,7 @@ class RunStore:
             )
 
     def way_on(self, *more: str) -> str | None:
-        """The command that resumes the run; None for a run of a script, which only that script goes on with."""
+        """The command that resumes the run; None for a run of a script, which only that script can resume."""
         if "start" not in self.facts:
             return None
         return command("resume", self.folder, *more, imports=imports_of(self.facts["start"]))
@@ -171,16 +171,16 @@ class RunStore:
         return otherwise if self.saved is None else int(self.saved.body["run"]["seed"])
 
     def close(self) -> None:
-        """Free the directory."""
+        """Release the directory."""
         self.lock.release()
 
-    # -- back --------------------------------------------------------------------------------------------------------
+    # -- restore -----------------------------------------------------------------------------------------------------
 
     def restore(self, run: Savable) -> bool:
-        """Put the run where it was saved last; False for a new one.
+        """Restore the run from its last save; False for a new run.
 
         Raises:
-            RunError: what the run was given does not fit, or (with `strict_replay`) replay is lost.
+            RunError: incompatible settings, or (with `strict_replay`) lost replay.
         """
         saved = self.saved
         self.notes += run.lost()
@@ -199,7 +199,7 @@ class RunStore:
             self.notes += self._restore_replay(run, saved.body, rest["memories"])
             self.notes += self.files.rewind(saved.body["files_of_run"], run.births)
             older, damaged = whole_manifests(self._root)
-            prune(self._root, older)  # what a kill while deleting or writing left; a finished run saves no more
+            prune(self._root, older)  # leftovers of a killed process; a finished run does not save again
             self.notes += damaged
             self._kept = {path: body for path, body in older.items() if body["generation"] <= saved.number}
             self.saved = Saved(saved.path, saved.number, saved.body, {})  # the files' bytes are no longer needed
@@ -227,7 +227,7 @@ class RunStore:
                 f"{self.folder} was trained with seed {body['run']['seed']}; got {facts['seed']}. "
                 f"fix: seed={body['run']['seed']}, or another folder."
             )
-        # An option that came after the run was saved had its default.
+        # Options added after the run was saved had their defaults.
         before, now = {**run.usual_options(), **body["run"]["options"]}, facts["options"]
         changed = sorted(name for name in now if before[name] != now[name] and name not in COMPARED)
         if set(changed) - GOES_ON:
@@ -235,10 +235,10 @@ class RunStore:
             self.notes.append(
                 f"the run goes on with other settings ({what}); it will not equal one that never stopped."
             )
-        known = versions(str(facts.get("env_id") or ""))
-        other = sorted(name for name, value in body["versions"].items() if known.get(name) != value)
+        current = versions(str(facts.get("env_id") or ""))
+        other = sorted(name for name, value in body["versions"].items() if current.get(name) != value)
         if other:
-            what = ", ".join(f"{name} {body['versions'][name]} -> {known.get(name, 'none')}" for name in other)
+            what = ", ".join(f"{name} {body['versions'][name]} -> {current.get(name, 'none')}" for name in other)
             self.notes.append(f"other versions than the run was saved with ({what}): the last bits may differ.")
 
     def _check_parts(self, run: Savable, body: Mapping[str, Any]) -> None:
@@ -252,16 +252,16 @@ class RunStore:
                     f"fix: {f'threads={recorded}' if name == 'threads' else other}."
                 )
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- save --------------------------------------------------------------------------------------------------------
 
     def save(self, run: Savable) -> None:
-        """Save the run as it stands between two generations.
+        """Save the run between two generations.
 
-        A save that fails for want of space (or any other `OSError`) is warned about and tried again after the next
-        generation; older checkpoints stay as they are.
+        A failed save (no space or any other `OSError`) is a warning, and repeated after the next generation; older
+        checkpoints are not affected.
 
         Raises:
-            RunError: another process has taken the directory over, or `max_failures` saves in a row have failed.
+            RunError: another process has taken over the directory, or `max_failures` consecutive saves have failed.
         """
         self.lock.check()
         try:
@@ -304,7 +304,7 @@ class RunStore:
         self._prune(run)
 
     def _prune(self, run: Savable) -> None:
-        """Delete what neither the newest checkpoints nor the best agent's needs."""
+        """Delete files needed by neither the newest checkpoints nor that of the best agent."""
         newest = sorted(self._kept)[-self.keep :]
         best = self._root / f"gen-{run.best_generation + 1:010d}"
         keep = set(newest) | ({best} & self._kept.keys())
@@ -316,7 +316,7 @@ class RunStore:
 
 @contextlib.contextmanager
 def store_in(folder: str | os.PathLike[str] | None, **facts: Any) -> Iterator[RunStore | None]:
-    """The store in `folder` as long as the block runs; None for None."""
+    """Context manager: the store in `folder`; None for None."""
     if folder is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""The first half of learning from transitions: members act in their lanes, and what happened is stored."""
+"""First half of learning from transitions: members act in their lanes and store transitions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DRAWN_AHEAD = 4096  # vector steps of exploration drawn at once
 
 
 class Acting:
-    """Steps the lanes of a shard's members, explores, and writes into replay.
+    """Step the lanes of a shard's members with exploration, and write transitions to the replay buffer.
 
     Args:
         shard: the members, with their exploration rate and running episodes.
         lanes: len(shard.agents) * E lanes; member i owns lanes [i·E, (i+1)·E).
-        watch: over exactly these members; its learner acts for them.
-        rewards: sees every reward, which is stored as it is.
+        watch: of exactly these members; its learner acts for them.
+        rewards: updated with every reward; rewards are stored unscaled.
 
     Attributes:
         epsilon: exploration rate of the next vector step.
@@ -58,14 +58,14 @@ class Acting:
         self._lead = self.agents[0]
         self._stores_masks = bool(self._lead.learns_from_obs_mask)
         self._is_noisy = self._lead.draw_acting_noise(np.random.default_rng(0), 1) is not None
-        self._waiting: IdleAgents | None = None  # of teams
+        self._waiting: IdleAgents | None = None  # for teams
         self._total, self._made = shard.vector_steps, 0
-        self._begin = self._end = 0  # vector steps that the present draws are of
+        self._begin = self._end = 0  # vector steps covered by the current draws
         self._draws: tuple[np.ndarray, ...] = ()
         self._noise: np.ndarray | None = None
 
     def step(self) -> bool:
-        """One vector step; False where no member is sound, and nothing was done."""
+        """Make one vector step; False, without a step, if all members have diverged."""
         index, watch = self._made, self.watch
         if index == self._end:
             self._draw_ahead()
@@ -88,12 +88,12 @@ class Acting:
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
         batch = self.lanes.step(self._lead.environment_action(flat), watch.lanes)
-        if batch.team is not None and batch.team.defined is not None:  # the environment did something else
+        if batch.team is not None and batch.team.defined is not None:  # the environment replaced actions
             defined = self._lead.actions.stored(batch.team.defined)
             flat = np.where(np.isnan(defined), flat, defined)
         reward = batch.reward if batch.team is None else batch.team.reward
         reward = self.options.learned_reward(reward) if self.options.changes_rewards else reward
-        if self.rewards is not None:  # stored as they are, and scaled as they are learned from
+        if self.rewards is not None:  # stored unscaled, and scaled when sampled
             self.rewards.see(reward, batch)
         stored = obs, flat, batch
         if batch.team is not None:
@@ -109,9 +109,9 @@ class Acting:
         return True
 
     def end(self) -> Running | None:
-        """The generation is over; the episodes that go on, where they do.
+        """End the generation; return the running episodes if they continue in the next one.
 
-        Windows of n steps end with it, or go on with the episodes; never those of a member at rest.
+        Open n-step windows are cut or continue with the episodes; those of a diverged member are always cut.
         """
         if MASK in self.info:
             trained_with_masks(self.agents)
@@ -126,11 +126,11 @@ class Acting:
         """Uniformly random legal actions [N, E, ...]."""
         masks = [None] * len(self.agents) if legal is None else legal
         each = zip(self.agents, self._rngs, masks, strict=True)
-        return np.stack([agent.random_action(rng, (self.num_envs,), own) for agent, rng, own in each])
+        return np.stack([agent.random_action(rng, (self.num_envs,), mask) for agent, rng, mask in each])
 
     def _draw_ahead(self) -> None:
-        """Exploration draws [count, N, E, ...] for the coming vector steps, each member from its own stream."""
-        ahead = DRAWN_AHEAD // 16 if self._is_noisy else DRAWN_AHEAD  # a layer's noise takes much more memory
+        """Draw exploration noise [count, N, E, ...] for the next vector steps, from one stream per member."""
+        ahead = DRAWN_AHEAD // 16 if self._is_noisy else DRAWN_AHEAD  # noise of layers takes much more memory
         self._begin, self._end = self._end, min(self._end + ahead, self._total)
         count = self._end - self._begin
         each = [self._draw_member(agent, rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
@@ -147,19 +147,19 @@ class Acting:
         return [part[first, np.arange(self.num_envs)] for part in draws]
 
     def _draw_noise(self, count: int) -> np.ndarray | None:
-        """Noise of the policies' noisy layers [count, N, S] for the coming vector steps; None without such layers."""
+        """Draw noise [count, N, S] of noisy policy layers for the next vector steps; None without such layers."""
         each = [agent.draw_acting_noise(rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
-        found = [part for part in each if part is not None]
-        if len(found) < len(each):
+        noises = [part for part in each if part is not None]
+        if len(noises) < len(each):
             return None
-        noise = np.zeros((count, len(found), max(part.shape[1] for part in found)))
-        for row, part in enumerate(found):
+        noise = np.zeros((count, len(noises), max(part.shape[1] for part in noises)))
+        for row, part in enumerate(noises):
             noise[:, row, : part.shape[1]] = part
         return noise
 
 
 def _by_member(obs: Any, shape: tuple[int, int]) -> Any:
-    """As `tree.reshape`: leaves [N·E, ...] as [N, E, ...]; a dict of dicts, as a team's is, without a call a leaf."""
+    """Reshape leaves [N·E, ...] to [N, E, ...]; faster than `tree.reshape` for the dict of dicts of a team."""
     if type(obs) is not dict:
         return trees.reshape(obs, *shape)
     rows: dict[str, Any] = {}

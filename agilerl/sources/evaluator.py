@@ -201,19 +201,19 @@ class Evaluator(FitnessEvaluator):
         members, count = len(learner.agents), len(episodes)
         if not self._replicable and members > 1:
             each = (Learner([agent], choose([agent], "sequential")) for agent in learner.agents)
-            found_alone = [(self._run(one, episodes)[0], self.returns) for one in each]
-            self.returns = np.concatenate([returns for _, returns in found_alone])
-            return [fitness for fitness, _ in found_alone]
+            scores = [(self._run(one, episodes)[0], self.returns) for one in each]
+            self.returns = np.concatenate([returns for _, returns in scores])
+            return [fitness for fitness, _ in scores]
         lanes = self._lanes_for(members * count, members, learner.agents[0])
         if self.check is not None:
             lanes = CheckedLanes(lanes, self.check)
-        found = self._play(learner, lanes, episodes)
-        self.limit.say(found.lengths, found.cut)
-        fitness, rows = self._fitness(found, episodes), None if self.sum_scores else self._rows(found, episodes)
+        result = self._play(learner, lanes, episodes)
+        self.limit.say(result.lengths, result.cut)
+        fitness, rows = self._fitness(result, episodes), None if self.sum_scores else self._rows(result, episodes)
         if self.ranks.size > 1:  # equally many episodes on each
             fitness = self.ranks.average(fitness).tolist()
             rows = None if rows is None else self.ranks.average(rows)
-        returns = self.returns = self._each(found, episodes)
+        returns = self.returns = self._each(result, episodes)
         errors = returns.std(1, ddof=1) / math.sqrt(count * self.ranks.size) if count > 1 else np.zeros(members)
         if self.ranks.size > 1:  # must be equal on all ranks
             errors = self.ranks.average(errors)
@@ -221,7 +221,7 @@ class Evaluator(FitnessEvaluator):
         self.error = float(errors[0])
         self.errors |= {agent.index: float(error) for agent, error in zip(learner.agents, errors, strict=True)}
         self.episodes += members * count * self.ranks.size
-        self.env_steps += int(self.ranks.sum(found.env_steps)) if self.ranks.size > 1 else int(found.env_steps)
+        self.env_steps += int(self.ranks.sum(result.env_steps)) if self.ranks.size > 1 else int(result.env_steps)
         if rows is not None:
             self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
         return fitness
@@ -231,23 +231,23 @@ class Evaluator(FitnessEvaluator):
         count, by_agent = len(episodes), not self.sum_scores
         return evaluate(learner, lanes, len(learner.agents), count, episodes.seeds, self.limit.steps, by_agent=by_agent)
 
-    def _each(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
+    def _each(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """Scores [N, episodes] that fitness averages."""
-        each: np.ndarray = found.returns.reshape(*found.returns.shape[:2], -1).mean(2)
+        each: np.ndarray = result.returns.reshape(*result.returns.shape[:2], -1).mean(2)
         return each
 
-    def _rows(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
+    def _rows(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """Mean return [N, M] per agent of every team."""
-        rows: np.ndarray = found.returns.mean(1)
+        rows: np.ndarray = result.returns.mean(1)
         return rows
 
     def _share_before(self, episodes: Episodes) -> float | np.ndarray:
         """Weight of the earlier episodes in the means of `_rows` after a stage, as a scalar or [M]."""
         return episodes.first / (episodes.first + len(episodes))
 
-    def _fitness(self, found: EvaluationResult, episodes: Episodes) -> list[float]:
+    def _fitness(self, result: EvaluationResult, episodes: Episodes) -> list[float]:
         """Fitness of every member."""
-        return [float(np.mean(row)) for row in found.returns]
+        return [float(np.mean(row)) for row in result.returns]
 
     def population(self, learner: Learner, generation: int) -> list[float]:
         """Mean return of every member over this generation's episodes; all members get the same seeds."""
@@ -266,16 +266,16 @@ class Evaluator(FitnessEvaluator):
         count, stage = self._share(self.options.eval_episodes), self._share(self.options.eval_screen)
         episodes = Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
         self.by_agent, self.errors = {}, {}
-        kept, ended = list(range(len(agents))), []
+        retained, ended = list(range(len(agents))), []
         means, returns = np.zeros(len(agents)), np.zeros((len(agents), 0))
         for begin in range(0, count, stage):
             rows, part = dict(self.by_agent), episodes.part(begin, begin + stage)
-            with adopted([agents[slot] for slot in kept]) as learner:
+            with adopted([agents[slot] for slot in retained]) as learner:
                 self._run(learner, part)
             returns = np.concatenate([returns, self.returns], 1)
-            means[kept], errors = returns.mean(1), returns.std(1, ddof=1) / math.sqrt(returns.shape[1])
+            means[retained], errors = returns.mean(1), returns.std(1, ddof=1) / math.sqrt(returns.shape[1])
             share = self._share_before(part)
-            for slot, error in zip(kept, errors.tolist(), strict=True):
+            for slot, error in zip(retained, errors.tolist(), strict=True):
                 number = agents[slot].index
                 self.errors[number] = error
                 if number in rows:
@@ -284,13 +284,13 @@ class Evaluator(FitnessEvaluator):
             if begin + stage >= count:
                 break
             places = contested(returns)
-            ended.append([slot for place, slot in enumerate(kept) if place not in places])
-            kept, returns = [kept[place] for place in places], returns[places]
-            if len(kept) == 1:
+            ended.append([slot for place, slot in enumerate(retained) if place not in places])
+            retained, returns = [retained[place] for place in places], returns[places]
+            if len(retained) == 1:
                 break
         for slots in reversed(ended):
-            means[slots] = np.minimum(means[slots], means[kept].min())
-            kept = kept + slots
+            means[slots] = np.minimum(means[slots], means[retained].min())
+            retained = retained + slots
         self.screened_out = frozenset(agents[slot].index for slots in ended for slot in slots)
         return [float(mean) for mean in means]
 
@@ -309,13 +309,13 @@ class Evaluator(FitnessEvaluator):
         """
         options = self.options
         if count is not None or options.target is None:
-            asked = self._share(options.confirm_episodes if count is None else count)
-            return self._run(learner, Episodes.of(seeds(self.seed, Purpose.CONFIRMATION, asked, generation)))[0]
+            episode_count = self._share(options.confirm_episodes if count is None else count)
+            return self._run(learner, Episodes.of(seeds(self.seed, Purpose.CONFIRMATION, episode_count, generation)))[0]
         count, screen = self._share(options.confirm_episodes), self._share(options.confirm_screen)
         screen = screen if screen < count else 0
-        most = max(count, self._share(options.confirm_most))
-        ends = sorted({0, screen, *range(count, most, count - screen), most})
-        episodes = Episodes(seeds(self.seed, Purpose.CONFIRMATION, most, generation), 0, count)
+        max_episodes = max(count, self._share(options.confirm_most))
+        ends = sorted({0, screen, *range(count, max_episodes, count - screen), max_episodes})
+        episodes = Episodes(seeds(self.seed, Purpose.CONFIRMATION, max_episodes, generation), 0, count)
         goal, mean, error = options.target + options.stop_margin, 0.0, 0.0
         for begin, end in itertools.pairwise(ends):
             share, new = begin / end, self._run(learner, episodes.part(begin, end))[0]

@@ -85,11 +85,13 @@ def _part(data: Dataset, rows: np.ndarray) -> Dataset:
 
 def unjudged(agent: Any) -> AlgorithmError:
     """Error for an agent whose policy cannot be evaluated from single observations by the engine."""
-    own = adapted(agent)
-    found = "writes texts token by token" if own.reads_texts else "brings its own learn(), get_action() or test()"
-    found = "is recurrent" if own.is_recurrent else found
+    adapted_agent = adapted(agent)
+    reason = (
+        "writes texts token by token" if adapted_agent.reads_texts else "brings its own learn(), get_action() or test()"
+    )
+    reason = "is recurrent" if adapted_agent.is_recurrent else reason
     return AlgorithmError(
-        f"fitness='fqe' judges policies of single observations in the engine, and {type(agent).__name__} {found}. "
+        f"fitness='fqe' judges policies of single observations in the engine, and {type(agent).__name__} {reason}. "
         "fix: an environment to evaluate in."
     )
 
@@ -225,7 +227,7 @@ class FittedEvaluator(FitnessEvaluator):
             f"fitness: values by fitted Q evaluation, discounted by {gamma:g} (a reward of 1 in every step for ever is "
             f"{1 / (1 - gamma):g}), on {episodes} held-out episodes, {len(self.rows)} of {rows} transitions; no "
             "episode is played, so eval_episodes, eval_screen, eval_share, eval_steps, confirm_episodes, "
-            "rescore_episodes and a target, which is a return, have no part"
+            "rescore_episodes and a target, which is a return, are ignored"
         )
 
     def facts(self) -> dict[str, Any]:
@@ -243,7 +245,7 @@ class FittedEvaluator(FitnessEvaluator):
         """Return the estimated value of every member."""
         agents: list[Any] = learner.agents
         lead, like = agents[0], next(iter(agents[0].policy_module().parameters()))
-        own = int(seeds(self.seed, Purpose.FITTED_EVALUATION, 1, generation)[0])
+        network_seed = int(seeds(self.seed, Purpose.FITTED_EVALUATION, 1, generation)[0])
         judges = [
             FittedQ(
                 lead.observation_space,
@@ -254,7 +256,7 @@ class FittedEvaluator(FitnessEvaluator):
                 high=self._bounds[1],
                 statistics=self._statistics,
                 dtype=like.dtype,
-                seed=own,
+                seed=network_seed,
             )
             for n in range(len(agents))
         ]
@@ -314,14 +316,14 @@ class FittedEvaluator(FitnessEvaluator):
             for group in learner.groups:
                 count = len(group.members)
                 seen = map_leaves(lambda x: x.unsqueeze(0).expand(count, *x.shape), obs)  # noqa: B023
-                for member, own in zip(group.members, group.lead.greedy(group.outputs(seen), legal), strict=True):
-                    chosen[member] = torch.from_numpy(np.asarray(own))
+                for member, actions in zip(group.members, group.lead.greedy(group.outputs(seen), legal), strict=True):
+                    chosen[member] = torch.from_numpy(np.asarray(actions))
             parts.append(torch.stack(chosen))
         return torch.cat(parts, 1)
 
     def _values(self, judging: Learner, first_action: Tensor) -> list[float]:
         """μ + σ · mean Q⁻ over the first observations, for every member."""
-        found = [0.0] * len(judging.agents)
+        fitness = [0.0] * len(judging.agents)
         data = self.rows.gather(self.firsts)["obs"]
         for number, group in enumerate(judging.groups):
             count = len(group.members)
@@ -330,8 +332,8 @@ class FittedEvaluator(FitnessEvaluator):
             like = next(iter(group.lead.critic.parameters()))
             values = group.values({"obs": obs, "action": _as_input(first_action[group.members], like)})
             for member, value in zip(group.members, values.double().mean(-1).tolist(), strict=True):
-                found[member] = self.mean + self.scale * value
-        return found
+                fitness[member] = self.mean + self.scale * value
+        return fitness
 
 
 def _as_input(action: Tensor, like: Tensor) -> Tensor:

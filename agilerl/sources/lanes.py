@@ -106,7 +106,7 @@ class LaneSource(Source, Generic[Options]):
         actions = foreign.action_space(env, "single_") or foreign.action_space(env)
         return without_mask(without_texts(space), actions), actions
 
-    # -- to be said by each source -----------------------------------------------------------------------------------
+    # -- implemented by each source ----------------------------------------------------------------------------------
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         """Run one generation of members whose tensors are held by `learner`."""
@@ -121,7 +121,7 @@ class LaneSource(Source, Generic[Options]):
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
-        """Also raises ConfigError for `carry_envs` if the lanes are shared or cannot be paused."""
+        """See `Source.open`; raises ConfigError too for `carry_envs` if the lanes are shared or cannot be paused."""
         if shards != 1:
             raise NotAvailableYetError(f"a generation runs in one shard yet; got shards={shards}. fix: shards=1.")
         self.run_seed = run_seed
@@ -135,8 +135,8 @@ class LaneSource(Source, Generic[Options]):
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")
         for option in ("eval_screen", "eval_share"):
             if vars(self.options)[option] and self._tests:
-                own = "agents that bring their own methods play whole evaluations, whose steps are not known"
-                self.notes.append(f"{option} has no part: {own}")
+                reason = "agents with custom methods play whole evaluations, whose steps are unknown"
+                self.notes.append(f"{option} is ignored: {reason}")
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
         self.lanes = self._make_lanes(len(population))
@@ -230,9 +230,9 @@ class LaneSource(Source, Generic[Options]):
     @contextlib.contextmanager
     def _adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
         """Yield a learner that holds the agents' tensors in rows; they are released on exit, also on failure."""
-        own = self.learner == OwnLearn.name
+        is_custom = self.learner == OwnLearn.name
         learner: Any = (
-            OwnLearn(agents) if own else Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
+            OwnLearn(agents) if is_custom else Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
         )
         try:
             yield learner
@@ -253,11 +253,11 @@ class LaneSource(Source, Generic[Options]):
         """Run all shards: one for all members in lockstep, else one per member; all start from the same epsilon."""
         slots = list(range(len(population)))
         tallies: dict[int, Tally] = {}
-        made = min(int(agent.steps[-1]) for agent in population)  # of the member furthest behind
+        env_steps = min(int(agent.steps[-1]) for agent in population)  # of the member furthest behind
         at_once = self.env_steps_at_once
-        left = -(-(self.options.max_steps - made) // at_once)  # in vector steps; shortens the last generation
-        asked = self.options.generation_steps(begun, self.evaluated)
-        first, steps = self.shared, self.steps_of_generation(asked)
+        left = -(-(self.options.max_steps - env_steps) // at_once)  # in vector steps; shortens the last generation
+        evo_steps = self.options.generation_steps(begun, self.evaluated)
+        first, steps = self.shared, self.steps_of_generation(evo_steps)
         seed = self.ranks.seed(self.run_seed)
         vector_steps = max(1, min(steps // at_once, left))
         for group in [slots] if self.lockstep else [[slot] for slot in slots]:
@@ -334,19 +334,19 @@ class LaneSource(Source, Generic[Options]):
 
     def faults(self) -> list[str]:
         """Return one line per environment replaced since the last call (self-healing lanes only)."""
-        found = []
+        messages = []
         for use, lanes in [("training", self.lanes), *(("evaluation", one) for one in self.evaluator.lanes.values())]:
             inner: Any = innermost(lanes)
             faults = inner.faults if isinstance(inner, HealingLanes) else []
             for number in range(self._said.get(inner, 0), len(faults)):
                 self._replaced += 1
-                found.append(
+                messages.append(
                     f"environment replaced ({self._replaced} so far; in {use} {number + 1} of at most "
                     f"{inner.max_restarts}): {faults[number]}"
                 )
             if faults:
                 self._said[inner] = len(faults)
-        return found
+        return messages
 
     def probe(self, agent: Any, budget: int, check: Callable[[], None] | None = None) -> Probe:
         return probe_determinism(self.env, agent, self.run_seed, budget, check)

@@ -102,8 +102,8 @@ class OfflineSource(LaneSource[OfflineOptions]):
         if not self._is_fitted:
             return super()._make_evaluator(population, check)
         for agent in population:
-            own = adapted(agent)
-            if self._tests or own.is_recurrent or own.reads_texts:
+            adapted_agent = adapted(agent)
+            if self._tests or adapted_agent.is_recurrent or adapted_agent.reads_texts:
                 raise unjudged(agent)
         if self.dataset is None:
             raise ConfigError(
@@ -185,10 +185,11 @@ class OfflineSource(LaneSource[OfflineOptions]):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Raise RunError if the data differ from those the run started with."""
         super().load_state(state)
-        known, own = state["dataset"], self.state()["dataset"]
-        if known != own:
+        recorded, current = state["dataset"], self.state()["dataset"]
+        if recorded != current:
             raise RunError(
-                f"the run learned from other data: {_short(known)}; these are {_short(own)}. fix: the same data set."
+                f"the run learned from other data: {_short(recorded)}; these are {_short(current)}. "
+                "fix: the same data set."
             )
 
 
@@ -209,20 +210,20 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
             "fix: memory=ReplayBuffer(max_size=100_000)."
         )
     dataset = agent.arrange(without_masks(dataset, agent))
-    said, rows = [], len(dataset)
+    notes, rows = [], len(dataset)
     if not rows:
-        raise ConfigError("the data set holds no transition. fix: steps with what follows on them.")
+        raise ConfigError("the data set holds no transition. fix: steps with their successors.")
     if dataset.left_out:
-        said.append(f"data set: steps without a successor, left out: {dataset.left_out}")
+        notes.append(f"data set: steps without a successor, left out: {dataset.left_out}")
     if {"timeouts", "next_observations"} <= set(dataset.missing):
-        said.append(
+        notes.append(
             "data set: no timeouts and no next_observations: where an episode was cut, its last step leads into the "
             "next episode. fix: an array timeouts, True where an episode was cut off"
         )
     if len(memory):
-        said.append(f"the memory held {len(memory)} rows; it now holds the data set's {rows} transitions")
+        notes.append(f"the memory held {len(memory)} rows; it now holds the data set's {rows} transitions")
     if memory.max_size < rows:
-        said.append(f"the memory grew from {memory.max_size} to {rows} rows, to hold the whole data set")
+        notes.append(f"the memory grew from {memory.max_size} to {rows} rows, to hold the whole data set")
     memory.clear()
     memory.reserve(rows)
     obs, later = (_observed(agent, x, options) for x in (dataset.obs, dataset.next_obs))
@@ -231,7 +232,7 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
     reward = options.learned_reward(dataset.reward) if options.changes_rewards else dataset.reward
     masks = {"obs_mask": dataset.obs_mask if agent.learns_from_obs_mask else None, "next_mask": dataset.next_mask}
     memory.write(obs, action, reward, later, dataset.terminated, **masks)
-    return said
+    return notes
 
 
 def without_masks(dataset: Dataset, agent: Any) -> Dataset:
@@ -245,17 +246,17 @@ def without_masks(dataset: Dataset, agent: Any) -> Dataset:
     space = agent.observation_space
     masks: dict[str, Any] = {}
     for part, role in (("obs", "obs_mask"), ("next_obs", "next_mask")):
-        rest, given = parted(vars(dataset)[part], space)
-        if given is None:
+        rest, mask = parted(vars(dataset)[part], space)
+        if mask is None:
             continue
         masks[part] = rest
-        if isinstance(given, Mapping) and not isinstance(agent.action_space, gym.spaces.Dict):
-            given = tuple(given.values())  # of a Tuple: one part per component
+        if isinstance(mask, Mapping) and not isinstance(agent.action_space, gym.spaces.Dict):
+            mask = tuple(mask.values())  # of a Tuple: one part per component
         if vars(dataset)[role] is None:
             reader = ActionMasks(agent.action_space, "the data set", ShapeError)
             is_over = dataset.terminated if part == "next_obs" else None
             what = f"the part {MASK!r} of {'next_' if part == 'next_obs' else ''}observations"
-            masks[role] = reader.of_caller(by_row(given), len(dataset), what, is_over)
+            masks[role] = reader.of_caller(by_row(mask), len(dataset), what, is_over)
     return replace(dataset, **masks) if masks else dataset
 
 
@@ -278,8 +279,8 @@ def _stored(agent: RLAlgorithm, dataset: Dataset) -> np.ndarray:
     try:
         return form.prepare(agent, torch.from_numpy(np.ascontiguousarray(action)), rows).numpy()
     except ShapeError as error:
-        said = str(error).replace(f"{agent.algo}.learn got", "the data set has").partition(" fix:")[0]
-        raise ShapeError(f"{said} fix: data of {agent.action_space}, as its environment takes actions.") from None
+        message = str(error).replace(f"{agent.algo}.learn got", "the data set has").partition(" fix:")[0]
+        raise ShapeError(f"{message} fix: data of {agent.action_space}, as its environment takes actions.") from None
 
 
 def _check_finite(parts: Mapping[str, Any]) -> None:
@@ -291,7 +292,7 @@ def _check_finite(parts: Mapping[str, Any]) -> None:
                 bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
                 raise ReplayError(
                     f"the data set's {name} are not finite in {int(bad.sum())} of {len(bad)} rows, row "
-                    f"{int(np.argmax(bad))} first. fix: leave out the episodes that they are of."
+                    f"{int(np.argmax(bad))} first. fix: leave out their episodes."
                 )
 
 
@@ -301,11 +302,11 @@ def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
     Compares environment ids, if available, and the kind of actions; data sets without this information pass.
     """
     recorded, single = dataset.env_id, foreign.single(env)
-    known = foreign.own_id(env) or (None if foreign.spec(single) is None else name_of(single))
-    if recorded is not None and known is not None and recorded != known:
+    env_id = foreign.own_id(env) or (None if foreign.spec(single) is None else name_of(single))
+    if recorded is not None and env_id is not None and recorded != env_id:
         raise ConfigError(
-            f"the data set was recorded in {recorded}, and the environment is {known}. fix: data of {known} "
-            f"(agilerl data make {known} --policy random --out {known.replace('/', '-')}.h5), or train on {recorded}."
+            f"the data set was recorded in {recorded}, and the environment is {env_id}. fix: data of {env_id} "
+            f"(agilerl data make {env_id} --policy random --out {env_id.replace('/', '-')}.h5), or train on {recorded}."
         )
     kind = str(dataset.about.get("action_space", "")).partition("(")[0]
     if kind and kind != type(agent.action_space).__name__:
@@ -318,18 +319,18 @@ def check_environment(dataset: Dataset, env: Any, agent: RLAlgorithm) -> None:
 def warn_of_learn_step(population: Sequence[Any]) -> None:
     """Warn once that `learn_step` is ignored offline, if it was set or mutates."""
     agents = [unwrapped(agent) for agent in population]
-    usual = hyperparameters(type(agents[0])).get("learn_step") if isinstance(agents[0], RLAlgorithm) else None
-    if usual is None:
+    declared = hyperparameters(type(agents[0])).get("learn_step") if isinstance(agents[0], RLAlgorithm) else None
+    if declared is None:
         return
-    given = sorted({int(agent.learn_step) for agent in agents} - {1, int(usual.published), int(usual.manifest)})
+    values = sorted({int(agent.learn_step) for agent in agents} - {1, int(declared.published), int(declared.manifest)})
     is_mutated = any("learn_step" in agent.hp_config.names() for agent in agents)
-    said = [f"learn_step={', '.join(map(str, given))}"] if given else []
-    said += ["learn_step in hp_config (mutation.rl_hp_selection)"] if is_mutated else []
-    if said:
+    settings = [f"learn_step={', '.join(map(str, values))}"] if values else []
+    settings += ["learn_step in hp_config (mutation.rl_hp_selection)"] if is_mutated else []
+    if settings:
         warn_once(
             "learn_step of data",
-            f"{' and '.join(said)}: data are not waited for, each step is an update, and learn_step means nothing to "
-            f"{agents[0].algo} there{': some mutations change nothing' if is_mutated else ''}. "
+            f"{' and '.join(settings)}: ignored offline, where every step of {agents[0].algo} is one gradient update"
+            f"{': some mutations change nothing' if is_mutated else ''}. "
             "fix: leave learn_step out.",
         )
 

@@ -60,8 +60,8 @@ class RewardScale:
                 self._sums = np.zeros(reward.shape)
             counts, ended = team.acted & counts[:, None], ended[:, None] | team.terminated | team.truncated
             discount = discount[:, None]
-        here = batch.mask if reward.ndim == 1 else batch.mask[:, None]
-        self._sums = np.where(here, discount * self._sums + reward, self._sums)
+        stepped = batch.mask if reward.ndim == 1 else batch.mask[:, None]
+        self._sums = np.where(stepped, discount * self._sums + reward, self._sums)
         self.statistics.update_over(self._ranks, self._sums[counts])
         self._sums[ended] = 0.0
 

@@ -111,7 +111,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
 
 
 class Group:
-    """Members whose rollouts are collected and learned from together.
+    """Members with joint rollouts and updates.
 
     Attributes:
         number: in the learner. members: positions in the shard. lead: representative of all of them.
@@ -167,7 +167,7 @@ class OnPolicyGeneration:
         masks = ActionMasks(lanes.single_action_space, lanes.backend)
         legal = 0 if masks.of(info, lanes.num_lanes) is None else masks.width
         members = [group.members for group in learner.groups]
-        self.groups = [Group(i, own, shard, self.num_envs, legal) for i, own in enumerate(members)]
+        self.groups = [Group(i, positions, shard, self.num_envs, legal) for i, positions in enumerate(members)]
         self._acting = self.groups  # groups with incomplete rollouts
         self.active: np.ndarray | None = None
         self.full = False
@@ -216,7 +216,7 @@ class OnPolicyGeneration:
         shared = Shared(None, scale, statistics, running, self.shard.shared.memories)
         return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)
 
-    # -- what a recorder does: see `rollouts.on_policy.record` -------------------------------------------------------
+    # -- recorder interface: see `rollouts.on_policy.record` ---------------------------------------------------------
 
     def act(self, obs: Any, mask: np.ndarray | None) -> Any:
         """Return environment actions of all lanes; finished lanes are masked in `active`."""
@@ -273,11 +273,11 @@ class OnPolicyGeneration:
             for member in group.members:
                 self.tallies[member].env_steps += self.num_envs
             action, log_prob, value, hidden = self._acted[group.number]
-            own = lanes if group.is_all else [group.of(part) for part in lanes]
-            obs, gain, terminated, truncated, final_obs, sound_rows, legal = own
+            group_data = lanes if group.is_all else [group.of(part) for part in lanes]
+            obs, gain, terminated, truncated, final_obs, sound_rows, legal = group_data
             final_value = self._value(group, batch.final_obs) if is_cut else None
-            given = {"final_obs": final_obs, "final_value": final_value, "valid": sound_rows, "legal": legal}
-            group.buffer.add(obs, action, gain, terminated, truncated, log_prob, value, **given, hidden=hidden)
+            extra = {"final_obs": final_obs, "final_value": final_value, "valid": sound_rows, "legal": legal}
+            group.buffer.add(obs, action, gain, terminated, truncated, log_prob, value, **extra, hidden=hidden)
             if group.is_recurrent and has_ends:
                 self._begin_episodes(group, ends)
             if self._index == group.vector_steps:  # its lanes rest from now on
@@ -318,15 +318,15 @@ class OnPolicyGeneration:
         Values of feed-forward members are deferred: one pass computes them for the whole rollout.
         """
         rows = group.rows
-        own = obs if group.is_all else trees.take(obs, rows)
+        group_obs = obs if group.is_all else trees.take(obs, rows)
         hidden = value = None
         if group.is_recurrent:
-            before = self._hidden_states.of(group.number, own)
+            before = self._hidden_states.of(group.number, group_obs)
             hidden = {key: part.transpose(0, 1).flatten(1, 2).cpu().numpy() for key, part in before.items()}
-            raw, values = self._hidden_states.step(group.number, own)
+            raw, values = self._hidden_states.step(group.number, group_obs)
             value = values.flatten(0, 1).cpu().numpy()
         else:
-            raw = self.learner.outputs_of(group.number, own)
+            raw = self.learner.outputs_of(group.number, group_obs)
         legal = None if mask is None else mask[rows]
         action, log_prob = group.lead.sample(raw, draws if group.is_all else tuple(d[rows] for d in draws), legal)
         return action.reshape(-1, *action.shape[2:]), log_prob.reshape(-1, *log_prob.shape[2:]), value, hidden
@@ -335,9 +335,9 @@ class OnPolicyGeneration:
         """Bootstrap value after the last step; None for feed-forward members, which compute it from observations."""
         if not group.is_recurrent:
             return None
-        own = trees.reshape(group.of(obs), len(group.members), self.num_envs)
-        hidden = self._hidden_states.of(group.number, own)
-        value: np.ndarray = self.learner.recur(group.number, own, hidden)[1].flatten(0, 1).cpu().numpy()
+        group_obs = trees.reshape(group.of(obs), len(group.members), self.num_envs)
+        hidden = self._hidden_states.of(group.number, group_obs)
+        value: np.ndarray = self.learner.recur(group.number, group_obs, hidden)[1].flatten(0, 1).cpu().numpy()
         return value
 
     def _begin_episodes(self, group: Group, ends: np.ndarray) -> None:
@@ -374,8 +374,8 @@ class OnPolicyGeneration:
             sound = self.watch.is_finite[group.members]
             if sound.any():  # skip diverged members
                 stored = group.buffer.stored("obs")  # [T, L, ...]
-                own = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))
-                seen.append(group.lead.encoder_inputs(own))
+                obs = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))
+                seen.append(group.lead.encoder_inputs(obs))
         if self.shard.ranks.size > 1:  # even if this rank has nothing to add
             like = due[0].lead.encoder_inputs(due[0].buffer.stored("obs"))
             rows = np.concatenate(seen) if seen else like[:0]
@@ -386,7 +386,7 @@ class OnPolicyGeneration:
             for agent in group.agents:
                 agent.take_statistics(self._statistics)
 
-    # -- hidden states of episodes that go on over the end of a generation -------------------------------------------
+    # -- hidden states of episodes that continue across generations --------------------------------------------------
 
     def _recall(self) -> None:
         """Restore the hidden states left by the last generation.
@@ -403,8 +403,8 @@ class OnPolicyGeneration:
             start = self._hidden_states.of(group.number, trees.take(shown, group.members))
             for row, position in enumerate(group.members):
                 like = {key: part[row] for key, part in start.items()}
-                known = self._running.hidden_of(self.agents[position].index, self.shard.slots[position], like)
-                for key, part in (known or {}).items():
+                stored = self._running.hidden_of(self.agents[position].index, self.shard.slots[position], like)
+                for key, part in (stored or {}).items():
                     start[key][row] = part
             self._hidden_states.hidden[group.number] = start
 
@@ -414,5 +414,5 @@ class OnPolicyGeneration:
         if hidden is None or not self.options.carry_envs:
             return
         for row, position in enumerate(group.members):
-            own = {key: part[row].clone() for key, part in hidden.items()}
-            self._kept[self.agents[position].index] = self.shard.slots[position], own
+            states = {key: part[row].clone() for key, part in hidden.items()}
+            self._kept[self.agents[position].index] = self.shard.slots[position], states

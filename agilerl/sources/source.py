@@ -19,8 +19,8 @@ from agilerl.rollouts.off_policy import EpisodeTracker, Finished
 from agilerl.sources.determinism import Probe
 
 CARRIED_NOTE = (
-    "carry_envs: episodes go on over the end of a generation. A resumed run begins them anew, so it equals one that "
-    "never stopped only statistically, not bit for bit"
+    "carry_envs: episodes continue across generations. A resumed run restarts them, so it equals an uninterrupted run "
+    "statistically, not bit for bit"
 )
 
 
@@ -66,9 +66,9 @@ class Running:
         Args:
             like: key -> [layers, E, units], the shapes of the current network.
         """
-        then, known = self.hidden.get(member, (-1, {}))
-        fits = known.keys() == like.keys() and all(known[key].shape == part.shape for key, part in like.items())
-        return known if then == slot and fits else None
+        stored_slot, hidden = self.hidden.get(member, (-1, {}))
+        fits = hidden.keys() == like.keys() and all(hidden[key].shape == part.shape for key, part in like.items())
+        return hidden if stored_slot == slot and fits else None
 
 
 def trained_with_masks(agents: Sequence[Any]) -> None:
@@ -114,10 +114,10 @@ def agreed(tallies: Sequence[Tally], ranks: Ranks, adds_up: bool) -> list[Tally]
     """
     if ranks.size == 1:
         return list(tallies)
-    found = []
+    combined = []
     for each in zip(*ranks.gather_plain([vars(tally) for tally in tallies]), strict=True):
         fault = next((one["fault"] for one in each if one["fault"] is not None), None)
-        found.append(
+        combined.append(
             Tally(
                 env_steps=sum(one["env_steps"] for one in each) if adds_up else each[0]["env_steps"],
                 updates=each[0]["updates"],
@@ -128,7 +128,7 @@ def agreed(tallies: Sequence[Tally], ranks: Ranks, adds_up: bool) -> list[Tally]
                 details={name: sum(one["details"][name] for one in each) for name in each[0]["details"]},
             )
         )
-    return found
+    return combined
 
 
 def keep_finished(tallies: Sequence[Tally], finished: Finished, num_envs: int) -> None:

@@ -1,4 +1,4 @@
-"""The second half: members learn from rows of replay, whoever has stored them."""
+"""Second half of learning from transitions: updates from rows of a replay buffer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from agilerl.sources.source import Shard
 
 @dataclass(frozen=True)
 class Schedule:
-    """When a member learns: `count` updates at every `interval`-th vector step.
+    """Update schedule of a member: `count` updates at every `interval`-th vector step.
 
-    With E lanes: E // learn_step updates each vector step if learn_step <= E, else one each learn_step // E of them.
+    With E lanes: E // learn_step updates per vector step if learn_step <= E, else one every learn_step // E steps.
     """
 
     interval: int
@@ -39,18 +39,18 @@ class Schedule:
 
 
 class Plan:
-    """What of a group of members stays as it is for a whole generation.
+    """Constants of a group of members during one generation.
 
     Attributes:
-        number: of the group in the learner. members: positions in the shard. lead: stands for all of them.
-        schedule: theirs. sizes: their batch sizes, of which each rank has its share. needed: the largest share of any
-            rank; `largest` of them. divisors: batch sizes over the number of ranks. like: a parameter, for device and
-            dtype.
+        number: index of the group in the learner. members: positions in the shard. lead: representative member.
+        schedule: update schedule. sizes: batch sizes on this rank. needed: largest batch size on any rank, per member.
+            largest: maximum of `needed`. divisors: batch size divided by the number of ranks. like: a parameter, for
+            device and dtype.
         gammas: [N_g] discounts per step, None for an algorithm without one. gamma: the same as [N_g, 1].
-        betas: [N_g] exponents of importance weights to begin with.
-        learns_from_both: from each row as a one-step and as an n-step transition, together.
+        betas: [N_g] initial exponents of importance weights.
+        learns_from_both: whether each row is learned from as a one-step and as an n-step transition.
         draws_noise: whether updates need random numbers.
-        loss: sum [N_g] of all updates so far. weights: those of plain replay, by the sizes that take part.
+        loss: sum [N_g] of all updates so far. weights: cached row weights of uniform replay, by batch sizes.
     """
 
     def __init__(self, number: int, learner: Learner, replay: SharedReplay, num_envs: int) -> None:
@@ -60,8 +60,11 @@ class Plan:
         self.agents, self.lead = agents, agents[0]
         (self.schedule,) = {Schedule.of(int(agent.learn_step), num_envs) for agent in agents}
         shares = [ranks.shares(int(agent.batch_size)) for agent in agents]
-        self.sizes, self.needed = [own[ranks.rank] for own in shares], [max(own) for own in shares]
-        self.divisors = [sum(own) / ranks.size for own in shares]
+        self.sizes, self.needed = (
+            [member_shares[ranks.rank] for member_shares in shares],
+            [max(member_shares) for member_shares in shares],
+        )
+        self.divisors = [sum(member_shares) / ranks.size for member_shares in shares]
         self.largest = max(self.needed)
         self.like = next(iter(self.lead.policy_module().parameters()))
         gammas = [agent.update_hyperparameters().get("gamma") for agent in agents]
@@ -75,21 +78,21 @@ class Plan:
         self.weights: dict[tuple[int, ...], Tensor] = {}
 
     def to_device(self, values: Tensor) -> Tensor:
-        """On the device and in the dtype of the parameters."""
+        """Move to the device and dtype of the parameters."""
         return values.to(self.like.device, self.like.dtype)
 
 
 class Updates:
-    """Samples, prepares batches, lets members learn, and writes priorities back.
+    """Sample batches, update the members, and write priorities back.
 
     Args:
-        shard: the members and their streams.
-        watch: over exactly these members, which its learner holds; its `num_envs` environment steps of one member count
-            as one of its vector steps, on each rank.
-        rewards: with what stored rewards are multiplied; None leaves them.
-        are_choices: stored actions are integers, the choices of one agent. False of a team, whose rows also hold the
+        shard: the members and their random streams.
+        watch: of exactly these members, held by its learner; on each rank, `num_envs` environment steps of a member are
+            one vector step.
+        rewards: scale of the stored rewards; None leaves them unchanged.
+        are_choices: whether stored actions are integer choices of one agent. False for teams, whose rows also hold the
             components of Box actions.
-        env_steps_at_once: of a vector step on all ranks together, by default those of every rank.
+        env_steps_at_once: environment steps per vector step over all ranks; by default the sum over ranks.
     """
 
     def __init__(
@@ -110,10 +113,10 @@ class Updates:
         self.plans = [Plan(i, watch.learner, replay, self.at_once) for i in range(len(watch.learner.groups))]
         self._is_filled = False
         self._updates = [0] * len(self.agents)
-        self._last: dict[int, tuple[Any, int, int, int]] = {}  # by member, of its last update: see `end`
+        self._last: dict[int, tuple[Any, int, int, int]] = {}  # last update by member, see `end`
 
     def learn(self, index: int) -> None:
-        """What is due after vector step `index` of the generation."""
+        """Run the updates due after vector step `index` of the generation."""
         memory = self.replay.memory
         counter, stored = memory.counter, len(memory)
         if self.ranks.size > 1:
@@ -134,16 +137,18 @@ class Updates:
             self._reprioritise(errors)
 
     def _held(self, counter: int, stored: int) -> tuple[int, int]:
-        """(transitions added so far, rows to sample from), of this rank, as every rank counts them: whether a member
-        learns is decided by the rank that holds fewest, until no rank holds too few for anything."""
+        """Return (transitions added so far, rows to sample from), equal on all ranks.
+
+        The rank with the fewest rows decides whether members learn, until every rank holds enough for all updates.
+        """
         if not self._is_filled:
             counter, stored = self.ranks.least([counter, stored]).astype(int).tolist()
-            most = max(plan.largest for plan in self.plans)
-            self._is_filled = stored >= most and counter * self.ranks.size > self.options.learning_delay
+            largest = max(plan.largest for plan in self.plans)
+            self._is_filled = stored >= largest and counter * self.ranks.size > self.options.learning_delay
         return counter * self.ranks.size, stored
 
     def end(self) -> None:
-        """The generation is over: losses into the tallies, and what was seen last for mutations to look at."""
+        """End the generation: add losses to the tallies, and store the last observations for use by mutations."""
         for plan in self.plans:
             if plan.loss is not None:
                 for member, value in zip(plan.members, plan.loss.tolist(), strict=True):
@@ -152,10 +157,10 @@ class Updates:
             self.agents[member].remember_observations(trees.take(obs, (update, row, slice(size))))
 
     def _shifts(self, plan: Plan, stored: int) -> list[list[int]]:
-        """Who of a group learns in one call: per call the batch sizes of its members, 0 for one that has no part in it.
+        """Return the batch sizes of a group's members for each call of `learn`; 0 for members not in that call.
 
-        A member waits until the memory holds its own batch, not for the members beside it. Where some have begun
-        before others their updates have other numbers, which what an algorithm does may depend on: they learn apart.
+        A member waits only until the memory holds its own batch. Members that started earlier have other update
+        numbers, on which an algorithm may depend, so they are updated in separate calls.
         """
         each = list(zip(plan.members, plan.sizes, plan.needed, strict=True))
         done = {self._updates[member] for member, _, needed in each if stored >= needed}
@@ -165,7 +170,7 @@ class Updates:
         ]
 
     def _learn_together(self, plan: Plan, sizes: list[int], index: int) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Updates of the members whose size is not 0; their rows and new priorities, where there are any."""
+        """Update the members of non-zero size; return their rows and new priorities by member, if any."""
         count, live = plan.schedule.count, [size > 0 for size in sizes]
         taking_part = [(row, member, sizes[row]) for row, member in enumerate(plan.members) if live[row]]
         indices = np.zeros((count, len(sizes), max(sizes)), np.int64)
@@ -179,23 +184,25 @@ class Updates:
             plan.loss = result.loss if plan.loss is None else plan.loss + result.loss
         for _, member, _ in taking_part:
             self.tallies[member].updates += count
-        found = [result.priorities for result in results if result.priorities is not None]
-        if not (self.replay.prioritized and found):
+        priorities = [result.priorities for result in results if result.priorities is not None]
+        if not (self.replay.prioritized and priorities):
             return {}
-        values = torch.stack(found).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `learns_from_both`
+        values = torch.stack(priorities).double().cpu().numpy()  # [updates, N_g, B], or 2B: see `learns_from_both`
         values = values.reshape(*values.shape[:2], -1, max(sizes)).sum(2)
         return {member: (indices[:, row, :size], values[:, row, :size]) for row, member, size in taking_part}
 
     def _reprioritise(self, errors: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
-        """Once per vector step, after all updates and in population order, so that it does not matter how members are
-        grouped; where a row was learned from more than once, the last one counts."""
+        """Write priorities once per vector step, after all updates.
+
+        The population order makes the result independent of the grouping. The last write to a row counts.
+        """
         for member in sorted(errors):
             indices, values = errors[member]
             if self.watch.priorities(member, values):
                 self.replay.memory.update_priorities(indices, values)
 
     def batches(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> list[TransitionBatch]:
-        """Batches [N_g, B, ...] from rows `indices` [updates, N_g, B]; beyond a member's own size the weight is 0."""
+        """Return batches [N_g, B, ...] of rows `indices` [updates, N_g, B]; weights beyond a member's size are 0."""
         count, prepare = len(indices), self.learner.groups[plan.number].prepare
         if plan.learns_from_both:
             assert plan.gammas is not None
@@ -205,8 +212,8 @@ class Updates:
         if self.replay.prioritized:
             weight: Sequence[Tensor] = self._priority_weights(plan, sizes, indices, index).unbind()
         else:
-            known = plan.weights.get(tuple(sizes))
-            weight = [self._plain_weights(plan, sizes) if known is None else known] * count
+            cached = plan.weights.get(tuple(sizes))
+            weight = [self._plain_weights(plan, sizes) if cached is None else cached] * count
         like = plan.like
         reward, done = (rows[name].to(like.device, like.dtype) for name in ("reward", "done"))
         fields: dict[str, Tensor] = {
@@ -246,18 +253,20 @@ class Updates:
         ]
 
     def _plain_weights(self, plan: Plan, sizes: list[int]) -> Tensor:
-        """[N_g, B] for every update: 1/B_i in member i's own rows, 0 beyond. On one of W ranks W/B_i, with B_i of all
-        ranks: the mean of their gradients weighs all rows alike."""
+        """Return [N_g, B] weights for uniform replay: 1/B_i in the rows of member i, 0 beyond.
+
+        With W ranks W/B_i, where B_i counts all ranks: the mean of their gradients then weights all rows equally.
+        """
         weight = np.zeros((len(sizes), max(sizes)))
         for row, size in enumerate(sizes):
             weight[row, :size] = 1 / plan.divisors[row] if size else 0
-        plan.weights[tuple(sizes)] = made = _twice(plan, plan.to_device(torch.from_numpy(weight)))
-        return made
+        plan.weights[tuple(sizes)] = weights = _twice(plan, plan.to_device(torch.from_numpy(weight)))
+        return weights
 
     def _priority_weights(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> Tensor:
-        """[updates, N_g, B]: 1/B_i times the importance weight in member i's own rows, 0 beyond."""
+        """Return [updates, N_g, B]: 1/B_i times the importance weight in the rows of member i, 0 beyond."""
         weight = np.zeros(indices.shape)
-        done = self._begun + (index + 1) * self.at_once  # with this vector step, so that the last one has β = 1
+        done = self._begun + (index + 1) * self.at_once  # includes this vector step, so that the last one has β = 1
         for row, (size, first, divisor) in enumerate(zip(sizes, plan.betas, plan.divisors, strict=True)):
             if size:
                 beta = beta_schedule(first, done, self.options.max_steps)
@@ -265,7 +274,7 @@ class Updates:
         return _twice(plan, plan.to_device(torch.from_numpy(weight)))
 
     def _draw_noise(self, plan: Plan, sizes: list[int], count: int) -> dict[str, Tensor]:
-        """What the updates need of random numbers, name -> [count, N_g, K, ...], each member from its own stream."""
+        """Draw the updates' random numbers, name -> [count, N_g, K, ...], from one stream per member."""
         drawn = {
             row: plan.agents[row].draw_noise(self._rngs[member], (count, sizes[row]))
             for row, member in enumerate(plan.members)
@@ -282,7 +291,7 @@ class Updates:
 
 
 def _unbound(tree: Any, count: int) -> list[Any]:
-    """As `tree.unbind`, leaves [count, ...]; what is a dict of dicts, as a team's is, without a call for each leaf."""
+    """Unbind a tree with leaves [count, ...]; faster than `tree.unbind` for the dict of dicts of a team."""
     if type(tree) is not dict:
         return trees.unbind(tree)
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
@@ -294,11 +303,11 @@ def _unbound(tree: Any, count: int) -> list[Any]:
             parts = [dict(zip(part, row, strict=True)) for row in zip(*inner, strict=True)]
         else:
             parts = trees.unbind(part)
-        for row, own in zip(rows, parts, strict=True):
-            row[key] = own
+        for row, entry in zip(rows, parts, strict=True):
+            row[key] = entry
     return rows
 
 
 def _twice(plan: Plan, weight: Tensor) -> Tensor:
-    """The weights of each row, for both of the transitions that are learned from where there are two."""
+    """Repeat the weights if each row is learned from as two transitions."""
     return torch.cat((weight, weight), -1) if plan.learns_from_both else weight

@@ -1,1 +1,1 @@
-"""Files that leave this package with a policy: they import nothing of it."""
+"""Files that are exported with a policy; they do not import this package."""

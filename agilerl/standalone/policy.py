@@ -1,17 +1,16 @@
-"""A trained policy in plain PyTorch: needs torch and safetensors, nothing else.
+"""A trained policy in plain PyTorch: needs only torch and safetensors.
 
     from policy import load
     policy = load("best")                # the folder with policy.json and policy.safetensors
-    action = policy.act(observations)    # [B, ...] -> greedy actions [B, ...], as the environment takes them
-    action = policy.act(observations, masks)    # [B, A], 1 = legal: where it was trained with masks of legal actions
+    action = policy.act(observations)    # [B, ...] -> greedy environment actions [B, ...]
+    action = policy.act(observations, masks)    # [B, A], 1 = legal: if it was trained with action masks
 
-Of a team observations, masks and actions are dictionaries by agent; agents that are left out do not act.
+For a team, observations, masks and actions are dictionaries by agent; agents that are left out do not act.
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
-convolutions over images [C, H, W] or [H, W, C], and Dict and Tuple observations of all of these, texts among them
-(strings, or the counts that they become), and Dict and Tuple actions, for DQN, RainbowDQN,
-DDPG, TD3, SAC, PPO, MADDPG, MATD3, IPPO and MAPPO; anything else is a `PolicyError`. Copy this file wherever you need
-it.
+convolutions over images [C, H, W] or [H, W, C], Dict and Tuple observations of all of these, texts (strings, or their
+word counts), and Dict and Tuple actions, for DQN, RainbowDQN, DDPG, TD3, SAC, PPO, MADDPG, MATD3, IPPO and MAPPO;
+anything else is a `PolicyError`. Copy this file wherever you need it.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "
 LARGEST = 2**20  # features, units or atoms
 MAX_HIDDEN_LAYERS = 64  # hidden layers
 NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
-DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # encoders that are covered
-JOINED = "vector_mlp"  # the encoder of all vectors of an observation, where they have one
+DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # supported encoders
+JOINED = "vector_mlp"  # the joint encoder of all vectors of an observation, if any
 SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 LARGEST_PARTS = 1_000  # of a Dict or Tuple
 MAX_HALF_RANGE = torch.finfo(torch.float32).max / 2  # of Box actions; bounds farther apart mean infinity
@@ -45,19 +44,19 @@ LARGEST_INPUT = 10.0  # of an observation in standard deviations
 
 
 class PolicyError(ValueError):
-    """The files are damaged, or hold a policy that this loader does not cover."""
+    """The files are damaged, or the policy is not covered by this loader."""
 
 
 def load(folder: str | Path = ".") -> Any:
-    """The `Policy` or `TeamPolicy` in a folder of policy.json and policy.safetensors; PolicyError: missing, damaged or
-    not covered."""
+    """Load the `Policy` or `TeamPolicy` from a folder with policy.json and policy.safetensors; PolicyError: missing,
+    damaged or not covered."""
     path = Path(folder)
     try:
         spec = json.loads((path / "policy.json").read_text(encoding="utf-8"))
         tensors = load_file(path / "policy.safetensors")
     except (OSError, ValueError, RecursionError) as error:
         raise PolicyError(f"no policy can be read from {path} ({error}). fix: copy both files again.") from error
-    except Exception as error:  # safetensors has an exception of its own
+    except Exception as error:  # safetensors has its own exception class
         raise PolicyError(f"{path / 'policy.safetensors'} is damaged ({error}). fix: copy it again.") from error
     weights = {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
     is_team = isinstance(spec, dict) and "networks" in spec
@@ -65,7 +64,7 @@ def load(folder: str | Path = ".") -> Any:
 
 
 class TeamPolicy:
-    """Policies of several agents: those of a group share one.
+    """Policies of several agents; agents of a group share one.
 
     Attributes:
         policies: group -> `Policy`. groups: agent -> group.
@@ -74,19 +73,20 @@ class TeamPolicy:
     def __init__(self, spec: dict[str, Any], weights: dict[str, Tensor]) -> None:
         try:
             self.groups = {agent: group for group, agents in spec["groups"].items() for agent in agents}
-            given = {group: {**spec, "network": network} for group, network in spec["networks"].items()}
-            missing = [agent for agent, group in self.groups.items() if group not in given]
+            specs = {group: {**spec, "network": network} for group, network in spec["networks"].items()}
+            missing = [agent for agent, group in self.groups.items() if group not in specs]
         except (KeyError, TypeError, AttributeError) as error:
             raise PolicyError(f"policy.json does not say who is in the team ({error}).") from error
-        if missing or not given:
+        if missing or not specs:
             raise PolicyError(f"policy.json has no network for {missing or 'anyone'}.")
         self.policies = {
-            group: build({**own, "action_masks": False}, _part(weights, group, given)) for group, own in given.items()
+            group: build({**policy_spec, "action_masks": False}, _part(weights, group, specs))
+            for group, policy_spec in specs.items()
         }
         self.needs_mask = bool(spec.get("action_masks", False))
 
     def act(self, obs: dict[str, Any], action_masks: dict[str, Any] | None = None) -> dict[str, Tensor]:
-        """Greedy actions of the agents that are observed, as `Policy.act` of each; masks of those that have one."""
+        """Greedy actions of the observed agents, see `Policy.act`; masks may be missing for some agents."""
         unknown = [agent for agent in obs if agent not in self.groups]
         if unknown:
             raise PolicyError(f"unknown agent {unknown[0]!r} (known: {', '.join(self.groups)}).")
@@ -102,15 +102,17 @@ class TeamPolicy:
 
 
 def _part(weights: dict[str, Tensor], group: str, groups: Iterable[str]) -> dict[str, Tensor]:
-    """The weights of one group; names may have dots, so "bot" and "bot.0" may both be groups."""
+    """The weights of one group; names may contain dots, so that "bot" and "bot.0" may both be groups."""
     start = f"{group}."
     others = tuple(f"{other}." for other in groups if other.startswith(start))
-    own = {name: value for name, value in weights.items() if name.startswith(start) and not name.startswith(others)}
-    return {name.removeprefix(start): value for name, value in own.items()}
+    group_weights = {
+        name: value for name, value in weights.items() if name.startswith(start) and not name.startswith(others)
+    }
+    return {name.removeprefix(start): value for name, value in group_weights.items()}
 
 
 def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
-    """The policy of a specification with these weights, ready to act."""
+    """Build the policy of a specification with these weights, in evaluation mode."""
     try:
         policy = Policy(spec)
         unused = "value_net." if policy.kind == "SharedActorCritic" else "-"
@@ -118,7 +120,7 @@ def build(spec: dict[str, Any], weights: dict[str, Tensor]) -> Policy:
             n: w for n, w in weights.items()
             if not n.endswith(("_sigma", "noise_in", "noise_out")) and not n.startswith(unused)
         }  # fmt: skip
-        policy.load_state_dict(wanted, assign=True)  # the layers have shapes, but no memory of their own yet
+        policy.load_state_dict(wanted, assign=True)  # the layers are on the meta device
     except (KeyError, TypeError, IndexError, RuntimeError, AttributeError) as error:
         raise PolicyError(f"policy.json and policy.safetensors do not fit together ({error}).") from error
     return policy.eval()
@@ -142,7 +144,7 @@ class Policy(nn.Module):
         _check(network)
         self.needs_mask = bool(spec.get("action_masks", False))
         self.stochastic = self.kind in ("StochasticActor", "SharedActorCritic")
-        self.by_component = self.stochastic or self.kind == "DeterministicActor"  # logits of each, not of combinations
+        self.by_component = self.stochastic or self.kind == "DeterministicActor"  # logits per component
         self.squashed = bool(network.get("squash_output", False))
         self.in_bounds = network.get("action_scaling", "none") == "bounds"  # means are in units of half a range
         encoder, head, latent = network["encoder_config"], network["head_config"], _size(network["latent_dim"])
@@ -167,20 +169,20 @@ class Policy(nn.Module):
                 self.register_buffer(name, torch.empty(_inputs(self.space), device="meta"))
 
     def _constants(self, spec: dict[str, Any]) -> None:
-        """Numbers that are not learned: bounds of observations and actions, running statistics."""
+        """Register constants: bounds of observations and actions, running statistics."""
         if self.scaled and self.space["type"] == "Box":
             low, high = _bounds_seen(self.space)
-            kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
-            self.register_buffer("centre", torch.where(kept, (low + high) / 2, 0.0), persistent=False)
-            self.register_buffer("factor", torch.where(kept, 2 / (high - low), 1.0), persistent=False)
+            is_scaled = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
+            self.register_buffer("centre", torch.where(is_scaled, (low + high) / 2, 0.0), persistent=False)
+            self.register_buffer("factor", torch.where(is_scaled, 2 / (high - low), 1.0), persistent=False)
         for place, actions in enumerate(_leaves(self.actions)):
             if actions["type"] == "Box":
                 constants = dict(zip(("low", "high"), _bounds(actions), strict=True))
                 if self.stochastic and self.in_bounds and not self.squashed:
                     constants |= dict(zip(("middle", "half_range"), _units(actions), strict=True))
                 for name, values in constants.items():
-                    own = name if self.single else f"{name}_{place}"
-                    self.register_buffer(own, torch.tensor(values, dtype=torch.float64), persistent=False)
+                    buffer_name = name if self.single else f"{name}_{place}"
+                    self.register_buffer(buffer_name, torch.tensor(values, dtype=torch.float64), persistent=False)
         normaliser = spec.get("normaliser")
         self.normalised = normaliser is not None
         if normaliser is not None:
@@ -191,11 +193,11 @@ class Policy(nn.Module):
             self.register_buffer("deviation", (var + normaliser["epsilon"]).sqrt(), persistent=False)
 
     def _apply(self, function: Any, recurse: bool = True) -> Policy:
-        """Move and convert weights; the constants stay in float64 and follow the device alone."""
-        kept = {name: value for name, value in self.named_buffers() if name not in ("obs_mean", "obs_scale")}
+        """Move and convert weights; constants stay in float64 and only follow the device."""
+        constants = {name: value for name, value in self.named_buffers() if name not in ("obs_mean", "obs_scale")}
         super()._apply(function, recurse)  # type: ignore[no-untyped-call]
         device = next(self.parameters()).device
-        for name, value in kept.items():
+        for name, value in constants.items():
             setattr(self, name, value.to(device))
         return self
 
@@ -205,7 +207,7 @@ class Policy(nn.Module):
         return _size(sum(map(self._width, _leaves(self.actions))))
 
     def _width(self, actions: dict[str, Any]) -> int:
-        """Outputs for the actions of a space without parts."""
+        """Number of outputs for the actions of a leaf space."""
         if actions["type"] == "MultiBinary":
             return _size(math.prod(_flat(actions["n"])))
         if actions["type"] != "Box":
@@ -214,19 +216,19 @@ class Policy(nn.Module):
         return 2 * size if self.stochastic else size
 
     def _choices(self) -> tuple[list[int], list[int]]:
-        """Choices of each component of an action, and the lowest value of each."""
+        """Number of choices of each component of an action, and the lowest value of each."""
         return _choices(self.actions)
 
     def _legal(self, mask: Any, device: Any) -> Tensor:
-        """Masks of the components [B, sum of choices] as masks of their combinations [B, A]."""
-        given = torch.as_tensor(mask, device=device).bool()
-        joint = torch.ones((given.shape[0], 1), dtype=torch.bool, device=device)
-        for part in torch.split(given, self._choices()[0], -1):
+        """Convert masks of the components [B, sum of choices] to masks of their combinations [B, A]."""
+        component_mask = torch.as_tensor(mask, device=device).bool()
+        joint = torch.ones((component_mask.shape[0], 1), dtype=torch.bool, device=device)
+        for part in torch.split(component_mask, self._choices()[0], -1):
             joint = (joint[:, :, None] & part[:, None, :]).flatten(1)
         return joint
 
     def _decode(self, number: Tensor) -> Tensor:
-        """Numbers of combinations [B] as actions: the last component counts fastest."""
+        """Convert indices of combinations [B] to actions; the last component varies fastest."""
         sizes, starts = self._choices()
         if self.actions["type"] == "Discrete":
             return number + starts[0]
@@ -237,7 +239,7 @@ class Policy(nn.Module):
         return torch.stack(parts[::-1], -1).reshape(-1, *_shape(self.actions["nvec"]))
 
     def prepare(self, obs: Any) -> Any:
-        """Observations [B, ...] as the encoder takes them: [B, I], images [B, C, H, W], or a list of such parts."""
+        """Convert observations [B, ...] to encoder inputs: [B, I], images [B, C, H, W], or a list of such parts."""
         x = self._inputs_of(obs)
         if not self.standardised:
             return x
@@ -268,12 +270,12 @@ class Policy(nn.Module):
         return (x - self.centre.to(like)) * self.factor.to(like) if is_scaled else x
 
     def _side_by_side(self, space: dict[str, Any], obs: Any, like: Tensor) -> Iterator[Tensor]:
-        """The parts of a Dict or Tuple observation in their order, each as numbers [B, I]."""
-        for part, given in _parts_of(space, obs):
+        """The parts of a Dict or Tuple observation in order, each as numbers [B, I]."""
+        for part, values in _parts_of(space, obs):
             if "spaces" in part:
-                yield from self._side_by_side(part, given, like)
+                yield from self._side_by_side(part, values, like)
                 continue
-            x = torch.as_tensor(_read(part, given), device=like.device)
+            x = torch.as_tensor(_read(part, values), device=like.device)
             if part["type"] != "Box":
                 yield _one_hot(part, x, like)
                 continue
@@ -285,15 +287,15 @@ class Policy(nn.Module):
         return x / 255 if self.divided and _is_bytes(space) else x
 
     def _nested(self, space: dict[str, Any], obs: Any, like: Tensor) -> list[Any]:
-        """The parts of a Dict or Tuple observation in their order, each [B, ...] as its encoder takes it."""
+        """The encoder inputs [B, ...] of the parts of a Dict or Tuple observation, in order."""
         rows: list[Any] = []
-        for part, given in _parts_of(space, obs):
+        for part, values in _parts_of(space, obs):
             if "spaces" in part:
-                rows.append(self._nested(part, given, like))
+                rows.append(self._nested(part, values, like))
             elif _is_image(part):
-                rows.append(self._image(part, torch.as_tensor(given, device=like.device), like))
+                rows.append(self._image(part, torch.as_tensor(values, device=like.device), like))
             else:
-                x = torch.as_tensor(_read(part, given), device=like.device)
+                x = torch.as_tensor(_read(part, values), device=like.device)
                 rows.append(_one_hot(part, x, like) if part["type"] != "Box" else _scaled(part, x, like, self.scaled))
         return rows
 
@@ -310,17 +312,17 @@ class Policy(nn.Module):
         return self._mean(out) if self.stochastic and self.actions["type"] == "Box" else out
 
     def _mean(self, out: Tensor) -> Tensor:
-        """Means of Box actions, without their deviations; of squashed ones the tanh."""
+        """Means of Box actions, without standard deviations; tanh of squashed ones."""
         mean = out.chunk(2, -1)[0]
         return mean.tanh() if self.squashed else mean
 
     def forward(self, obs: Any, action_mask: Any = None) -> Any:
-        """Greedy actions for observations [B, ...]: [B] or [B, *shape] int64, or [B, *shape] at the bounds of the Box;
-        of Dict and Tuple actions nested as the space is.
+        """Greedy actions for observations [B, ...]: [B] or [B, *shape] int64, or [B, *shape] within the bounds of the
+        Box; Dict and Tuple actions are nested like the space.
 
-        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space, two for each
-        bit of a MultiBinary one (0 legal, 1 legal), and those of all parts of a Dict or Tuple one after another. A
-        policy that was trained with masks (`needs_mask`) is refused without one: PolicyError.
+        `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space, two per bit of
+        a MultiBinary one (0 legal, 1 legal), and those of all parts of a Dict or Tuple in order. A policy that was
+        trained with masks (`needs_mask`) requires one: PolicyError.
         """
         if self.needs_mask and action_mask is None:
             raise PolicyError(
@@ -332,16 +334,16 @@ class Policy(nn.Module):
         if self.single:
             return self._action(self.actions, "", out, mask)
         each = list(_leaves(self.actions))
-        outputs = torch.split(out, [self._width(own) for own in each], -1)
-        masks: Any = [None] * len(each) if mask is None else torch.split(mask, [_mask_width(own) for own in each], -1)
+        outputs = torch.split(out, [self._width(leaf) for leaf in each], -1)
+        masks: Any = [None] * len(each) if mask is None else torch.split(mask, [_mask_width(leaf) for leaf in each], -1)
         parts = [
-            self._action(own, f"_{place}", self._mean(x) if own["type"] == "Box" else x, legal)
-            for place, (own, x, legal) in enumerate(zip(each, outputs, masks, strict=True))
+            self._action(leaf, f"_{place}", self._mean(x) if leaf["type"] == "Box" else x, legal)
+            for place, (leaf, x, legal) in enumerate(zip(each, outputs, masks, strict=True))
         ]
         return _nested_as(self.actions, iter(parts))
 
     def _action(self, actions: dict[str, Any], place: str, out: Tensor, mask: Tensor | None) -> Tensor:
-        """Greedy actions of a space without parts; `place` is the end of the names of its constants."""
+        """Greedy actions of a leaf space; `place`: suffix of the names of its constants."""
         if actions["type"] == "MultiBinary":
             chosen = out > 0
             if mask is not None and mask.shape[-1] == 2 * out.shape[-1]:
@@ -364,13 +366,12 @@ class Policy(nn.Module):
         return bounded.to(getattr(torch, actions["dtype"])).reshape(-1, *actions["shape"])
 
     def _whole(self, actions: dict[str, Any], action: Tensor) -> Tensor:
-        """Integer actions rounded to the nearest, others as they are; stochastic policies in units of their actions
-        were trained without rounding."""
+        """Round integer actions; stochastic policies in units of their actions were trained without rounding."""
         is_rounded = self.in_bounds or self.squashed or not self.stochastic
         return action.round() if is_rounded and "int" in actions["dtype"] else action
 
     def _choose(self, actions: dict[str, Any], out: Tensor, mask: Tensor | None) -> Tensor:
-        """The best legal choice: of all combinations, or of each component where a policy has logits for each."""
+        """The best legal choice, of all combinations, or of each component for policies with logits per component."""
         if not self.by_component:
             if mask is not None:
                 out = out.masked_fill(~self._legal(mask, out.device), float("-inf"))
@@ -386,10 +387,9 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None) -> Any:
-        """As `forward`, without gradients; [] or [*shape] for one observation without its batch axis.
+        """See `forward`, without gradients; returns [] or [*shape] for one observation without a batch axis.
 
-        Observations of the environment that carry an `action_mask` part which the policy does not read are divided: the
-        mask is followed, and the rest is what is read.
+        An `action_mask` part of the observations that is not an input of the policy is removed and used as the mask.
         """
         obs, action_mask = _divided(self.space, obs, action_mask)
         space, leaf = _first_leaf(self.space, obs)
@@ -399,13 +399,13 @@ class Policy(nn.Module):
         axes = len(space["shape"]) if kind == "Box" else len(sizes) if isinstance(sizes, list | tuple) else 1
         mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
         one = x.dim() == axes
-        given = obs if "spaces" in self.space else x
-        action = self(_batched(given) if one else given, mask if one else action_mask)
+        batch = obs if "spaces" in self.space else x
+        action = self(_batched(batch) if one else batch, mask if one else action_mask)
         return _first(action) if one else action
 
 
 def _divided(space: dict[str, Any], obs: Any, mask: Any) -> tuple[Any, Any]:
-    """(what the policy reads, mask) of observations that carry an `action_mask` beside it; others as they are."""
+    """(policy inputs, mask) of observations with an `action_mask` part; other observations are unchanged."""
     names = space.get("spaces", {})
     names = names if isinstance(names, dict) else {}
     if not isinstance(obs, dict) or "action_mask" not in obs or "action_mask" in names:
@@ -419,7 +419,7 @@ def _divided(space: dict[str, Any], obs: Any, mask: Any) -> tuple[Any, Any]:
 
 
 def _check(network: dict[str, Any]) -> None:
-    """PolicyError where this file does not know what to do."""
+    """Raise PolicyError for unsupported networks."""
     kind, space, actions = network["class"], network["observation_space"], network["action_space"]
     encoder = network.get("encoder_cls", DENSE)
     if kind not in NETWORKS:
@@ -433,19 +433,19 @@ def _check(network: dict[str, Any]) -> None:
     if encoder == PARTS and ("spaces" not in space or network.get("normalize_observations")):
         raise PolicyError(f"the encoder {encoder} is covered for Dict and Tuple spaces without running statistics.")
     if encoder == DENSE:
-        _inputs(space)  # which says what is not covered
+        _inputs(space)  # raises for unsupported spaces
     choices: tuple[str, ...] = ("Discrete", "MultiDiscrete")
     if kind in ("StochasticActor", "SharedActorCritic"):
         choices = (*choices, "MultiBinary")
     if "spaces" in actions and kind not in ("StochasticActor", "SharedActorCritic"):
         raise PolicyError(f"{actions['type']} actions are not covered for policies of class {kind}.")
-    for own in _leaves(actions):
-        if own["type"] not in ("Box", *choices):
-            raise PolicyError(f"{own['type']} actions are not covered.")
+    for leaf in _leaves(actions):
+        if leaf["type"] not in ("Box", *choices):
+            raise PolicyError(f"{leaf['type']} actions are not covered.")
 
 
 def _leaves(space: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The spaces without parts in a Dict or Tuple, in their order; a space without parts itself."""
+    """The leaf spaces of a Dict or Tuple, in order; a leaf space itself."""
     if "spaces" not in space:
         yield space
         return
@@ -455,7 +455,7 @@ def _leaves(space: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _nested_as(space: dict[str, Any], parts: Iterator[Any]) -> Any:
-    """`parts`, those of `_leaves`, nested as the space is."""
+    """Nest `parts`, in the order of `_leaves`, like the space."""
     if "spaces" not in space:
         return next(parts)
     names: Any = space["spaces"]
@@ -472,21 +472,21 @@ def _first(action: Any) -> Any:
 
 
 def _choices(actions: dict[str, Any]) -> tuple[list[int], list[int]]:
-    """Choices of each component of an action, and the lowest value of each."""
+    """Number of choices of each component of an action, and the lowest value of each."""
     names = ("n", "start") if actions["type"] == "Discrete" else ("nvec", "start")
     sizes, starts = (_flat(actions[name]) for name in names)
     return sizes, starts
 
 
 def _mask_width(actions: dict[str, Any]) -> int:
-    """Entries of a mask of legal actions of a space without parts."""
+    """Number of entries of an action mask of a leaf space."""
     if actions["type"] == "Box":
         return 0
     return 2 * math.prod(_flat(actions["n"])) if actions["type"] == "MultiBinary" else sum(_choices(actions)[0])
 
 
 def _first_leaf(space: dict[str, Any], obs: Any) -> tuple[dict[str, Any], Any]:
-    """The first part of a nested observation that has no parts of its own, and its space."""
+    """The space and the value of the first leaf of a nested observation."""
     while "spaces" in space:
         names = space["spaces"]
         key: Any = next(iter(names)) if isinstance(names, dict) else 0
@@ -498,18 +498,18 @@ def _first_leaf(space: dict[str, Any], obs: Any) -> tuple[dict[str, Any], Any]:
 
 
 def _parts_of(space: dict[str, Any], obs: Any) -> Iterator[tuple[dict[str, Any], Any]]:
-    """(space, observations) of each part of a Dict or Tuple, in their order."""
+    """(space, observations) of each part of a Dict or Tuple, in order."""
     names: Any = space["spaces"]
     for key in names if isinstance(names, dict) else range(len(names)):
         try:
-            given = obs[key]
+            values = obs[key]
         except (KeyError, IndexError, TypeError):
             raise PolicyError(f"observations have no part {key!r}; expected {list(names)}.") from None
-        yield names[key], given
+        yield names[key], values
 
 
 def _read(space: dict[str, Any], obs: Any) -> Any:
-    """Observations as numbers: texts become counts of their words, everything else is left as it is."""
+    """Convert texts in observations to word counts; everything else is unchanged."""
     if not space.get("text") or isinstance(obs, Tensor):
         return obs
     if isinstance(obs, str):
@@ -519,15 +519,15 @@ def _read(space: dict[str, Any], obs: Any) -> Any:
     return obs
 
 
-def _counts(text: str, buckets: int, most: float) -> Tensor:
-    """Every word and every two neighbouring words count in two buckets each, by bits of their CRC-32."""
+def _counts(text: str, buckets: int, max_count: float) -> Tensor:
+    """Count words and pairs of neighbouring words, each in two buckets, by bits of their CRC-32."""
     words = re.findall(r"\w+", text.lower())
     counts = torch.zeros(buckets)
     for term in [*words, *(f"{one} {other}" for one, other in pairwise(words))]:
         number = zlib.crc32(term.encode())
         for bucket in (number % buckets, (number >> 16) % buckets):
             counts[bucket] += 1
-    return counts.clamp(max=most)
+    return counts.clamp(max=max_count)
 
 
 def _batched(obs: Any) -> Any:
@@ -540,14 +540,14 @@ def _batched(obs: Any) -> Any:
 
 
 def _one_hot(space: dict[str, Any], x: Tensor, like: Tensor) -> Tensor:
-    """A part that is no Box [B, ...] as numbers [B, I]."""
+    """Encode a discrete part [B, ...] as numbers [B, I]."""
     if space["type"] == "MultiBinary":
         return (x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)).to(like.dtype)
     if space["type"] == "Discrete":
         return nn.functional.one_hot(x.long() - int(space["start"]), int(space["n"])).to(like.dtype)
     sizes, starts = _flat(space["nvec"]), _flat(space["start"])
     x = x.reshape(x.shape[0], len(sizes)).long()
-    if len(sizes) > 16:  # a board, say: all in one go
+    if len(sizes) > 16:  # many components, such as a board: vectorised
         of = torch.tensor([i for i, n in enumerate(sizes) for _ in range(n)], device=x.device)
         values = torch.tensor([starts[i] + k for i, n in enumerate(sizes) for k in range(n)], device=x.device)
         return (x[:, of] == values).to(like.dtype)
@@ -561,13 +561,13 @@ def _scaled(space: dict[str, Any], x: Tensor, like: Tensor, scaled: bool) -> Ten
     if not scaled:
         return x
     low, high = _bounds_seen(space)
-    kept = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
-    centre, factor = torch.where(kept, (low + high) / 2, 0.0), torch.where(kept, 2 / (high - low), 1.0)
+    is_bounded = low.isfinite() & high.isfinite() & (high - low > 0) & (high - low < 1e30)
+    centre, factor = torch.where(is_bounded, (low + high) / 2, 0.0), torch.where(is_bounded, 2 / (high - low), 1.0)
     return (x - centre.to(like)) * factor.to(like)
 
 
 class _One(nn.Module):
-    """An encoder that is one stack of layers."""
+    """An encoder with a single stack of layers."""
 
     def __init__(self, model: nn.Sequential) -> None:
         super().__init__()
@@ -579,32 +579,32 @@ class _One(nn.Module):
 
 
 class _Parts(nn.Module):
-    """An encoder for each part, or one for all vectors together, side by side, and a layer over all of them."""
+    """One encoder per part, or one for all concatenated vectors, and a layer over all features."""
 
     def __init__(self, space: dict[str, Any], config: dict[str, Any], outputs: int) -> None:
         super().__init__()
-        spaces, made = space["spaces"], config.get("init_dicts") or {}
+        spaces, configs = space["spaces"], config.get("init_dicts") or {}
         parts = list(spaces.values()) if isinstance(spaces, dict) else list(spaces)
         is_vector = ["spaces" not in part and not _is_image(part) for part in parts]
-        self.joined = [i for i, known in enumerate(is_vector) if known and config.get("vector_space_mlp")]
+        self.joined = [i for i, is_plain in enumerate(is_vector) if is_plain and config.get("vector_space_mlp")]
         apart = [i for i in range(len(parts)) if i not in self.joined]
-        if len(made) != len(apart) + bool(self.joined) or len(parts) > LARGEST_PARTS:
-            raise PolicyError(f"policy.json has {len(made)} encoders for the {len(parts)} parts of an observation.")
-        width, names = _size(config["latent_dim"]), [name for name in made if not self.joined or name != JOINED]
+        if len(configs) != len(apart) + bool(self.joined) or len(parts) > LARGEST_PARTS:
+            raise PolicyError(f"policy.json has {len(configs)} encoders for the {len(parts)} parts of an observation.")
+        width, names = _size(config["latent_dim"]), [name for name in configs if not self.joined or name != JOINED]
         self.feature_net = nn.ModuleDict()
         for i, name in zip(apart, names, strict=True):
             kind = PARTS if "spaces" in parts[i] else IMAGES if _is_image(parts[i]) else DENSE
-            self.feature_net[name] = _encoder(parts[i], kind, made[name], width)
-        if self.joined:  # one network over all vectors side by side
+            self.feature_net[name] = _encoder(parts[i], kind, configs[name], width)
+        if self.joined:  # one network over all concatenated vectors
             for i in self.joined:
                 if parts[i]["type"] not in SIMPLE:
                     raise PolicyError(f"{parts[i]['type']} observations are not covered.")
-            self.vector_mlp = _One(_dense(_size(sum(_inputs(parts[i]) for i in self.joined)), made[JOINED], width))
+            self.vector_mlp = _One(_dense(_size(sum(_inputs(parts[i]) for i in self.joined)), configs[JOINED], width))
         activation = config.get("output_activation") or "Identity"
         if activation not in ACTIVATIONS:
             raise PolicyError(f"the activation {activation!r} is not covered (covered: {', '.join(ACTIVATIONS)}).")
         self.model = nn.Sequential()
-        self.model.add_module("linear_output", nn.Linear(width * len(made), outputs, device="meta"))
+        self.model.add_module("linear_output", nn.Linear(width * len(configs), outputs, device="meta"))
         self.model.add_module("act_output", ACTIVATIONS[activation]())
 
     def forward(self, x: list[Any]) -> Tensor:
@@ -625,7 +625,7 @@ def _encoder(space: dict[str, Any], kind: str, config: dict[str, Any], outputs: 
 
 
 def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
-    """linear_i, norm_i, act_i for every hidden layer, then linear_output, norm_output, act_output."""
+    """Layers linear_i, norm_i, act_i for every hidden layer, then linear_output, norm_output, act_output."""
     if len(config["hidden_size"]) > MAX_HIDDEN_LAYERS:
         raise PolicyError(
             f"policy.json has {len(config['hidden_size'])} hidden layers; expected at most {MAX_HIDDEN_LAYERS}."
@@ -646,7 +646,7 @@ def _dense(inputs: int, config: dict[str, Any], outputs: int) -> nn.Sequential:
 
 
 def _convolutions(space: dict[str, Any], config: dict[str, Any], outputs: int) -> nn.Sequential:
-    """conv_i, act_i for every layer, then linear_output over all pixels, act_output."""
+    """Layers conv_i, act_i for every convolution, then linear_output over all pixels, act_output."""
     if config.get("block_type", "Conv2d") != "Conv2d" or config.get("layer_norm"):
         raise PolicyError("convolutions other than Conv2d without LayerNorm are not covered.")
     channels = [_size(width) for width in config["channel_size"]]
@@ -682,7 +682,7 @@ def _is_turned(space: dict[str, Any]) -> bool:
 
 
 def _is_bytes(space: dict[str, Any]) -> bool:
-    """Whether values run from 0 to 255."""
+    """Whether values range from 0 to 255."""
     return all(float(v) == 0 for v in space["low"]) and all(float(v) == 255 for v in space["high"])
 
 
@@ -691,7 +691,7 @@ def _is_byte_image(space: dict[str, Any]) -> bool:
 
 
 def _inputs(space: dict[str, Any]) -> int:
-    """Numbers that an observation becomes, with all its parts side by side."""
+    """Number of inputs of an observation, with all its parts concatenated."""
     if "spaces" in space:
         parts: Any = space["spaces"]
         if len(parts) > LARGEST_PARTS:
@@ -713,7 +713,7 @@ def _bounds(space: dict[str, Any]) -> tuple[list[float], list[float]]:
 
 
 def _bounds_seen(space: dict[str, Any]) -> Iterator[Tensor]:
-    """Those of observations, flat; of images channels first, as they are read."""
+    """Flat bounds of observations; images are channels first."""
     for bound in _bounds(space):
         values = torch.tensor(bound, dtype=torch.float64)
         is_turned = _is_image(space) and _is_turned(space)
@@ -721,23 +721,23 @@ def _bounds_seen(space: dict[str, Any]) -> Iterator[Tensor]:
 
 
 def _units(space: dict[str, Any]) -> tuple[list[float], list[float]]:
-    """Middle and half of the range of each component of a Box action; 0 and 1 where a bound is, or means, infinite."""
+    """Middle and half range of each component of a Box action; 0 and 1 if a bound is, or means, infinite."""
     whole = re.fullmatch(r"(u?)int(32|64)", space["dtype"])
-    limits = (math.inf, math.inf)  # of a dtype, from which on bounds mean infinity
+    limits = (math.inf, math.inf)  # of a dtype, at which bounds mean infinity
     if whole is not None:
         bits = int(whole[2])
         limits = (math.inf, 2.0**bits - 3) if whole[1] else (2.0 ** (bits - 1) - 2, 2.0 ** (bits - 1) - 3)
     middle, half = [], []
     for low, high in zip(*_bounds(space), strict=True):
-        own = high / 2 - low / 2
-        is_open = not own < MAX_HALF_RANGE or -low >= limits[0] or high >= limits[1]
+        half_range = high / 2 - low / 2
+        is_open = not half_range < MAX_HALF_RANGE or -low >= limits[0] or high >= limits[1]
         middle.append(0.0 if is_open else low / 2 + high / 2)
-        half.append(1.0 if is_open or own < torch.finfo(torch.float32).tiny else own)
+        half.append(1.0 if is_open or half_range < torch.finfo(torch.float32).tiny else half_range)
     return middle, half
 
 
 def _size(value: Any) -> int:
-    """A width; nothing is allocated for one that no policy has."""
+    """Check a width, before anything is allocated for it."""
     if not isinstance(value, int) or not 0 < value <= LARGEST:
         raise PolicyError(f"policy.json has a width of {value!r}; expected 1 to {LARGEST}.")
     return value

@@ -1,4 +1,4 @@
-"""What a run reports and where it goes: records, and the sinks that write, draw or send them."""
+"""Records of a run, and the sinks that write, display or send them."""
 
 from agilerl.telemetry.callbacks import Callback
 from agilerl.telemetry.console import LiveSink, PlainSink, TqdmSink, console_sink

@@ -1,4 +1,4 @@
-"""A user's own hooks into a run: they are told what happened, and may stop it."""
+"""User-defined hooks of a run; they may stop it."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ HOOKS = ("on_generation", "on_birth", "on_best", "on_end")
 
 
 class Callback:
-    """Base of hooks with nothing in them: override what you need. Any object with one of the methods does as well.
+    """Base class of callbacks, whose hooks do nothing. Any object with one of the methods works too.
 
-    A hook that returns False stops the run after the generation, whose record then says which hook it was. A hook that
-    raises ends the run with a `CallbackError` that names it; the run is saved up to there and can be resumed.
+    A hook that returns False stops the run after the generation; its record names the hook. A hook that raises ends the
+    run with a `CallbackError` that names it; the run is saved up to there and can be resumed.
     """
 
     def on_generation(self, record: GenerationRecord) -> bool | None:
         """After a generation has been evaluated, selected, mutated and saved."""
 
     def on_birth(self, birth: Birth) -> bool | None:
-        """For every member that was born, founders first; before `on_generation` of the generation that bore it."""
+        """For every new member, founders first; before `on_generation` of the generation that created it."""
 
     def on_best(self, agent: Any) -> bool | None:
-        """The best agent so far, a copy that does not train on; whenever there is a better one."""
+        """Whenever there is a new best agent, with a copy of it that is not trained further."""
 
     def on_end(self, result: Any) -> bool | None:
-        """With the `EvolveResult`, once, when training has ended by itself or by Ctrl-C; not after an error."""
+        """Once at the end of training, also after Ctrl-C, with the `EvolveResult`; not after an error."""
 
 
 class Callbacks:
-    """All callbacks of a run, called one after another.
+    """All callbacks of a run, called in order.
 
     Args:
-        given: objects with some of the hooks, or functions, which are taken for `on_generation`.
+        given: objects with some of the hooks, or functions, which are used as `on_generation`.
 
     Attributes:
-        stopped_by: "<name>.<hook>" of the hook that returned False first; None while none has.
+        stopped_by: "<name>.<hook>" of the first hook that returned False; None until then.
 
     Raises:
-        ConfigError: something that has no hook.
+        ConfigError: an object without hooks.
     """
 
     def __init__(self, given: Iterable[Any] = ()) -> None:
@@ -51,17 +51,22 @@ class Callbacks:
         for one in given:
             self._take(one)
 
-    def _take(self, one: Any) -> None:
-        found = [name for name in HOOKS if foreign.has_methods(one, name)]
-        name = foreign.name_of_function(one, type(one).__name__)
-        if not found and not callable(one):
-            similar = [close for own in dir(one) if own.startswith("on") for close in nearest(own, HOOKS, 1)]
+    def _take(self, callback: Any) -> None:
+        hooks = [name for name in HOOKS if foreign.has_methods(callback, name)]
+        name = foreign.name_of_function(callback, type(callback).__name__)
+        if not hooks and not callable(callback):
+            similar = [
+                close
+                for attribute in dir(callback)
+                if attribute.startswith("on")
+                for close in nearest(attribute, HOOKS, 1)
+            ]
             hint = f" Did you mean {similar[0]!r}?" if similar else ""
             raise ConfigError(f"callback {name} has none of the hooks {', '.join(HOOKS)}.{hint}")
-        if not found:
-            self._hooks["on_generation"].append((name, one))
-        for hook in found:
-            self._hooks[hook].append((f"{name}.{hook}", foreign.method(one, hook)))
+        if not hooks:
+            self._hooks["on_generation"].append((name, callback))
+        for hook in hooks:
+            self._hooks[hook].append((f"{name}.{hook}", foreign.method(callback, hook)))
 
     def generation(self, record: GenerationRecord) -> None:
         self.births(record.births)

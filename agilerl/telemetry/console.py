@@ -1,4 +1,4 @@
-"""The terminal: a live table where one can be drawn, plain lines or a bar elsewhere, nothing when asked for silence."""
+"""Console output: a live table on terminals, plain lines or a progress bar elsewhere, nothing if not verbose."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan,
 
 REDRAW_SECONDS, BAR_WIDTH = 0.2, 20
 HEARTBEAT_SECONDS = 30.0
-MESSAGES = 20  # of the last ones, that a terminal of another width is shown again
-# Columns of the live table from left to right, and in which order a narrow terminal drops them.
+MESSAGES = 20  # number of last messages reprinted after a resize
+# Columns of the live table from left to right, and the order in which a narrow terminal drops them.
 COLUMNS = ("#", "parent", "fitness", "trend", "lr", "batch", "net", "last mutation", "")
 DROPPED = ("parent", "batch", "last mutation", "lr", "trend", "", "net")
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "._-=+*#@"
@@ -38,7 +38,7 @@ def count(number: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """MM:SS, or H:MM:SS from an hour on; "--:--" where it is not known."""
+    """MM:SS, or H:MM:SS from an hour on; "--:--" if unknown."""
     if not math.isfinite(seconds):
         return "--:--"
     minutes, rest = divmod(round(max(seconds, 0)), 60)
@@ -57,12 +57,12 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def score(value: float) -> str:
-    """A return with the digits that it has: 231.7, 0.74, 0.0123; "nan" where it is not a number."""
+    """A return with its significant digits: 231.7, 0.74, 0.0123, "nan"."""
     return f"{value:.1f}" if not abs(value) < 10 or value == int(value) else f"{value:.3g}"
 
 
 def mutation_label(birth: Birth) -> str:
-    """What a birth did to a hyperparameter, with its values; "" for every other kind, which has a name."""
+    """The changed hyperparameter of a birth with its values; "" for other kinds, which have a name."""
     values = birth.before, birth.after
     if birth.kind != "rl_hp" or not all(isinstance(value, int | float) for value in values):
         return ""
@@ -70,20 +70,20 @@ def mutation_label(birth: Birth) -> str:
 
 
 def sparkline(values: Sequence[float], low: float, high: float, blocks: str = BLOCKS, width: int = 12) -> str:
-    """The last `width` values as blocks between `low` and `high`; a value that is not finite is a blank."""
+    """The last `width` values as blocks between `low` and `high`; values that are not finite are blank."""
     span = high - low
-    found = []
+    cells = []
     for value in list(values)[-width:]:
         if not math.isfinite(value):
-            found.append(" ")
+            cells.append(" ")
             continue
         share = (value - low) / span if span > 0 else 0.5
-        found.append(blocks[min(max(int(share * len(blocks)), 0), len(blocks) - 1)])
-    return "".join(found)
+        cells.append(blocks[min(max(int(share * len(blocks)), 0), len(blocks) - 1)])
+    return "".join(cells)
 
 
 def headline(plan: RunPlan, path: str | None) -> str:
-    """The line that stands above everything: what runs, where, from which seed."""
+    """The first line: algorithm, environment, budget, seed and device."""
     threads = f" ({plan.threads} thread{'s' if plan.threads != 1 else ''})" if plan.device == "cpu" else ""
     parts = [
         f"{plan.algo} on {plan.env_id}",
@@ -95,15 +95,15 @@ def headline(plan: RunPlan, path: str | None) -> str:
 
 
 def fitting(parts: Sequence[str], width: int, gap: str = "   ") -> str:
-    """The parts in one line; the last ones are left out where the line would be wider than `width`."""
-    kept = list(parts)
-    while len(kept) > 1 and len(gap.join(kept)) > width:
-        kept.pop()
-    return gap.join(kept)[:width]
+    """Join the parts to a line of at most `width` characters; the last ones are dropped if needed."""
+    shown = list(parts)
+    while len(shown) > 1 and len(gap.join(shown)) > width:
+        shown.pop()
+    return gap.join(shown)[:width]
 
 
 def folded(parts: Sequence[str], width: int, gap: str = "   ") -> list[str]:
-    """The parts in lines that end between them; a part that is wider than `width` has a line of its own."""
+    """Join the parts to lines of at most `width` characters; a wider part gets a separate line."""
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(gap) + len(part) <= width:
@@ -114,11 +114,11 @@ def folded(parts: Sequence[str], width: int, gap: str = "   ") -> list[str]:
 
 
 def pace(made: int, env_steps: int, max_env_steps: int, members: int, seconds: float, name: str = "env steps") -> str:
-    """Steps so far (population and member), speed, time gone and time left.
+    """Steps so far (population and member), speed, elapsed and remaining time.
 
     Args:
-        made: by all members together, those that have ended among them. env_steps, max_env_steps: of one member that
-            goes on. members: how many go on. name: what a step is.
+        made: steps of all members, including stopped ones. env_steps, max_env_steps: of one active member.
+        members: number of active members. name: unit of a step.
     """
     total = made + members * (max_env_steps - env_steps)
     rate = made / seconds if seconds > 0 else 0.0
@@ -130,19 +130,24 @@ def pace(made: int, env_steps: int, max_env_steps: int, members: int, seconds: f
 
 
 def _pace(plan: RunPlan, record: GenerationRecord | None, env_steps: int, seconds: float) -> str:
-    """`pace` within a generation; `record`: the last one that has ended."""
+    """`pace` within a generation; `record`: of the last finished one."""
     if record is None:
-        most = plan.max_env_steps
+        max_steps = plan.max_env_steps
         return pace(
-            min(env_steps, most) * plan.population, min(env_steps, most), most, plan.population, seconds, plan.steps
+            min(env_steps, max_steps) * plan.population,
+            min(env_steps, max_steps),
+            max_steps,
+            plan.population,
+            seconds,
+            plan.steps,
         )
     steps, members = min(env_steps, record.max_env_steps), record.going_on
-    made = record.population_env_steps + (steps - record.env_steps) * members
-    return pace(made, steps, record.max_env_steps, members, seconds, plan.steps)
+    total_steps = record.population_env_steps + (steps - record.env_steps) * members
+    return pace(total_steps, steps, record.max_env_steps, members, seconds, plan.steps)
 
 
 def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
-    """One generation in one line without colour; `name` says what a step is."""
+    """One generation as one line without colour; `name`: unit of a step."""
     best = record.best
     line = (
         f"gen {record.generation + 1:>2}/{record.generations}   best {number(best.fitness)} (member {best.id})   "
@@ -157,7 +162,7 @@ def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
 class PlainSink(BaseSink):
     """One line per generation, without escape codes: for pipes, logs and continuous integration.
 
-    Inside a generation there is a line after 30 s without any, so that a long one does not look like a standstill.
+    During long generations, a progress line is printed after 30 s without output.
     """
 
     def __init__(
@@ -169,7 +174,7 @@ class PlainSink(BaseSink):
         self._spoke = now()
 
     def progress(self, env_steps: int, seconds: float) -> None:
-        """A line where there was none for long."""
+        """Print a progress line after `HEARTBEAT_SECONDS` without output."""
         if self._plan is not None and self._now() - self._spoke >= HEARTBEAT_SECONDS:
             self.message(f"...       {_pace(self._plan, self._record, env_steps, seconds)}")
 
@@ -188,10 +193,10 @@ class PlainSink(BaseSink):
 
 
 class LiveSink(BaseSink):
-    """Draws on a terminal. No thread: it redraws when it is told something, at most every 0.2 s.
+    """Live table on a terminal. It uses no thread: it redraws on events, at most every 0.2 s.
 
-    Terminals wrap what was drawn when they get narrower, so that it cannot be found again to be replaced: at another
-    width the screen is cleared and everything, what was said above the table too, is printed anew.
+    Narrower terminals wrap the drawn lines, which then cannot be replaced in place: after a resize the screen is
+    cleared and everything is printed again, including the messages above the table.
     """
 
     def __init__(self, stream: TextIO | None = None, path: str | None = None, console: Console | None = None) -> None:
@@ -211,7 +216,7 @@ class LiveSink(BaseSink):
         self._begin(plan)
 
     def _begin(self, plan: RunPlan) -> None:
-        """Print what stands above the table, and open a table below it."""
+        """Print the lines above the table and open the table."""
         self._width = self._console.width
         for line in folded(headline(plan, self._path).split("   "), self._width):
             self._console.print(Text(line, style="bold"))
@@ -240,7 +245,7 @@ class LiveSink(BaseSink):
         self._console.print(Text(text))
 
     def close(self) -> None:
-        """Draw the last state and leave the terminal as it was."""
+        """Draw the last state and release the terminal."""
         if self._live is not None:
             self._draw()
             self._live.stop()
@@ -258,9 +263,9 @@ class LiveSink(BaseSink):
         self._drawn = time.monotonic()
 
     def _progress_line(self, plan: RunPlan) -> Text:
-        """How far the run is, in the width of the terminal: the last parts go first."""
-        most = plan.max_env_steps if self._record is None else self._record.max_env_steps
-        share = min(self._steps / most, 1.0) if most else 1.0
+        """Progress in the width of the terminal; the last parts are dropped first."""
+        max_steps = plan.max_env_steps if self._record is None else self._record.max_env_steps
+        share = min(self._steps / max_steps, 1.0) if max_steps else 1.0
         filled = round(share * BAR_WIDTH)
         done = self._record
         begin = f"gen {done.generation + 1:>2}/{done.generations}   " if done else ""
@@ -271,27 +276,27 @@ class LiveSink(BaseSink):
         text = Text(begin, no_wrap=True, overflow="crop")
         if bar:
             text.append("#" * filled, style="green").append("." * (BAR_WIDTH - filled), style="dim").append("  ")
-        parts = [f"{share:4.0%}", left, elapsed, rate, total]  # the most wanted first; shown in the usual order
-        kept = fitting(parts, max(room - used, 4)).split("   ")
-        shown = [part for part in (f"{share:4.0%}", total, rate, elapsed, left) if part in kept]
+        parts = [f"{share:4.0%}", left, elapsed, rate, total]  # by importance; shown in the order below
+        fitted = fitting(parts, max(room - used, 4)).split("   ")
+        shown = [part for part in (f"{share:4.0%}", total, rate, elapsed, left) if part in fitted]
         text.append("   ".join(shown)).truncate(max(room, 1))
         return text
 
     def _table(self, record: GenerationRecord) -> Table:
-        """One row a member, the fittest first, in the width of the terminal: columns are dropped, nothing wraps."""
+        """One row per member, fittest first; columns are dropped to fit the width of the terminal."""
         rows = self._rows(record)
         widths = {name: max(len(name), *(len(row[at]) for row, _ in rows)) for at, name in enumerate(COLUMNS)}
-        kept = list(COLUMNS)
+        columns = list(COLUMNS)
         for name in DROPPED:
-            if sum(widths[column] + 2 for column in kept) <= self._console.width:
+            if sum(widths[column] + 2 for column in columns) <= self._console.width:
                 break
-            kept.remove(name)
+            columns.remove(name)
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for name in kept:
+        for name in columns:
             side: Any = "right" if name in ("#", "parent", "fitness") else "left"
             table.add_column(name, justify=side, no_wrap=True, overflow="crop")
         for row, is_best in rows:
-            cells = [Text(row[at]) for at, name in enumerate(COLUMNS) if name in kept]
+            cells = [Text(row[at]) for at, name in enumerate(COLUMNS) if name in columns]
             table.add_row(*cells, style="bold" if is_best else None)
         return table
 
@@ -319,16 +324,16 @@ class LiveSink(BaseSink):
 
 
 class TqdmSink(BaseSink):
-    """A bar over the environment steps of one member. It never runs past its total."""
+    """Progress bar over the environment steps of one member. It never exceeds its total."""
 
     def __init__(self, stream: TextIO | None = None, table: bool = True) -> None:
-        """`table=False` leaves out the line that is printed above the bar after each generation."""
+        """`table=False` omits the line printed above the bar after each generation."""
         self._stream, self._table = stream, table
         self._bar: Any = None
         self._steps = "env steps"
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
-        """Print what is about to run (its seed above all) and any note on it; open the bar."""
+        """Print the headline (with the seed) and the notes; open the bar."""
         stream = self._stream if self._stream is not None else sys.stderr
         self._steps = plan.steps
         for line in (headline(plan, None), *plan.notes):
@@ -336,7 +341,7 @@ class TqdmSink(BaseSink):
         on_terminal = bool(foreign.is_terminal(stream))
         self._bar = tqdm(
             total=plan.max_env_steps,
-            mininterval=0.1 if on_terminal else HEARTBEAT_SECONDS,  # a file would get every state of the bar
+            mininterval=0.1 if on_terminal else HEARTBEAT_SECONDS,  # a file stores every state of the bar
             maxinterval=10.0 if on_terminal else 10 * HEARTBEAT_SECONDS,
             unit="step",
             unit_scale=True,
@@ -352,7 +357,7 @@ class TqdmSink(BaseSink):
     def generation(self, record: GenerationRecord) -> None:
         """Move the bar, name the best fitness, print the generation's line above."""
         if self._bar is not None and record.max_env_steps != self._bar.total:
-            self._bar.total = record.max_env_steps  # members that have ended leave their steps to the others
+            self._bar.total = record.max_env_steps  # survivors inherit the steps of stopped members
         self.progress(record.env_steps, record.seconds)
         if self._bar is not None:
             self._bar.set_postfix_str(f"best {number(record.best.fitness)}", refresh=False)
@@ -370,7 +375,7 @@ class TqdmSink(BaseSink):
 
 
 def can_draw(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a live table suits the stream: a terminal, and neither NO_COLOR nor CI is set."""
+    """Whether the stream supports a live table: a terminal, and neither NO_COLOR nor CI is set."""
     if environment.get("NO_COLOR") or environment.get("CI") or environment.get("TERM") == "dumb":
         return False
     return bool(foreign.is_terminal(stream))
@@ -391,5 +396,5 @@ def console_sink(verbose: bool = True, stream: TextIO | None = None, path: str |
 
 
 def bar_sink() -> Sink:
-    """A bar on standard error where that is a terminal; lines elsewhere, as a file would keep every state of a bar."""
+    """A bar on standard error if that is a terminal; else lines, as a file would store every state of a bar."""
     return TqdmSink() if sys.stderr.isatty() else PlainSink(sys.stderr)

@@ -1,4 +1,4 @@
-"""What a policy scores: the returns of its episodes and how sure their mean is."""
+"""Scores of policies: returns of episodes with confidence intervals."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RESAMPLES = 5000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns of full episodes that chose nothing.
+    """Returns of held-out full episodes.
 
     Attributes:
         mean, std: over the episodes; std with n - 1.
         iqm: mean of the middle half (25 % cut at each end).
         ci95: 95 % bootstrap interval of the mean.
         returns: one per episode.
-        of: what they are of, in a text: episodes, or prompts of a split.
+        of: unit of the returns, in messages: episodes, or prompts of a split.
     """
 
     mean: float
@@ -33,7 +33,7 @@ class Evaluation:
 
     @classmethod
     def from_returns(cls, returns: Sequence[float], of: str = "episodes") -> Evaluation:
-        """Summarise returns; equal returns give an equal interval (the resampling has a seed of its own)."""
+        """Summarise returns; equal returns give an equal interval (resampling has a fixed seed)."""
         values = np.asarray(returns, dtype=np.float64)
         if values.ndim != 1 or not len(values):
             raise ValueError(f"returns must hold at least one episode; got shape {values.shape}. fix: episodes >= 1.")
@@ -47,7 +47,7 @@ class Evaluation:
 
     @classmethod
     def from_dict(cls, entry: Any) -> Evaluation | None:
-        """From `as_dict` in a run.json; None where that is missing or is not one."""
+        """Restore from `as_dict` in a run.json; None if it is missing or malformed."""
         returns = entry.get("returns") if isinstance(entry, Mapping) else None
         if not isinstance(returns, list) or not returns or not all(isinstance(r, int | float) for r in returns):
             return None
@@ -73,11 +73,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What uniformly random play scores in the environment of a run.
+    """Score of uniformly random play in the environment of a run.
 
     Attributes:
-        score: of whole episodes, None where none were played. skipped: why not.
-        is_zero_sum: whether two agents gain what the other one loses, so that every team's return is zero.
+        score: of full episodes, None if none were played. skipped: the reason.
+        is_zero_sum: whether it is a zero-sum game of two agents, in which every team's return is zero.
     """
 
     score: Evaluation | None = None
@@ -86,7 +86,7 @@ class Baseline:
 
     @classmethod
     def from_dict(cls, entry: Any) -> Baseline | None:
-        """From `random_play` of a run.json; None where that is missing or is not one."""
+        """Restore from `random_play` of a run.json; None if it is missing or malformed."""
         if not isinstance(entry, Mapping):
             return None
         returns = entry.get("returns")
@@ -107,8 +107,8 @@ class Baseline:
         return f"random play: mean {mean}, 95% CI {low}..{high} over {len(self.score.returns)} episodes"
 
     def verdict(self, mean: float, error: float = 0.0) -> int | None:
-        """1 where a mean is above random play by more than two standard errors of the difference, -1 where it is below,
-        0 where the two cannot be told apart; None where random play was not measured.
+        """Compare a mean with random play: 1 if it is higher by more than two standard errors of the difference, -1 if
+        lower, 0 if the difference is not significant; None if random play was not measured.
 
         Args:
             mean, error: of held-out episodes and its standard error.
@@ -120,7 +120,7 @@ class Baseline:
 
 
 def interval(mean: float, low: float, high: float) -> tuple[str, str, str]:
-    """A mean and its interval with the digits that the interval's width leaves a meaning: two of it, one at least.
+    """Format a mean and its interval with two significant digits of the interval's width, and at least one decimal.
 
     224.1 in 214.0..233.0; 0.74 in 0.65..0.82; 0.0123 in 0.0117..0.0129.
     """

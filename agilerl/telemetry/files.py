@@ -62,9 +62,12 @@ class _FileSink(BaseSink):
 
 
 class CsvSink(_FileSink):
-    """One row per member and generation; the header stands once, hyperparameters are columns `hp.<name>`, the returns
-    of a team's agents, where they are not summed, `fitness.<agent>` and `score.<agent>` (from the first generation that
-    has them on), what else a source counts `details.<name>`, and opponents of self-play the last one."""
+    """One row per member and generation, with one header.
+
+    Hyperparameters are columns `hp.<name>`. Returns of a team's agents that are not summed are `fitness.<agent>` and
+    `score.<agent>`, if the first generation has them. Counters of the source are `details.<name>`. Opponents of
+    self-play are the last column.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
@@ -74,7 +77,7 @@ class CsvSink(_FileSink):
         """Append the generation's rows and flush."""
         file = self._open()
         rows = [_row(record, member) for member in record.members]
-        if not self._columns and file.tell():  # the file of a run that goes on
+        if not self._columns and file.tell():  # the file of a resumed run
             with open(self.path, encoding="utf-8", newline="") as before:
                 self._columns = next(csv.reader(before))
         if not self._columns:
@@ -104,7 +107,7 @@ def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
 
 
 class JsonlSink(_FileSink):
-    """One JSON line per birth, the founders first; lines are only ever appended."""
+    """One JSON line per birth, founders first; append-only."""
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         super().start(plan, founders)

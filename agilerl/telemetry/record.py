@@ -1,4 +1,4 @@
-"""What a run reports: plain frozen records, one per generation, handed to every sink; a broken sink is kept away."""
+"""Records of a run: plain frozen data, one per generation, passed to every sink; broken sinks are dropped."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from agilerl.redaction import redact
 
 @dataclass(frozen=True)
 class Birth:
-    """How one member came to be. Appended to `evolution.jsonl`, never changed.
+    """Origin of one member. Appended to `evolution.jsonl`, never changed.
 
     Attributes:
         id: unique member id within the run (`agent.index`); parent: the id it was cloned from, None for a founder. A
-            mutated elite of a published function keeps its id and names itself.
-        generation: the generation in which it will train first (founders: 0).
+            mutated elite of a published function keeps its id and is its own parent.
+        generation: its first training generation (founders: 0).
         kind: "founder", "elite", "none", "architecture", "parameters", "activation", "rl_hp", "healed" (a copy of the
-            fittest member in place of one that diverged: `path` names it, `after` says why).
-        path: what changed ("lr", "encoder.add_node", ...), "" if nothing; of a founder that goes on with an agent of
-            another run, that run and member.
-        before, after: JSON-able values of what changed.
+            fittest member in place of a diverged one: `path` names it, `after` is the reason).
+        path: the changed setting ("lr", "encoder.add_node", ...), "" if unchanged; for a founder that continues an
+            agent of another run, that run and member.
+        before, after: JSON-able values of the change.
         change: relative change of the policy's output over probe observations, None if not measured.
-        parent_fitness: the fitness that the parent was selected with.
+        parent_fitness: fitness of the parent at selection.
     """
 
     id: int
@@ -49,22 +49,22 @@ class MemberRecord:
     parent: int | None
     fitness: float
     score: float | None  # mean return of the training episodes finished in this generation
-    env_steps: int  # of this member, since the start of its line
+    env_steps: int  # of this member, since the start of its lineage
     updates: int  # optimiser steps in this generation
     loss: float | None  # mean over this generation's updates
-    mutation: str  # what its birth did to it: "None", "lr", "encoder.add_node", ...
+    mutation: str  # of its birth: "None", "lr", "encoder.add_node", ...
     hyperparameters: Mapping[str, float]
     network: str  # short architecture, e.g. "[64, 64] 64 [32]"
     is_best: bool = False
-    # Of a team whose returns are not summed, agent -> mean return: of its evaluation, and of `score`.
+    # For teams whose returns are not summed, agent -> mean return: of the evaluation, and of `score`.
     agents: Mapping[str, float] = field(default_factory=dict)
     agent_scores: Mapping[str, float] = field(default_factory=dict)
-    details: Mapping[str, float] = field(default_factory=dict)  # sums of what else its source counts
+    details: Mapping[str, float] = field(default_factory=dict)  # further counters of its source, summed
 
 
 @dataclass(frozen=True)
 class GenerationRecord:
-    """One generation: what the table, the CSV and the trackers show."""
+    """One generation, as shown by the table, the CSV and the trackers."""
 
     generation: int
     generations: int  # expected total
@@ -77,13 +77,13 @@ class GenerationRecord:
     seconds: float  # wall clock since the start
     epsilon: float | None = None
     births: tuple[Birth, ...] = ()
-    confirmation: float | None = None  # mean of the fresh episodes, where a stop was tried
+    confirmation: float | None = None  # mean of the confirmation episodes, if a stop was tried
     opponents: tuple[str, ...] = ()  # of self-play: "generation:member" of each, "random" for the random player
-    members_left: int | None = None  # that go on, where fewer do
+    members_left: int | None = None  # number of survivors, if members were stopped
 
     @property
     def going_on(self) -> int:
-        """How many members train in the next generation."""
+        """Number of members that train in the next generation."""
         return len(self.members) if self.members_left is None else self.members_left
 
     @property
@@ -93,14 +93,14 @@ class GenerationRecord:
 
     @property
     def mean_fitness(self) -> float | None:
-        """Over the members whose fitness is finite; None without any."""
+        """Mean over the members with finite fitness; None without any."""
         finite = [m.fitness for m in self.members if math.isfinite(m.fitness)]
         return sum(finite) / len(finite) if finite else None
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is about to run: shown once before the first step."""
+    """The plan of a run, shown once before the first step."""
 
     algo: str
     env_id: str
@@ -116,17 +116,17 @@ class RunPlan:
     target: float | None = None
     notes: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
-    steps: str = "env steps"  # what a step is, in texts
+    steps: str = "env steps"  # unit of a step, in messages
 
 
 class Sink(Protocol):
-    """Where records go. Six lines make a new one; none may raise into the training loop after `start`."""
+    """Destination of records. After `start`, exceptions do not reach the training loop."""
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         """Called once, before the first environment step."""
 
     def progress(self, env_steps: int, seconds: float) -> None:
-        """Called now and then inside a generation; `env_steps` per member so far."""
+        """Called repeatedly during a generation; `env_steps` per member so far."""
 
     def generation(self, record: GenerationRecord) -> None:
         """Called after each generation's evaluation and evolution."""
@@ -139,7 +139,7 @@ class Sink(Protocol):
 
 
 class BaseSink:
-    """A sink that does nothing: override what you need."""
+    """A no-op sink to derive from."""
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None: ...
     def progress(self, env_steps: int, seconds: float) -> None: ...
@@ -149,13 +149,13 @@ class BaseSink:
 
 
 class Sinks(BaseSink):
-    """Hands every call to each sink in turn.
+    """Forwards every call to each sink in turn.
 
-    A sink that raises is closed, dropped and warned about once; the training goes on. The exception is a user
-    error in `start` (`AgileRLError`), which is raised: nothing has been trained yet.
+    A sink that raises is closed and dropped, with one warning; training continues. User errors in `start`
+    (`AgileRLError`) are raised instead: nothing has been trained yet.
 
     Attributes:
-        lost: name of each dropped sink -> generations that it did not get.
+        lost: name of each dropped sink -> number of missed generations.
     """
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
@@ -177,7 +177,7 @@ class Sinks(BaseSink):
         self._each(lambda sink: sink.message(text))
 
     def close(self) -> None:
-        """Close each sink that is left, once."""
+        """Close each remaining sink once."""
         self._each(lambda sink: sink.close())
         self.sinks = []
 
@@ -185,7 +185,7 @@ class Sinks(BaseSink):
         for sink in list(self.sinks):
             try:
                 call(sink)
-            except Exception as error:  # whatever a tracker may raise must not end the training
+            except Exception as error:  # failures of a tracker must not end the training
                 if raise_user_errors and isinstance(error, AgileRLError):
                     raise
                 name, kind = type(sink).__name__, type(error).__name__

@@ -1,4 +1,4 @@
-"""Experiment trackers, both optional packages, and the thread in which one may be as slow as it likes."""
+"""Experiment trackers (optional packages), and a background thread for slow ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PATIENCE_S = 10.0
 
 
 class Background:
-    """A thread of its own that makes calls in order; a full queue drops the newest and counts it.
+    """A background thread that makes calls in order; a full queue drops and counts the newest.
 
     Args:
-        on_error: called in that thread with what a call raised; no further call is made.
-        capacity: calls that wait at most. name: of the thread.
+        on_error: called in that thread with the exception of a call; no further call is made.
+        capacity: maximum number of queued calls. name: of the thread.
 
     Attributes:
-        dropped: calls that were never made.
+        dropped: number of dropped calls.
     """
 
     def __init__(self, on_error: Callable[[Exception], None], capacity: int = CAPACITY, name: str = "tracker") -> None:
@@ -38,7 +38,7 @@ class Background:
         self._thread.start()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Make this call when its turn comes; returns at once."""
+        """Enqueue a call; returns immediately."""
         if self._failed.is_set():
             return
         try:
@@ -47,7 +47,7 @@ class Background:
             self.dropped += 1
 
     def close(self, patience_s: float = PATIENCE_S) -> bool:
-        """Let waiting calls be made, for so long at most; whether all were."""
+        """Wait for the queued calls, up to a time limit; returns whether all were made."""
         try:
             self._queue.put(None, timeout=patience_s)
         except queue.Full:
@@ -61,14 +61,14 @@ class Background:
                 continue
             try:
                 function()
-            except Exception as error:  # whatever a tracker may raise must not end the training
+            except Exception as error:  # failures of a tracker must not end the training
                 self._failed.set()
                 self._on_error(error)
 
 
 def scalars(record: GenerationRecord) -> Iterator[tuple[str, float]]:
     """(name, value) of every finite number of a generation; the population's first, then each slot's."""
-    found: dict[str, float | None] = {
+    values: dict[str, float | None] = {
         "population/best_fitness": record.best.fitness,
         "population/mean_fitness": record.mean_fitness,
         "population/env_steps": record.population_env_steps,
@@ -77,12 +77,12 @@ def scalars(record: GenerationRecord) -> Iterator[tuple[str, float]]:
         "population/confirmation": record.confirmation,
     }
     for member in record.members:
-        found[f"fitness/slot_{member.slot}"] = member.fitness
-        found[f"score/slot_{member.slot}"] = member.score
-        found[f"loss/slot_{member.slot}"] = member.loss
-        found |= {f"{name}/slot_{member.slot}": value for name, value in member.hyperparameters.items()}
-        found |= {f"details.{name}/slot_{member.slot}": value for name, value in member.details.items()}
-    return ((name, float(value)) for name, value in found.items() if value is not None and math.isfinite(value))
+        values[f"fitness/slot_{member.slot}"] = member.fitness
+        values[f"score/slot_{member.slot}"] = member.score
+        values[f"loss/slot_{member.slot}"] = member.loss
+        values |= {f"{name}/slot_{member.slot}": value for name, value in member.hyperparameters.items()}
+        values |= {f"details.{name}/slot_{member.slot}": value for name, value in member.details.items()}
+    return ((name, float(value)) for name, value in values.items() if value is not None and math.isfinite(value))
 
 
 class TensorBoardSink(BaseSink):
@@ -109,18 +109,18 @@ class TensorBoardSink(BaseSink):
 
 
 class WandbSink(BaseSink):
-    """Weights & Biases, in a thread of its own: the training never waits for it, and goes on without it.
+    """Weights & Biases, in a background thread: training never waits for it and continues without it.
 
-    Where it is missing or cannot be reached it warns once. Numbers that it is too slow for are dropped and counted; the
-    run directory has all of them.
+    If it is missing or unreachable it warns once. If it is too slow, generations are dropped and counted; the run
+    directory has all of them.
 
     Args:
-        project, init: for `wandb.init`. config: stored with the run, without what is named as secrets are.
-        api_key: logs in first; it is in no file, message or representation.
-        capacity: generations that wait at most. patience_s: how long `close` waits for them.
+        project, init: for `wandb.init`. config: stored with the run, without entries that are named like secrets.
+        api_key: for the login; it appears in no file, message or representation.
+        capacity: maximum number of queued generations. patience_s: seconds that `close` waits for them.
 
     Attributes:
-        dropped: generations that were not sent.
+        dropped: number of generations that were not sent.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class WandbSink(BaseSink):
         warn_once("wandb", f"{reason} The training goes on without it.", stacklevel=6)
 
     def generation(self, record: GenerationRecord) -> None:
-        """Send the generation's numbers, when the line is free."""
+        """Enqueue the generation's scalars."""
         if self._background is not None:
             numbers = dict(scalars(record))
             self._background.call(lambda: self._run.log(numbers, step=record.env_steps))
 
     def close(self) -> None:
-        """Finish the run; what cannot be sent in time is given up."""
+        """Finish the run; generations that cannot be sent in time are dropped."""
         background, self._background = self._background, None
         if background is None:
             return

@@ -116,14 +116,14 @@ class BestAgent:
         if self.confirmed is not None:
             assert self.proven is not None
             return _is_above(fitness, error, self.proven.mean, self.proven.error)
-        own, known = recent_returns(agent), recent_returns(self.kept.agent)
-        if not own or not known:
-            return fitness > self.kept.fitness or (fitness == self.kept.fitness and bool(own))
+        returns, incumbent_returns = recent_returns(agent), recent_returns(self.kept.agent)
+        if not returns or not incumbent_returns:
+            return fitness > self.kept.fitness or (fitness == self.kept.fitness and bool(returns))
         if _is_above(fitness, error, self.kept.fitness, self.kept.error):
             return True
         if self.fittest is not None and _is_above(self.fittest.fitness, self.fittest.error, fitness, error):
             return False
-        return float(np.mean(own)) > float(np.mean(known))
+        return float(np.mean(returns)) > float(np.mean(incumbent_returns))
 
     def confirm(self, play: Callable[[Any], MeanReturn | None], anew: bool = False) -> None:
         """Play held-out episodes with the incumbent and the fittest; keep the best of them and earlier confirmations.
@@ -136,11 +136,11 @@ class BestAgent:
         rivals = [] if self.confirmed is not None else [self.kept]
         rivals += [] if self.fittest is self.kept else [self.fittest]
         played = [(one, play(one.agent)) for one in rivals if one is not None]
-        found = [Confirmation(one, score.mean, math.inf) for one, score in played if score is not None]
-        if not found:
+        confirmations = [Confirmation(one, score.mean, math.inf) for one, score in played if score is not None]
+        if not confirmations:
             return
-        known = [] if self.proven is None else [self.proven]
-        before, self.proven = self.kept, max([*found, *known], key=lambda proof: proof.mean)
+        earlier = [] if self.proven is None else [self.proven]
+        before, self.proven = self.kept, max([*confirmations, *earlier], key=lambda proof: proof.mean)
         self.kept, self.confirmed, self.fittest = self.proven.candidate, self.proven.mean, None
         if self.kept is not before:
             self.announce()
@@ -159,8 +159,8 @@ def _fitter(agent: Any, fitness: float, other: Candidate) -> bool:
     """Whether `agent` has a higher fitness; ties are broken by training returns."""
     if fitness != other.fitness:
         return fitness > other.fitness
-    own, known = recent_returns(agent), recent_returns(other.agent)
-    return bool(own) and (not known or float(np.mean(own)) > float(np.mean(known)))
+    returns, other_returns = recent_returns(agent), recent_returns(other.agent)
+    return bool(returns) and (not other_returns or float(np.mean(returns)) > float(np.mean(other_returns)))
 
 
 def _is_above(value: float, error: float, other: float, other_error: float) -> bool:

@@ -136,7 +136,7 @@ class Maker:
             )
         self.env_id = resolve_env_id(self.env_id)
 
-    # -- whose steps -------------------------------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------------------------
 
     def make(
         self,
@@ -167,15 +167,15 @@ class Maker:
         if isinstance(policy, str) and policy not in POLICIES:
             raise ConfigError(f"{unknown_choice('policy', policy, POLICIES, 'a run directory')}")
         if noise and policy in ("random", "medium-replay"):
-            raise ConfigError(f"noise is added to what a policy does; {policy} has no policy. fix: leave --noise out.")
+            raise ConfigError(f"noise is added to the actions of a policy; {policy} has none. fix: leave --noise out.")
         name = policy if isinstance(policy, str) else name
         recording, facts = self._record(policy, rows, noise)
         if len(recording) < rows:
             self.say(f"{len(recording)} rows, not {rows}: the memory held no more")
-        known = {"env_id": self.env_id, "policy": name, "rows": len(recording), "seed": self.seed}
-        known |= {"noise": noise} if noise else {}
-        known |= {**facts, **(about or {}), "cut_episodes": recording.cut, "versions": versions(self.env_id)}
-        write_dataset(path, recording.arrays, known)
+        attributes = {"env_id": self.env_id, "policy": name, "rows": len(recording), "seed": self.seed}
+        attributes |= {"noise": noise} if noise else {}
+        attributes |= {**facts, **(about or {}), "cut_episodes": recording.cut, "versions": versions(self.env_id)}
+        write_dataset(path, recording.arrays, attributes)
         return path
 
     def _record(self, policy: str | Any, rows: int, noise: float) -> tuple[Recording, dict[str, Any]]:
@@ -209,7 +209,7 @@ class Maker:
         finally:
             lanes.close()
 
-    # -- what has to be trained ----------------------------------------------------------------------------------------
+    # -- training ------------------------------------------------------------------------------------------------------
 
     @property
     def trained(self) -> Trained:
@@ -253,8 +253,8 @@ class Maker:
             if not expert > random:
                 raise RunError(
                     f"{manifest.algorithm.name} has not learned {self.env_id}: {expert:.1f}, at random {random:.1f} "
-                    f"(means of {TEST_EPISODES} episodes). fix: a larger budget (--set training.max_steps=N), or a run "
-                    "of yours in place of the name."
+                    f"(means of {TEST_EPISODES} episodes). fix: a larger budget (--set training.max_steps=N), or the "
+                    "directory of another run instead of the name."
                 )
             medium, agent, generation = _medium(bests.found, score, random, expert)
         finally:
@@ -293,19 +293,19 @@ class Maker:
         action = agent.environment_action(data.action)
         keep = slice(max(0, len(data) - rows), None)
         arrays = data.arrays() | {"actions": action}
-        kept = {name: trees.map_leaves(lambda leaf: leaf[keep], part) for name, part in arrays.items()}
+        recent = {name: trees.map_leaves(lambda leaf: leaf[keep], part) for name, part in arrays.items()}
         spaces = {name: str(ask(agent)) for name, ask in foreign.SPACES}
         lost = {"rewards": data.about["rewards"]} if "rewards" in data.about else {}
-        return Recording(kept, int(kept["timeouts"].sum())), {**spaces, **trained.facts(), **lost}
+        return Recording(recent, int(recent["timeouts"].sum())), {**spaces, **trained.facts(), **lost}
 
 
 def _medium(
-    found: Iterable[tuple[int, Any]], score: Callable[[Policy], float], random: float, expert: float
+    bests: Iterable[tuple[int, Any]], score: Callable[[Policy], float], random: float, expert: float
 ) -> tuple[float, Any, int]:
     """Return (mean return, agent, generation) of the first best agent within `MEDIUM`, else of the closest one."""
     low, high = (random + share * (expert - random) for share in MEDIUM)
     best: tuple[float, Any, int] | None = None
-    for generation, agent in found:
+    for generation, agent in bests:
         value = score(greedy_policy(agent))
         if best is None or abs(value - (low + high) / 2) < abs(best[0] - (low + high) / 2):
             best = value, agent, generation

@@ -43,10 +43,10 @@ def broadcast_population(population: Sequence[Any], evolution: Evolution, ranks:
     sent = ranks.broadcast(encode_tree(state) if ranks.is_main else b"")
     if ranks.is_main:
         return list(population)
-    found = decode_tree(sent, "the state of rank 0")
+    tree = decode_tree(sent, "the state of rank 0")
     templates = {type(agent).__name__: agent for agent in population}
-    evolution.load_state(found["evolution"])
-    return [filled(agent, templates, own) for agent, own in zip(population, found["members"], strict=True)]
+    evolution.load_state(tree["evolution"])
+    return [filled(agent, templates, member) for agent, member in zip(population, tree["members"], strict=True)]
 
 
 def _check_states(population: Sequence[Any], evolution: Evolution) -> None:
@@ -72,10 +72,12 @@ def share_observations(population: Sequence[Any], ranks: Ranks) -> None:
     seen = [agent.probe_observations(EVERYTHING) for agent in population] if ranks.is_main else []
     sent = ranks.broadcast(encode_tree({"seen": seen}) if ranks.is_main else b"")
     if not ranks.is_main:
-        for agent, own in zip(population, decode_tree(sent, "what rank 0 has seen")["seen"], strict=True):
-            if own is not None:
+        for agent, observations in zip(
+            population, decode_tree(sent, "the observations of rank 0")["seen"], strict=True
+        ):
+            if observations is not None:
                 like = next(iter(agent.policy_module().parameters()))
-                agent.remember_observations(_on(own, like.device))
+                agent.remember_observations(_on(observations, like.device))
 
 
 def _on(tree: Any, device: Any) -> Any:
@@ -127,13 +129,13 @@ def sync_resume(store: RunStore | None, ranks: Ranks) -> None:
     if store is None:
         return
     saved = store.saved
-    made = 0 if saved is None else int(saved.body["run"].get("ranks", 1))
+    saved_ranks = 0 if saved is None else int(saved.body["run"].get("ranks", 1))
     number = -1 if saved is None else saved.number
-    found = ranks.gather_plain([made, number])
-    sizes, numbers = [own[0] for own in found], [own[1] for own in found]
+    saved_by_rank = ranks.gather_plain([saved_ranks, number])
+    sizes, numbers = [entry[0] for entry in saved_by_rank], [entry[1] for entry in saved_by_rank]
     if sizes[0] not in (0, ranks.size):
         raise RunError(
-            f"{store.folder} is of a run of {sizes[0]} process{'es' * (sizes[0] > 1)}, each with a replay of its own; "
+            f"{store.folder} is of a run of {sizes[0]} process{'es' * (sizes[0] > 1)}, each with its own replay; "
             f"here {'is' if ranks.size == 1 else 'are'} {ranks.size}. fix: start {sizes[0]}, or another folder."
         )
     if len(set(sizes)) > 1:
@@ -146,22 +148,22 @@ def sync_resume(store: RunStore | None, ranks: Ranks) -> None:
         store.return_to(min(numbers))
 
 
-# -- what is said -----------------------------------------------------------------------------------------------------
+# -- hints and checks --------------------------------------------------------------------------------------------------
 
 
 def hint(population: Sequence[Any], ranks: Ranks) -> list[str]:
     """Return hints about distributed training, to show once."""
     if ranks.size == 1:
         return []
-    said = [f"{ranks.size} processes train one population: each makes 1/{ranks.size} of the steps and of every batch"]
+    hints = [f"{ranks.size} processes train one population: each makes 1/{ranks.size} of the steps and of every batch"]
     networks = population[0].evolvable_attributes(networks_only=True).values()
     count = sum(p.numel() for network in networks for p in network.parameters())
     if count < SMALL:
-        said.append(
+        hints.append(
             f"a member has {count} parameters: for networks as small as that, exchanging gradients takes longer than "
             "computing them, and a larger population or more environments in one process is cheaper"
         )
-    return said
+    return hints
 
 
 def check_same_request(asked: dict[str, Any], ranks: Ranks) -> None:

@@ -112,8 +112,8 @@ class TrainingLoop:
         self._wall = time.perf_counter() - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
-        way_on = None if self.store is None else self.store.way_on()
-        with fixed_threads(self.options.threads), naming_shortage(self.env_id, self.result, way_on):
+        resume_command = None if self.store is None else self.store.way_on()
+        with fixed_threads(self.options.threads), naming_shortage(self.env_id, self.result, resume_command):
             try:
                 self._probe(is_resumed)
                 self.sinks.start(run_plan(self), founders)
@@ -136,15 +136,15 @@ class TrainingLoop:
 
     def _say_spent(self) -> None:
         """Warn if the budget is already spent and nothing will be trained."""
-        made = max(agent.steps[-1] for agent in self.population)
-        if made < self.options.max_steps or self.result.stopped in ("target", "plateau"):
+        spent = max(agent.steps[-1] for agent in self.population)
+        if spent < self.options.max_steps or self.result.stopped in ("target", "plateau"):
             return
         steps, unit = f"max_steps={self.options.max_steps:,}", run_plan(self).steps
         several = len({agent.steps[-1] for agent in self.population}) > 1
-        who = f"a member has made {made:,} {unit}" if several else f"all members have made their {made:,} {unit}"
+        progress = f"a member has made {spent:,} {unit}" if several else f"all members have made their {spent:,} {unit}"
         warnings.warn(
-            f"{self.env_id}: nothing was trained: {who}, which {steps} counts from the first one on. "
-            f"fix: max_steps={made + self.options.max_steps} goes on.",
+            f"{self.env_id}: nothing was trained: {progress}, which {steps} counts from the first one on. "
+            f"fix: max_steps={spent + self.options.max_steps} goes on.",
             AgileRLWarning,
             stacklevel=5,
         )
@@ -164,10 +164,10 @@ class TrainingLoop:
             budget = self.options.max_steps * len(self.population)
             self.probe = self.source.probe(self.population[0], budget, self.check)
             if self.probe.is_deterministic is None and self.probe.difference:
-                self.notes.append(f"whether the environment is deterministic is not known: {self.probe.difference}")
-        said = warning_of(self.probe, self.env_id)
-        if said is not None:
-            warnings.warn(said, AgileRLWarning, stacklevel=4)
+                self.notes.append(f"unknown whether the environment is deterministic: {self.probe.difference}")
+        message = warning_of(self.probe, self.env_id)
+        if message is not None:
+            warnings.warn(message, AgileRLWarning, stacklevel=4)
 
     def _generation(self) -> None:
         number = self.result.generations
@@ -202,15 +202,15 @@ class TrainingLoop:
 
     def _collect(self, number: int) -> list[Tally]:
         begun, members = self.result.env_steps_member, len(self.population)
-        made, check = 0.0, self.check
+        steps_made, check = 0.0, self.check
         with contextlib.closing(self.source.generation(self.population, number, begun)) as steps:
             while True:
                 try:
-                    made += next(steps) / members
+                    steps_made += next(steps) / members
                 except StopIteration as end:
                     tallies: list[Tally] = end.value
                     break
-                self.sinks.progress(begun + int(made), time.perf_counter() - self._wall)
+                self.sinks.progress(begun + int(steps_made), time.perf_counter() - self._wall)
                 if check is not None:
                     check()
         for agent, tally in zip(self.population, tallies, strict=True):
@@ -224,8 +224,8 @@ class TrainingLoop:
         if not self.result.action_masks and adapted(self.population[0]).action_masks:
             self.result.action_masks = True
             self.sinks.message(
-                "the environment gives masks of legal actions (info['action_mask']): training and evaluation follow "
-                "them, and whoever acts with these agents must give them too"
+                "the environment gives masks of legal actions (info['action_mask']): training and evaluation apply "
+                "them, and the trained agents require them"
             )
 
     def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
@@ -238,9 +238,9 @@ class TrainingLoop:
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self._episode_length = evaluation.env_steps / max(1, episodes)
         self.source.evaluated = evaluation.env_steps / len(self.population)
-        found = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
-        found |= screened(finite, found)
-        fitness = self.quarantine.fitness(self.population, found)
+        scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
+        scores |= screened(finite, scores)
+        fitness = self.quarantine.fitness(self.population, scores)
         self.result.quarantined += len(self.quarantine.reasons)
         for agent, value in zip(self.population, fitness, strict=True):
             agent.fitness[before[agent.index] :] = [value]  # replaces the value appended by a custom test()
@@ -250,8 +250,8 @@ class TrainingLoop:
         """Record the returns of each agent if a team's returns are not summed."""
         rows = self.evaluation.by_agent
         if rows:
-            nobody = [float("nan")] * len(next(iter(rows.values())))
-            self.result.by_agent.append([list(rows.get(agent.index, nobody)) for agent in self.population])
+            missing = [float("nan")] * len(next(iter(rows.values())))
+            self.result.by_agent.append([list(rows.get(agent.index, missing)) for agent in self.population])
 
     def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
         """Replace diverged members by copies of the fittest one."""
@@ -275,7 +275,7 @@ class TrainingLoop:
         """Return (the confirmation, if any; whether to stop), and update the best agent."""
         values, target = nan_as_worst([self._window(a) for a in self.population]), self._target
         value = max(values)
-        fittest = [agent for agent, own in zip(self.population, values, strict=True) if own == value]
+        fittest = [agent for agent, window in zip(self.population, values, strict=True) if window == value]
         leader = max(fittest, key=lambda agent: agent.index in self._evaluated)  # prefer evaluated members
         is_reached = target is not None and value >= target
         is_over = target is None and not self.source.fitness_is_relative
@@ -348,8 +348,8 @@ class TrainingLoop:
             return
         founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
         left = self.asked_steps * founders - self.result.env_steps_population
-        made = max(agent.steps[-1] for agent in self.population)
-        steps = made + max(0, left) // len(self.population)
+        spent = max(agent.steps[-1] for agent in self.population)
+        steps = spent + max(0, left) // len(self.population)
         self.options = self.source.options = replace(self.options, max_steps=steps)
 
     def fit_to_population(self) -> None:

@@ -51,11 +51,11 @@ class Request:
     def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
         self.function, self.asked = function, asked
         check_lookup(asked["env"])
-        given = list(asked["pop"] or [])  # wrappers that change nothing here are put back at the end
-        for agent in given:
+        agents = list(asked["pop"] or [])  # wrappers without effect on training are restored at the end
+        for agent in agents:
             _check_nesting(agent)
-        self._wrapper = next((type(a) for a in given if adapted(a).trains_unwrapped), None)
-        self.population = [a.agent if adapted(a).trains_unwrapped else a for a in given]
+        self._wrapper = next((type(a) for a in agents if adapted(a).trains_unwrapped), None)
+        self.population = [a.agent if adapted(a).trains_unwrapped else a for a in agents]
         self.num_envs = foreign.num_envs(asked["env"])
 
     @property
@@ -171,13 +171,13 @@ class Request:
 
 
 def _warn_unchanged(function: str, result: EvolveResult, rare: bool) -> None:
-    what, so, fix = "no weight has changed", "nothing", "a higher learning rate"
+    finding, learned, fix = "no weight has changed", "nothing", "a higher learning rate"
     if not result.updates or rare:
         fix = "more steps, or a smaller learn_step, learning_delay or batch_size"
-        what = "no update was made"
+        finding = "no update was made"
     if result.updates and rare:  # a generation starts with an update, whatever its learn_step
-        what, so = f"only {result.updates} updates of all members were made", "next to nothing"
-    text = f"{function}: {what} in {result.generations} generations, so {so} was learned. fix: {fix}."
+        finding, learned = f"only {result.updates} updates of all members were made", "next to nothing"
+    text = f"{function}: {finding} in {result.generations} generations, so {learned} was learned. fix: {fix}."
     warnings.warn(text, AgileRLWarning, stacklevel=4)
 
 
@@ -192,14 +192,14 @@ def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) 
         if isinstance(agent, EvolvableAlgorithm):
             agent.check_registry()
         for name, ask in SPACES:
-            built, given = ask(agent), ask(env, "single_" if hasattr(env, "num_envs") else "")
-            if not (isinstance(built, gym.Space) and isinstance(given, gym.Space)):
+            built, env_space = ask(agent), ask(env, "single_" if hasattr(env, "num_envs") else "")
+            if not (isinstance(built, gym.Space) and isinstance(env_space, gym.Space)):
                 continue
-            read = given if name == "action_space" else without_mask(given, foreign.action_space(agent))
+            read = env_space if name == "action_space" else without_mask(env_space, foreign.action_space(agent))
             turned = [observation_space_channels_to_first(read)] if swap_channels else []
-            if all(differ(built, space) for space in (given, read, *turned)):
+            if all(differ(built, space) for space in (env_space, read, *turned)):
                 raise ShapeError(
-                    f"agent {agent.index} was built for the {name} {built}; {env_name} has {given}. "
+                    f"agent {agent.index} was built for the {name} {built}; {env_name} has {env_space}. "
                     f"fix: create_population(..., {name}=env.single_{name})."
                 )
 
@@ -230,15 +230,15 @@ def check_transitions(
     _check_kinds(n_step, per, n_step_memory, memory)
     if n_step_memory is None and any(map(needs_both_memories, population)):
         raise ConfigError(
-            "combined_reward=True learns from one-step and n-step transitions together, and there are not both. fix: "
+            "combined_reward=True learns from one-step and n-step transitions together, and needs both. fix: "
             "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
         )
     _check_methods(population, "off-policy", "create_population(algo='DQN', ..., population_size=4)")
     for agent in population:
         if adapted(agent).imitates:
             raise AlgorithmError(
-                f"{type(agent).__name__} imitates a data set and learns nothing from rewards, so that what it does "
-                "itself would teach it what it does anyway. fix: train_offline, or an algorithm that learns values."
+                f"{type(agent).__name__} imitates a data set and learns nothing from rewards, so its own "
+                "transitions teach it nothing new. fix: train_offline, or an algorithm that learns values."
             )
     if memory is None:
         raise AlgorithmError(
@@ -297,13 +297,14 @@ def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, 
 
 
 def _check_nesting(agent: Any) -> None:
-    """AlgorithmError for a wrapper that is only taken off at the outside, inside another one."""
+    """Raise AlgorithmError for a wrapper that must be the outermost one, inside another wrapper."""
     inner = agent.agent if isinstance(agent, AgentWrapper) else None
     while isinstance(inner, AgentWrapper):
         if inner.trains_unwrapped:
-            outer, own = type(agent).__name__, type(inner).__name__
+            outer, kind = type(agent).__name__, type(inner).__name__
             raise AlgorithmError(
-                f"{outer}({own}(agent)): {own} must be the outermost wrapper in training. fix: {own}({outer}(agent))."
+                f"{outer}({kind}(agent)): {kind} must be the outermost wrapper in training. "
+                f"fix: {kind}({outer}(agent))."
             )
         inner = inner.agent
 
@@ -363,9 +364,9 @@ def _check_kinds(n_step: bool, per: bool | None, n_step_memory: Any, memory: Any
         fix = "memory=PrioritizedReplayBuffer(...)" if per else "per=True, or memory=ReplayBuffer(...)"
         raise ConfigError(f"train_off_policy got per={per} and a {kind}. fix: {fix}.")
     if n_step != multi_step:
-        given = "an n-step memory" if multi_step else "no n-step memory"
+        memory_kind = "an n-step memory" if multi_step else "no n-step memory"
         fix = "n_step_memory=MultiStepReplayBuffer(...)" if n_step else "n_step=True, or leave n_step_memory out"
-        raise ConfigError(f"train_off_policy got n_step={n_step} and {given}. fix: {fix}.")
+        raise ConfigError(f"train_off_policy got n_step={n_step} and {memory_kind}. fix: {fix}.")
 
 
 def _check_memory(population: Sequence[Any], memory: Any) -> None:
@@ -381,7 +382,7 @@ def _check_memory(population: Sequence[Any], memory: Any) -> None:
     if missing:
         raise AlgorithmError(
             f"the memory is a {type(memory).__name__} without {', '.join(missing)}; off-policy training stores and "
-            f"samples by {', '.join(needed)}. fix: ReplayBuffer(max_size=100_000). (Agents with a learn() of their own "
+            f"samples by {', '.join(needed)}. fix: ReplayBuffer(max_size=100_000). (Agents with a custom learn() "
             "take any memory with save_to_memory(obs, action, reward, next_obs, done, is_vectorised=True), sample(n) "
             "and len().)"
         )
@@ -393,20 +394,20 @@ def _warn_of_discounts(population: Sequence[Any], memory: Any, is_mutated: bool)
     Args:
         memory: the n-step memory. is_mutated: whether hyperparameters of the population mutate.
     """
-    said = []
+    texts = []
     others = sorted({float(a.gamma) for a in population if hasattr(a, "gamma")} - {memory.gamma})
     if others:
-        given = ", ".join(f"{gamma:g}" for gamma in others)
-        other_way = f"MultiStepReplayBuffer(..., gamma={given}), or " if len(others) == 1 else ""
-        said.append(
-            f"agents have gamma={given}, their n-step memory has gamma={memory.gamma:g}: n-step rewards are summed as "
+        gammas = ", ".join(f"{gamma:g}" for gamma in others)
+        other_way = f"MultiStepReplayBuffer(..., gamma={gammas}), or " if len(others) == 1 else ""
+        texts.append(
+            f"agents have gamma={gammas}, their n-step memory has gamma={memory.gamma:g}: n-step rewards are summed as "
             f"they are stored, so agents learn with the memory's. fix: {other_way}agents with gamma={memory.gamma:g}."
         )
     if is_mutated and any("gamma" in a.hp_config.names() for a in population if hasattr(a, "hp_config")):
-        said.append(
+        texts.append(
             f"gamma is in hp_config, but n-step rewards are summed as they are stored, with the memory's "
             f"gamma={memory.gamma:g}: a mutated gamma has no effect. fix: leave gamma out of hp_config, or train "
             "without n-step memory."
         )
-    for text in said:
+    for text in texts:
         warnings.warn(text, AgileRLWarning, stacklevel=4)

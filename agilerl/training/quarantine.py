@@ -75,10 +75,10 @@ class Quarantine:
         for index, value in values.items():
             if value != value:
                 self.reasons[index] = "its fitness is not a number"
-        found = [WORST if agent.index in self.reasons else values[agent.index] for agent in population]
-        if all(value == WORST for value in found) and len(self.reasons) == len(population):
+        fitness = [WORST if agent.index in self.reasons else values[agent.index] for agent in population]
+        if all(value == WORST for value in fitness) and len(self.reasons) == len(population):
             raise all_diverged(population, self.reasons)
-        return found
+        return fitness
 
     def heal(self, population: list[Any], fitness: Sequence[float], generation: int, next_id: int) -> list[Birth]:
         """Replace quarantined members by copies of the fittest one, in place.

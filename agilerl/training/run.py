@@ -82,8 +82,8 @@ class Run:
     def in_words(self) -> str:
         """One-paragraph summary: the outcome, the best hyperparameters, and what to try next."""
         test, training = closing_test(self._facts()), self.manifest.training
-        known = (self.result.get(name) for name in ("confirmed", "best_fitness"))
-        score = test["mean"] if test is not None else next((value for value in known if value is not None), None)
+        scores = (self.result.get(name) for name in ("confirmed", "best_fitness"))
+        score = test["mean"] if test is not None else next((value for value in scores if value is not None), None)
         manifest, measure = self.manifest, measure_of(find_algorithm(self.manifest.algorithm.name))
         ranges = {**manifest.mutation.rl_hp_selection, **manifest.evolution.restart_ranges}
         acts = find_algorithm(manifest.algorithm.name).experience.has_training_episodes
@@ -144,10 +144,10 @@ class Run:
         steps = 2 * max(training.max_steps, trained)
         if self.env_given:
             return f"agilerl.resume({str(self.path)!r}, steps={steps}, env=env)"
-        told = self.command("resume", "--steps", str(steps))
+        resume_command = self.command("resume", "--steps", str(steps))
         if is_shared and done > training.max_steps:
-            told += f" ({count(steps * training.pop_size)} of all members together)"
-        return told
+            resume_command += f" ({count(steps * training.pop_size)} of all members together)"
+        return resume_command
 
     def _shares_budget(self) -> bool:
         return self.manifest.evolution.scheme in SHARED_BUDGETS
@@ -251,7 +251,7 @@ class Run:
         if self.best is None:
             raise RunError("the run has no best agent to film. fix: train on.")
         if self.best.learns_language:
-            raise RunError("a language policy writes texts, of which there is no film. fix: run.best.evaluate().")
+            raise RunError("a language policy cannot be filmed. fix: run.best.evaluate().")
         environment = self.manifest.environment
         if env is None and self.best.environment is None:
             raise RunError(

@@ -35,8 +35,8 @@ class SavableLoop:
 
     @property
     def best_generation(self) -> int:
-        kept = self.loop.best.kept
-        return 0 if kept is None else kept.generation
+        incumbent = self.loop.best.kept
+        return 0 if incumbent is None else incumbent.generation
 
     @property
     def births(self) -> list[Birth]:
@@ -76,14 +76,14 @@ class SavableLoop:
 
     def trees(self) -> Trees:
         loop, best = self.loop, self.loop.best
-        known = {**_tree(best.kept), "confirmed": best.confirmed}
+        best_tree = {**_tree(best.kept), "confirmed": best.confirmed}
         if best.fittest is not None and best.fittest is not best.kept:
-            known["fittest"] = _tree(best.fittest)
+            best_tree["fittest"] = _tree(best.fittest)
         if best.proven is not None:
             proof = best.proven
             other = proof.candidate is not best.kept
-            own = {**_tree(proof.candidate), "fitness_error": float(proof.candidate.error)} if other else {}
-            known["proven"] = {**own, "mean": proof.mean, "error": proof.error}  # `error` is the confirmation's
+            entry = {**_tree(proof.candidate), "fitness_error": float(proof.candidate.error)} if other else {}
+            best_tree["proven"] = {**entry, "mean": proof.mean, "error": proof.error}  # `error` is the confirmation's
         rest = {
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
@@ -97,19 +97,19 @@ class SavableLoop:
             "source": loop.source.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
         }
-        return {"members": [agent.run_state() for agent in loop.population]}, known, rest
+        return {"members": [agent.run_state() for agent in loop.population]}, best_tree, rest
 
     def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
         loop, (members, best, rest) = self.loop, trees
         templates = {type(agent).__name__: agent for agent in loop.population}
-        saved, given = members["members"], loop.population
+        saved, founders = members["members"], loop.population
         if loop.evolution.shrinks:  # some founders have been stopped
-            given = given[: len(saved)]
-        if len(saved) != len(given):
+            founders = founders[: len(saved)]
+        if len(saved) != len(founders):
             raise RunError(
-                f"the run has {len(saved)} members, the population given has {len(given)}. fix: make as many."
+                f"the run has {len(saved)} members, the population given has {len(founders)}. fix: the same number."
             )
-        loop.population = [filled(agent, templates, state) for agent, state in zip(given, saved, strict=True)]
+        loop.population = [filled(agent, templates, state) for agent, state in zip(founders, saved, strict=True)]
         loop.best.kept, loop.best.confirmed = _candidate(best, templates), best["confirmed"]
         if "fittest" in best:
             loop.best.fittest = _candidate(best["fittest"], templates)
@@ -148,15 +148,15 @@ def resumed_notes(loop: TrainingLoop) -> list[str]:
     if loop.result.stopped == "target":
         why, more = f"it has reached its target of {loop.options.target:g}", ("--set", "training.target_score=null")
     elif loop.result.stopped == "plateau":
-        why = f"nothing had got better for {loop.options.patience} generations"
+        why = f"nothing had improved for {loop.options.patience} generations"
         more = ("--set", "training.patience=null")
     elif done >= loop.options.max_steps:
         why, more = f"it has used its budget ({done:,} steps of one member)", ("--steps", str(2 * done))
     else:
         return notes
-    known = None if loop.store is None else loop.store.way_on(*more)
-    way_on = f"another value of {WORDS[loop.result.stopped]}" if known is None else f"`{known}`"
-    return [*notes, f"finished: {why}; {way_on} goes on"]
+    resume_command = None if loop.store is None else loop.store.way_on(*more)
+    next_step = f"another value of {WORDS[loop.result.stopped]}" if resume_command is None else f"`{resume_command}`"
+    return [*notes, f"finished: {why}; {next_step} goes on"]
 
 
 def check_savable(population: Sequence[Any]) -> list[str]:
@@ -170,7 +170,7 @@ def check_savable(population: Sequence[Any]) -> list[str]:
                 "or train without saving."
             )
         for name in adapted(agent).unsaved_attributes():
-            lost[f"{type(agent).__name__}.{name} is not saved: a resumed run has what the script makes. fix: "
+            lost[f"{type(agent).__name__}.{name} is not saved: a resumed run uses the script's value. fix: "
                  "plain data, or state() and load_state(state)."] = None  # fmt: skip
     return list(lost)
 
@@ -206,11 +206,11 @@ def _candidate(tree: Mapping[str, Any], templates: Mapping[str, Any]) -> Candida
 
 def _proof(tree: Mapping[str, Any], best: BestAgent, templates: Mapping[str, Any]) -> Confirmation | None:
     """Load the best confirmation; earlier versions only saved that of the best agent."""
-    known = tree.get("proven")
-    if known is not None:
-        own = {**known, "error": known.get("fitness_error", known["error"])}  # saved as `error` by earlier versions
-        candidate = _candidate(own, templates) if "agent" in known else best.kept
-        return None if candidate is None else Confirmation(candidate, known["mean"], known["error"])
+    proven = tree.get("proven")
+    if proven is not None:
+        entry = {**proven, "error": proven.get("fitness_error", proven["error"])}  # `error` in earlier versions
+        candidate = _candidate(entry, templates) if "agent" in proven else best.kept
+        return None if candidate is None else Confirmation(candidate, proven["mean"], proven["error"])
     if best.confirmed is None or best.kept is None:
         return None
     return Confirmation(best.kept, best.confirmed, math.inf)

@@ -139,13 +139,13 @@ def finetune_llm_multiturn(
     asked = dict(locals())
     asked["num_epochs"], asked["max_steps"] = None, 1_000 if max_steps is None else max_steps
 
-    def games(given: Any, own: int) -> Games:
-        if not isinstance(given, SyncMultiTurnVecEnv):
+    def games(user_env: Any, game_seed: int) -> Games:
+        if not isinstance(user_env, SyncMultiTurnVecEnv):
             raise ConfigError(
-                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(given).__name__}. "
+                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(user_env).__name__}. "
                 "fix: SyncMultiTurnVecEnv(lambda: TokenObservationWrapper(game, tokenizer, max_turns), batch_size=8)."
             )
-        return Games(given, own, test_games, report_games)
+        return Games(user_env, game_seed, test_games, report_games)
 
     return _finetune("finetune_llm_multiturn", "completions", asked, games).population
 
@@ -160,10 +160,10 @@ def _finetune(
     with joined(asked["accelerator"]) as ranks:
         with store_in(folder_of(asked["resume"], ranks), algo=str(lead.algo)) as store:
             sync_resume(store, ranks)
-            known = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
-            seed = ranks.gather_plain(known)[0]
-            made = [env] if env_fn is None else [env_fn() for _ in population]
-            envs = made if as_played is None else [as_played(one, seed) for one in made]
+            chosen_seed = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
+            seed = ranks.gather_plain(chosen_seed)[0]
+            user_envs = [env] if env_fn is None else [env_fn() for _ in population]
+            envs = user_envs if as_played is None else [as_played(one, seed) for one in user_envs]
             source = LanguageSource(envs[0] if env_fn is None else envs, LanguageOptions())
             source.ranks = ranks
             source.options = options = _options(source, population, asked)
@@ -190,14 +190,16 @@ def _finetune(
 
 def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any]) -> None:
     if (asked["env"] is None) == (asked["env_fn"] is None):
-        given = "neither" if asked["env"] is None else "both"
-        raise ConfigError(f"{function} takes exactly one of env= and env_fn=; got {given}. fix: env=ReasoningGym(...).")
+        passed = "neither" if asked["env"] is None else "both"
+        raise ConfigError(
+            f"{function} takes exactly one of env= and env_fn=; got {passed}. fix: env=ReasoningGym(...)."
+        )
     if not population:
         raise AlgorithmError(f"{function}: the population is empty. fix: GRPO.population(4, model_name=...).")
     for agent in population:
-        name, says = kind_of_experience(agent)
+        name, experience = kind_of_experience(agent)
         if name != kind:
-            raise AlgorithmError(f"{function}: {type(agent).__name__} {says}. fix: {_FITTING[kind]}.")
+            raise AlgorithmError(f"{function}: {type(agent).__name__} {experience}. fix: {_FITTING[kind]}.")
         agent.check_registry()
     check_launch(asked["accelerator"])
     if asked["mutation"] is not None:
@@ -209,9 +211,9 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
 
 
 _FITTING = {
-    "completions": "GRPO, LLMPPO or LLMREINFORCE; or the function for what it learns from",
-    "preferences": "DPO; or the function for what it learns from",
-    "examples": "SFT; or the function for what it learns from",
+    "completions": "GRPO, LLMPPO or LLMREINFORCE; or the training function of this algorithm",
+    "preferences": "DPO; or the training function of this algorithm",
+    "examples": "SFT; or the training function of this algorithm",
 }
 
 

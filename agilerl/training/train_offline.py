@@ -91,7 +91,7 @@ def train_offline(
         if not isinstance(unwrapped(agent), RLAlgorithm):
             raise AlgorithmError(
                 f"train_offline fills a memory for agents of RLAlgorithm; got {type(agent).__name__}. "
-                "fix: a subclass of agilerl.algorithms.core.RLAlgorithm, or a loop of your own."
+                "fix: a subclass of agilerl.algorithms.core.RLAlgorithm, or a custom loop."
             )
     if memory is None:
         raise AlgorithmError("offline training needs a memory for the data. fix: ReplayBuffer(max_size=100_000)")

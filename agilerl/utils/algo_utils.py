@@ -1,4 +1,4 @@
-"""Published helpers for algorithms of one's own: sizes of spaces as networks see them, and channels first."""
+"""Published helpers for custom algorithms: sizes of spaces as network inputs and outputs, and channels first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __getattr__ = forward(__name__)  # names of earlier versions
 
 
 def get_input_size_from_space(observation_space: Any) -> Any:
-    """Shape of one encoded observation: that of a Box; (n,) of what is one-hot encoded or bits.
+    """Shape of one encoded observation: that of a Box; (n,) for one-hot codes or bits.
 
     Returns:
         A tuple of integers; a dictionary of them for a Dict (or dictionary of spaces), a tuple of them for a Tuple or
@@ -44,7 +44,7 @@ def get_input_size_from_space(observation_space: Any) -> Any:
 
 
 def get_output_size_from_space(action_space: Any) -> Any:
-    """Outputs of a network for the actions: the components of a Box, all choices of a Discrete or MultiDiscrete, bits.
+    """Number of network outputs: the components of a Box, all choices of a Discrete or MultiDiscrete, bits.
 
     Returns:
         An integer; a dictionary or tuple of them as for `get_input_size_from_space`.
@@ -63,9 +63,10 @@ def get_output_size_from_space(action_space: Any) -> Any:
 
 
 def obs_channels_to_first(observation: Any, expand_dims: bool = False) -> Any:
-    """Observations [..., H, W, C] as [..., C, H, W] (views); in dictionaries and tuples every array of 3 or 4 axes.
+    """Transpose observations [..., H, W, C] to [..., C, H, W] (views): every array of 3 or 4 axes, in dictionaries and
+    tuples too.
 
-    expand_dims: put a batch axis in front of every array."""
+    expand_dims: add a leading batch axis to every array."""
     if isinstance(observation, Mapping):
         return {key: obs_channels_to_first(part, expand_dims) for key, part in observation.items()}
     if isinstance(observation, tuple):
@@ -76,11 +77,11 @@ def obs_channels_to_first(observation: Any, expand_dims: bool = False) -> Any:
 
 
 def concatenate_spaces(space_list: Sequence[Any]) -> Any:
-    """The space of several agents' observations or actions side by side, as a centralised critic reads them.
+    """The space of several agents' concatenated observations or actions, as read by a centralised critic.
 
-    Boxes are joined along their first axis, of which images, that are read one by one, are left as the first one is;
-    Discrete spaces add their numbers of choices (one-hot codes side by side); parts of Dict and Tuple spaces are joined
-    part by part.
+    Boxes are concatenated along their first axis. Images are not concatenated: the first space is returned. Numbers of
+    choices of Discrete spaces are added (concatenated one-hot codes). Dict and Tuple spaces are concatenated part by
+    part.
 
     Raises:
         ConfigError: no space, or spaces of several kinds. NotAvailableYetError: another kind of space.

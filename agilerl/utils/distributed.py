@@ -1,6 +1,6 @@
-"""Published helpers for loops of one's own: numbers of several processes, and the start of a Weights & Biases run.
+"""Published helpers for custom loops: collectives over several processes, and the start of a Weights & Biases run.
 
-The training functions need none of them: they gather, broadcast and record by themselves.
+The training functions do not need them: they gather, broadcast and record by themselves.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["aggregate_metrics_across_gpus", "consolidate_mutations", "gather_ten
 
 
 def gather_tensor(tensor: Tensor | float, accelerator: Any) -> Tensor:
-    """One tensor or number of every process.
+    """Gather a tensor or number of every process.
 
     Args:
-        accelerator: of `accelerate`; None is one process.
+        accelerator: of `accelerate`; None: one process.
 
     Returns:
-        [P, *shape], of P processes, in their order; P = 1 without an accelerator.
+        [P, *shape], in the order of the P processes; P = 1 without an accelerator.
     """
-    own = torch.as_tensor(tensor) if accelerator is None else torch.as_tensor(tensor, device=accelerator.device)
-    return own[None] if accelerator is None else torch.as_tensor(accelerator.gather(own[None]))
+    local = torch.as_tensor(tensor) if accelerator is None else torch.as_tensor(tensor, device=accelerator.device)
+    return local[None] if accelerator is None else torch.as_tensor(accelerator.gather(local[None]))
 
 
 def aggregate_metrics_across_gpus(accelerator: Any, metric_tensor: Tensor | float) -> float:
@@ -37,11 +37,11 @@ def aggregate_metrics_across_gpus(accelerator: Any, metric_tensor: Tensor | floa
 
 
 def consolidate_mutations(population: Sequence[Any]) -> None:
-    """Give every process the mutated hyperparameters of process 0, in place.
+    """Broadcast the mutated hyperparameters of process 0 to all processes, in place.
 
-    For loops of one's own in several processes, where each has mutated for itself: `mut` and everything in
-    `registry.hp_config` become those of process 0. One process is left as it is. Architectures are not sent: with one
-    seed in all processes `Mutations` changes them alike.
+    For custom loops in several processes that mutate independently: `mut` and everything in `registry.hp_config` become
+    those of process 0. No-op with one process. Architectures are not sent: with the same seed in all processes
+    `Mutations` changes them equally.
     """
     accelerator = population[0].accelerator if population else None
     if accelerator is None or accelerator.num_processes == 1:
@@ -49,8 +49,8 @@ def consolidate_mutations(population: Sequence[Any]) -> None:
     from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
 
     names = [list(agent.registry.hp_config.names()) for agent in population]
-    told = [(a.mut, {n: getattr(a, n) for n in own}) for a, own in zip(population, names, strict=True)]
-    for agent, (mut, values) in zip(population, broadcast_object_list(told, from_process=0), strict=True):
+    states = [(a.mut, {n: getattr(a, n) for n in hp_names}) for a, hp_names in zip(population, names, strict=True)]
+    for agent, (mut, values) in zip(population, broadcast_object_list(states, from_process=0), strict=True):
         agent.mut = mut
         for name, value in values.items():
             setattr(agent, name, value)
@@ -66,15 +66,15 @@ def init_wandb(
     project: str = "AgileRL",
     addl_args: Mapping[str, Any] | None = None,
 ) -> None:
-    """Log in to Weights & Biases and begin a run, in the main process alone.
+    """Log in to Weights & Biases and begin a run, in the main process only.
 
-    The training functions do it with `wb=True`; call it for a loop of one's own, which then logs with `wandb.log`.
+    The training functions do it with `wb=True`; call it for a custom loop, which then logs with `wandb.log`.
 
     Args:
         algo, env_name: in the run's name and configuration.
-        init_hyperparams, mutation_hyperparams: stored with the run, without entries named as secrets are.
-        wandb_api_key: None takes the login of this machine.
-        addl_args: further keywords of `wandb.init`, which go before these.
+        init_hyperparams, mutation_hyperparams: stored with the run, without entries named like secrets.
+        wandb_api_key: None uses the login of this machine.
+        addl_args: further keywords of `wandb.init`, which take precedence.
 
     Raises:
         ConfigError: wandb is not installed.

@@ -1,4 +1,4 @@
-"""Published helpers for networks: plain torch modules of the shapes that the evolvable ones have."""
+"""Published helpers for networks: plain torch modules with the layers of the evolvable ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_image_space(space: spaces.Space[Any]) -> bool:
 
 def get_activation(activation_name: str | None, new_gelu: bool = False) -> nn.Module:
     """A new module of the activation; None is the identity. ConfigError for an unknown name.
-    new_gelu: the GELU of the tanh approximation. "GumbelSoftmax", which draws noise, is of networks of your own."""
+    new_gelu: GELU with the tanh approximation. "GumbelSoftmax", which draws noise, is for custom networks only."""
     if activation_name == "GumbelSoftmax":
         return GumbelSoftmax()
     if activation_name == "GELU" and new_gelu:
@@ -37,11 +37,11 @@ def get_activation(activation_name: str | None, new_gelu: bool = False) -> nn.Mo
 def get_default_encoder_config(
     observation_space: spaces.Space[Any], simba: bool = False, recurrent: bool = False, layer_norm: bool = True
 ) -> dict[str, Any]:
-    """The `encoder_config` of this space that stands for none at all.
+    """The default `encoder_config` of this space.
 
     Args:
         simba: residual blocks. recurrent: an LSTM.
-        layer_norm: of dense encoders; on, as published. A network without a configuration has none here.
+        layer_norm: of dense encoders; on, as published. Networks without a configuration have no layer norm here.
     """
     cls = encoder_class(observation_space, None, None, simba, recurrent)
     return encoder_config(cls, {"layer_norm": layer_norm} if cls is EvolvableMLP else None, observation_space)
@@ -63,12 +63,12 @@ def create_mlp(
     name: str = "mlp",
 ) -> nn.Sequential:
     """Dense layers from [..., input_size] to [..., output_size] as a plain `nn.Sequential`; see `EvolvableMLP`."""
-    made = EvolvableMLP(
+    mlp = EvolvableMLP(
         input_size, output_size, list(hidden_size), activation, output_activation, layer_norm=layer_norm,
         output_layernorm=output_layernorm, output_vanish=output_vanish, init_layers=init_layers, noisy=noisy,
         noise_std=noise_std, device=device, name=name, min_mlp_nodes=1,
     )  # fmt: skip
-    layers: nn.Sequential = made.model
+    layers: nn.Sequential = mlp.model
     return layers
 
 
@@ -83,9 +83,9 @@ def create_simba(
     name: str = "simba",
 ) -> nn.Module:
     """Residual blocks under LayerNorm from [..., input_size] to [..., output_size]; see `EvolvableSimBa`."""
-    made = EvolvableSimBa(
+    simba = EvolvableSimBa(
         input_size, output_size, hidden_size, num_blocks, output_activation=output_activation,
         scale_factor=scale_factor, device=device, name=name,
     )  # fmt: skip
-    made.disable_mutations()
-    return made
+    simba.disable_mutations()
+    return simba

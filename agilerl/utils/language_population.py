@@ -1,4 +1,4 @@
-"""`create_population` of language algorithms: no spaces, one base below all members."""
+"""`create_population` for language algorithms: no spaces, one base model shared by all members."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agilerl.rng import resolve_seed
 from agilerl.utils.legacy import constructor_arguments
 
 OF_THE_CALL = ("self", "index", "hp_config", "device", "accelerator", "wrap", "mut", "seed")
-"""Arguments of constructors that `create_population` has itself."""
+"""Arguments of constructors that `create_population` sets."""
 
 
 def language_population(
@@ -24,14 +24,14 @@ def language_population(
     seed: int | None,
     **shared: Any,
 ) -> list[Any]:
-    """As `create_population`.
+    """See `create_population`.
 
     Args:
-        base: actor_network, tokenizer, model_name, lora_config and vllm_config, as they were given.
-        meaningless: what is of networks and spaces, as it was given. shared: hp_config, device, accelerator.
+        base: actor_network, tokenizer, model_name, lora_config and vllm_config, as passed.
+        meaningless: arguments of networks and spaces, as passed. shared: hp_config, device, accelerator.
 
     Raises:
-        ConfigError: an argument that says nothing about a language model. AlgorithmError: no base, or two.
+        ConfigError: an argument that does not apply to language models. AlgorithmError: no base, or two.
     """
     for name, value in meaningless.items():
         if value is not None:
@@ -40,8 +40,8 @@ def language_population(
                 "fix: leave it out; model_name= or actor_network= with tokenizer= names the model."
             )
     accepted = set(inspect.signature(cls.__init__).parameters).difference(OF_THE_CALL)
-    given = {name: value for name, value in base.items() if value is not None}
-    arguments = {**constructor_arguments(init_hp, accepted), **given, **dict(algo_kwargs or {})}
+    base_arguments = {name: value for name, value in base.items() if value is not None}
+    arguments = {**constructor_arguments(init_hp, accepted), **base_arguments, **dict(algo_kwargs or {})}
     unknown = sorted(set(arguments) - accepted)
     if unknown:
         raise AlgorithmError(f"{cls.__name__} has no argument {unknown[0]!r}. fix: leave it out of algo_kwargs.")

@@ -1,4 +1,4 @@
-"""The old dialect, translated in one place: nothing below this file sees an upper-case key or a `state_dim`."""
+"""Translation of the old interface: code below this file never sees upper-case keys or `state_dim`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agilerl.algorithms import available, find_algorithm
 from agilerl.errors import AgileRLWarning, ConfigError, nearest, warn_once
 from agilerl.networks.encoders import mapping_of
 
-# Keys of INIT_HP that are read elsewhere or mean nothing here, and harm nothing.
+# Keys of INIT_HP that are read elsewhere or ignored.
 OF_THE_RUN = frozenset({
     "ALGO", "CHANNELS_LAST", "ELITISM", "ENV_NAME", "EPS_DECAY", "EPS_END", "EPS_START", "EVAL_LOOP", "EVAL_STEPS",
     "EVO_STEPS", "LEARNING_DELAY", "MAX_ACTION", "MAX_STEPS", "MEMORY_SIZE", "MIN_ACTION", "NUM_ENVS", "PER",
@@ -24,13 +24,13 @@ OTHER_NAMES = {"LEARNING_RATE": "LR"}
 
 
 def _deprecated(what: str, instead: str) -> None:
-    """One DeprecationWarning per process for the whole old dialect."""
+    """Issue one DeprecationWarning per process for the whole old interface."""
     text = f"{what} belongs to the old interface; it keeps working. New code: {instead}."
     warn_once("old-dialect", text, DeprecationWarning, stacklevel=5)
 
 
 def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str]) -> dict[str, Any]:
-    """INIT_HP (upper or lower case) as constructor arguments; an unknown key warns with the nearest known one."""
+    """Convert INIT_HP (upper or lower case) to constructor arguments; unknown keys warn with the nearest known one."""
     by_key = {name.upper(): name for name in accepted}
     arguments: dict[str, Any] = {}
     for key, value in (init_hp or {}).items():
@@ -41,10 +41,10 @@ def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str])
             arguments[by_key[upper]] = value
             continue
         constructors = (inspect.signature(find_algorithm(name).__init__).parameters for name in available())
-        known = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *(name.upper() for each in constructors for name in each)}
-        if upper in known:
-            continue  # of another algorithm: one INIT_HP serves several
-        close = nearest(upper, known, limit=1)
+        valid_keys = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *(name.upper() for each in constructors for name in each)}
+        if upper in valid_keys:
+            continue  # of another algorithm: one INIT_HP may serve several
+        close = nearest(upper, valid_keys, limit=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         warnings.warn(f"INIT_HP key {key!r} is not known and changes nothing.{hint}", AgileRLWarning, stacklevel=3)
     return arguments
@@ -55,7 +55,7 @@ def spaces_from_dimensions(
 ) -> tuple[gym.Space[Any], gym.Space[Any]]:
     """Spaces for the old `state_dim, action_dim, one_hot`.
 
-    A state that is one-hot encoded is Discrete(n), whether given as n or (n,); a shape is an unbounded Box.
+    A one-hot state is Discrete(n), passed as n or (n,); a shape is an unbounded Box.
     """
     _deprecated("create_population(state_dim=, action_dim=, one_hot=)", "pass observation_space= and action_space=")
     shape = tuple(int(n) for n in np.atleast_1d(state_dim))
@@ -68,7 +68,7 @@ def spaces_from_dimensions(
 
 
 def network_arguments(net_config: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A flat `{"arch": "mlp", "hidden_size": [...]}` as encoder and head configuration.
+    """Convert a flat `{"arch": "mlp", "hidden_size": [...]}` to an encoder and head configuration.
 
     The flat widths become the encoder's; latent and head take their defaults.
     """

@@ -1,4 +1,4 @@
-"""Published helpers of language scripts: an accelerator, quiet logs, and the environments by their former address."""
+"""Published helpers for language scripts: an accelerator, quiet logs, and the environments at their former path."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = [
 ]
 
 VERBOSE = ("accelerate", "datasets", "deepspeed", "huggingface_hub", "peft", "transformers", "vllm")
-"""Packages that log much."""
+"""Packages with verbose logging."""
 
 
 def create_llm_accelerator(*, deepspeed_plugin: Any = None) -> Any:
-    """An `accelerate.Accelerator` for the processes that were launched; None on a machine without a GPU.
+    """An `accelerate.Accelerator` for the launched processes; None on a machine without a GPU.
 
     Args:
-        deepspeed_plugin: changes nothing here, which is said once: the base is frozen, and adapters are not sharded.
+        deepspeed_plugin: ignored, with one warning: the base is frozen, and adapters are not sharded.
 
     Raises:
         ConfigError: accelerate is not installed.
@@ -45,6 +45,6 @@ def create_llm_accelerator(*, deepspeed_plugin: Any = None) -> Any:
 
 
 def suppress_verbose_logging() -> None:
-    """Let the packages below language models log errors alone."""
+    """Set the log level of the packages for language models to errors."""
     for name in VERBOSE:
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The published ways to data sets of Minari, for loops of one's own; training functions take `minari_dataset_id=`."""
+"""Published helpers for Minari data sets, for custom loops; training functions take `minari_dataset_id=`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["load_minari_dataset", "minari_to_agile_buffer", "minari_to_agile_dat
 
 
 def load_minari_dataset(dataset_id: str, accelerator: Any = None, remote: bool = False) -> Any:
-    """The `minari.MinariDataset` of this id.
+    """Load the `minari.MinariDataset` of this id.
 
     Args:
         accelerator: of `accelerate`; its main process loads first, so that a download happens once.
-        remote: download it where it is not on this machine.
+        remote: download it if it is not on this machine.
 
     Raises:
-        ConfigError: Minari is not installed, or the set is not here and cannot be fetched.
+        ConfigError: Minari is not installed, or the data set is missing and cannot be downloaded.
     """
     with contextlib.nullcontext() if accelerator is None else accelerator.main_process_first():
         return open_minari(dataset_id, remote=remote)
 
 
 def minari_to_agile_buffer(dataset_id: str, memory: Any, accelerator: Any = None, remote: bool = False) -> Any:
-    """Add the transitions of a data set to a `ReplayBuffer`, in their order; see `data.dataset.read_minari`.
+    """Add the transitions of a data set to a `ReplayBuffer`, in order; see `data.dataset.read_minari`.
 
-    A memory that is too small keeps the last ones. Rewards are float32 columns, `done` means terminated.
+    A memory that is too small keeps the last ones. Rewards are float32 columns; `done` means terminated.
 
     Returns:
         The memory.
@@ -47,11 +47,11 @@ def minari_to_agile_buffer(dataset_id: str, memory: Any, accelerator: Any = None
 
 
 def minari_to_agile_dataset(dataset_id: str, remote: bool = False) -> dict[str, Any]:
-    """A data set as arrays [N, ...], which `train_offline(dataset=)` takes.
+    """A data set as arrays [N, ...], for `train_offline(dataset=)`.
 
     Returns:
-        "observations", "actions", "rewards", "next_observations", "terminals" and "timeouts" (where the next row does
-        not follow on this one, and the future goes on). Published was an open HDF5 file of the same keys.
+        "observations", "actions", "rewards", "next_observations", "terminals" and "timeouts" (ends of episodes without
+        termination). The published function returns an open HDF5 file with the same keys.
     """
     data = read_minari(dataset_id, remote=remote)
     return {

@@ -1,4 +1,4 @@
-"""Path of earlier published versions; `agilerl.moved` says what is where now."""
+"""Path of earlier published versions; see `agilerl.moved`."""
 
 from agilerl.moved import forward
 

@@ -1,8 +1,8 @@
-"""The probe environments under their published names, and checks that a learner has learned what each of them teaches.
+"""The probe environments under their published names, and checks that an agent learns each of them.
 
 `utils.probe_tasks` has the tasks: with integers, images and dictionaries as observations, with Discrete actions and
-with Box ones in [0, 1]. `env.observations` are all that can be seen, `env.expected_q(gamma)` is what each action is
-worth. The checks compare what was learned with that, and raise AssertionError where it differs.
+with Box ones in [0, 1]. `env.observations` are all possible observations, `env.expected_q(gamma)` the value of each
+action. The checks compare the learned values with these, and raise AssertionError if they differ.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PolicyContActionsImageEnvSimple = probe("PolicyContActionsImageEnvSimple", TASKS
 PolicyContActionsDictEnv = probe("PolicyContActionsDictEnv", TASKS["Policy"], "dict", 1)
 MemoryEnv = RecallEnv
 
-VALUE_ERROR = 0.15  # of returns between -1 and 1: what a short run of a small network leaves
+VALUE_ERROR = 0.15  # of returns between -1 and 1: tolerance for a short run of a small network
 ACTION_ERROR = 0.125  # of a range of 1
 
 
@@ -66,7 +66,7 @@ def check_q_learning_with_probe_env(
     env: Any, algo_class: Any, algo_args: dict[str, Any], memory: Any, learn_steps: int = 1000,
     device: str | torch.device = "cpu",
 ) -> Any:  # fmt: skip
-    """Learn the values of every discrete action from random experience, and compare them with the right ones.
+    """Learn the values of every discrete action from random experience, and compare them with the expected ones.
 
     Args:
         env: a probe environment. algo_class, algo_args: the agent is `algo_class(**algo_args, device=device)`.
@@ -80,8 +80,8 @@ def check_q_learning_with_probe_env(
     """
     agent = _learned(env, algo_class(**algo_args, device=device), memory, learn_steps)
     with torch.no_grad():
-        found = agent.actor(_all_observations(env)).cpu().numpy()
-    np.testing.assert_allclose(found, env.expected_q(agent.gamma), atol=VALUE_ERROR, err_msg=_what(agent, env, "Q"))
+        values = agent.actor(_all_observations(env)).cpu().numpy()
+    np.testing.assert_allclose(values, env.expected_q(agent.gamma), atol=VALUE_ERROR, err_msg=_what(agent, env, "Q"))
     return agent
 
 
@@ -89,7 +89,7 @@ def check_policy_q_learning_with_probe_env(
     env: Any, algo_class: Any, algo_args: dict[str, Any], memory: Any, learn_steps: int = 1000,
     device: str | torch.device = "cpu",
 ) -> Any:  # fmt: skip
-    """As `check_q_learning_with_probe_env`, for critics of continuous actions: Q where the policy is, and the policy.
+    """See `check_q_learning_with_probe_env`, for continuous actions: checks Q at the policy's actions, and the policy.
 
     Raises:
         AssertionError: a value is off by more than `VALUE_ERROR`, or an action by more than `ACTION_ERROR`.
@@ -104,9 +104,9 @@ def check_policy_q_learning_with_probe_env(
     raw = low + (high - low) * (chosen - space.low) / (space.high - space.low)
     name = "critic" if "critic" in vars(agent) else "critic_1"
     with torch.no_grad():
-        found = getattr(agent, name)(observations, raw.astype(np.float32)).cpu().numpy()[:, 0]
+        values = getattr(agent, name)(observations, raw.astype(np.float32)).cpu().numpy()[:, 0]
     wanted = env.unwrapped.values_of(chosen, agent.gamma)
-    np.testing.assert_allclose(found, wanted, atol=VALUE_ERROR, err_msg=_what(agent, env, "Q of the policy"))
+    np.testing.assert_allclose(values, wanted, atol=VALUE_ERROR, err_msg=_what(agent, env, "Q of the policy"))
     return agent
 
 
@@ -114,16 +114,16 @@ def check_policy_on_policy_with_probe_env(
     env: Any, algo_class: Any, algo_args: dict[str, Any], learn_steps: int = 5000,
     device: str | torch.device = "cpu", discrete: bool | None = None,
 ) -> Any:  # fmt: skip
-    """Learn from rollouts of the agent's own, and compare values and policy with the best ones.
+    """Learn from rollouts, and compare values and policy with the optimal ones.
 
     Args:
-        learn_steps: most rollouts; it ends before that, once everything is right.
-        discrete: whether actions are Discrete; published, and ignored, since the environment's space says it.
-        others: as of `check_q_learning_with_probe_env`.
+        learn_steps: maximum number of rollouts; stops earlier once everything is right.
+        discrete: whether actions are Discrete; published, and ignored: the action space is used.
+        others: see `check_q_learning_with_probe_env`.
 
     Raises:
-        AssertionError: a value is off by more than `VALUE_ERROR` (where continuous actions matter, above that of the
-            best ones), a continuous action by more than `ACTION_ERROR`, or another action than a best one is chosen.
+        AssertionError: a value is off by more than `VALUE_ERROR` (for continuous actions, only if it is too high), a
+            continuous action by more than `ACTION_ERROR`, or a discrete action is not optimal.
     """
     agent, last = algo_class(**algo_args, device=device), (None,) * 4
     right = 0
@@ -132,10 +132,10 @@ def check_policy_on_policy_with_probe_env(
         agent.learn()
         if number % 20 == 0:
             right = right + 1 if _wrong(agent, env) is None else 0
-            if right == 2:  # twice in a row is no accident
+            if right == 2:  # twice in a row, to exclude chance
                 break
-    said = _wrong(agent, env)
-    assert said is None, said
+    error = _wrong(agent, env)
+    assert error is None, error
     return agent
 
 
@@ -157,13 +157,13 @@ def _learned(env: Any, agent: Any, memory: Any, learn_steps: int) -> Any:
 
 
 def _wrong(agent: Any, env: Any) -> str | None:
-    """What is not as it should be after learning from rollouts; None where all is right."""
+    """The first error after learning from rollouts; None if all is right."""
     observations, count = _all_observations(env), len(env.observations)
     action, _, _, value = agent.get_action(observations, training=False)[:4]
     each = env.unwrapped.expected_q(agent.gamma)
     wanted = each.max(axis=1)
     best = env.unwrapped.best_actions() if env.unwrapped.width else None
-    # A policy that is a distribution over actions is worth less than its best action, by what its spread costs.
+    # The value of a stochastic policy is below that of its best action, by the cost of its spread.
     off = np.abs(value - wanted) if best is None else value - wanted
     if off.max() > VALUE_ERROR:
         return f"{_what(agent, env, 'V')}: expected {wanted}, got {value}"
@@ -175,7 +175,7 @@ def _wrong(agent: Any, env: Any) -> str | None:
 
 
 def _all_observations(env: Any) -> Any:
-    """Everything that can be seen, [S, ...]."""
+    """All possible observations [S, ...]."""
     shown = list(env.observations)
     return trees.stack(env.observation_space, shown)
 

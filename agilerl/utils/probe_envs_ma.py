@@ -127,21 +127,21 @@ def check_policy_q_learning_with_probe_env(
     tolerance: float = 0.1,
     seed: int = 0,
 ) -> Any:
-    """Let an algorithm with critics of joint actions learn from random steps of a probe, and compare with its answers.
+    """Train critics of joint actions on random steps of a probe, and compare with its expected values.
 
-    Every critic must give the probe's value of every joint action (on a grid, of Box actions) where each policy does
-    what it has learned, and every policy the probe's best action.
+    Every critic must match the probe's value of every joint action (on a grid for Box actions), given the learned
+    policies, and every policy the probe's best action.
 
     Args:
-        env: a probe. algo_class, algo_args: MADDPG, say, and its arguments but for the spaces, which are the probe's.
-        memory: replay buffer, which is filled here. learn_steps: updates. num_steps: steps of the environment before.
-        tolerance: of values; of Box actions 0.75 of that, as a share of their range.
+        env: a probe. algo_class, algo_args: such as MADDPG, and its arguments without spaces, which are the probe's.
+        memory: replay buffer, filled here. learn_steps: updates. num_steps: environment steps before them.
+        tolerance: of values; for Box actions 0.75 of it, as a share of their range.
 
     Returns:
         The trained team.
 
     Raises:
-        AssertionError: a value or an action is not the probe's; says which, expected and got.
+        AssertionError: a value or an action differs; the message has expected and got.
     """
     agents = env.possible_agents
     observed, acted = ({agent: space(agent) for agent in agents} for space in (env.observation_space, env.action_space))
@@ -152,7 +152,7 @@ def check_policy_q_learning_with_probe_env(
     for _ in range(num_steps):
         action = team.random_action(draw, (1,))
         batch = lanes.step(team.environment_action(action))
-        assert batch.team is not None  # lanes of teams say it
+        assert batch.team is not None  # always set by team lanes
         SharedReplay(memory).write(obs, action, batch.team.reward, batch, masks)
         obs = batch.obs
     for _ in range(learn_steps):
@@ -173,25 +173,25 @@ def check_on_policy_learning_with_probe_env(
     tolerance: float = 0.1,
     seed: int = 0,
 ) -> Any:
-    """Let an algorithm with values of states learn from rollouts of its own, and compare with the probe's answers.
+    """Train state values on rollouts, and compare with the probe's expected values.
 
-    Every value must be the probe's where all do what is best, and every policy the probe's best action. A policy of Box
-    actions is a distribution, worth less than its best action by what its spread costs: such values may lie three
-    times as far below.
+    Every value must match the probe's optimal one, and every policy the probe's best action. The value of a stochastic
+    policy of Box actions is below that of its best action, by the cost of its spread: the tolerance below is three
+    times as large.
 
     Args:
-        env: a probe. algo_class, algo_args: MAPPO, say, and its arguments but for the spaces, which are the probe's;
-            `num_envs` copies of it are played in.
-        learn_steps: most rollouts; it ends before that, once everything is right, twice in a row.
-        discrete: whether actions are Discrete; published, and ignored, since the environment's spaces say it.
-        tolerance: of values; of Box actions 0.75 of that, as a share of their range.
+        env: a probe. algo_class, algo_args: such as MAPPO, and its arguments without spaces, which are the probe's;
+            `num_envs` copies of it are used.
+        learn_steps: maximum number of rollouts; stops earlier once everything is right twice in a row.
+        discrete: whether actions are Discrete; published, and ignored: the action spaces are used.
+        tolerance: of values; for Box actions 0.75 of it, as a share of their range.
 
     Returns:
         The trained team.
 
     Raises:
-        AssertionError: a value or an action is not the probe's; says which, expected and got.
-        ConfigError: a team with a memory: what it is shown here begins an episode each time.
+        AssertionError: a value or an action differs; the message has expected and got.
+        ConfigError: a recurrent team: every observation here is a start of an episode.
     """
     agents = env.possible_agents
     observed, acted = ({agent: space(agent) for agent in agents} for space in (env.observation_space, env.action_space))
@@ -209,7 +209,7 @@ def check_on_policy_learning_with_probe_env(
             action, log_prob = team.sample(raw, team.draw_exploration(draw, (team.num_envs,)))
             batch = lanes.step(team.environment_action(action))
             step = batch.team
-            assert step is not None  # lanes of teams say it
+            assert step is not None  # always set by team lanes
             ends = step.terminated, step.truncated
             buffer.add(obs, action, step.reward, *ends, log_prob, final_obs=batch.final_obs, valid=step.acted)
             obs = batch.obs
@@ -226,12 +226,12 @@ def check_on_policy_learning_with_probe_env(
 
 
 def prepare_ma_states(states: Mapping[str, Any], observation_space: Any, device: str = "cpu") -> dict[str, Any]:
-    """Observations of a batch by agent as tensors, as the networks of a team read them.
+    """Convert a batch of observations by agent to tensors for the networks of a team.
 
     Args:
         states: agent -> [B, ...] arrays, or nested ones.
         observation_space: by agent, a mapping or a list in the order of `states`; Discrete observations are integers
-            [B], of which the networks make one-hot codes themselves.
+            [B], which the networks one-hot encode.
 
     Returns:
         agent -> tensors [B, ...] on `device`.
@@ -250,13 +250,13 @@ def prepare_ma_states(states: Mapping[str, Any], observation_space: Any, device:
 
 
 def prepare_ma_actions(actions: Mapping[str, Any], device: str = "cpu") -> dict[str, torch.Tensor]:
-    """Actions of a batch by agent as float32 tensors [B, W] on `device`; numbers of choices are columns [B, 1]."""
+    """Convert a batch of actions by agent to float32 tensors [B, W] on `device`; discrete actions are [B, 1]."""
     rows = {agent: torch.as_tensor(action, dtype=torch.float32, device=device) for agent, action in actions.items()}
     return {agent: row.reshape(len(row), -1) for agent, row in rows.items()}
 
 
 def _grid(env: TeamProbe) -> np.ndarray:
-    """Actions to compare values at: every choice, or three of the range."""
+    """Actions at which values are compared: every choice, or three points of the range."""
     space = env.action_space(env.possible_agents[0])
     if not isinstance(space, spaces.Box):
         return np.arange(2.0)
@@ -265,13 +265,13 @@ def _grid(env: TeamProbe) -> np.ndarray:
 
 
 def _action_tolerance(env: TeamProbe, agent: str, tolerance: float) -> float:
-    """How far a Box action may be off, in units of the environment; 0 for choices."""
+    """Tolerance of a Box action, in units of the environment; 0 for discrete actions."""
     space = env.action_space(agent)
     return 0.75 * tolerance * float(space.high[0] - space.low[0]) if isinstance(space, spaces.Box) else 0.0
 
 
 def _wrong(env: TeamProbe, team: Any, number: int, tolerance: float) -> str | None:
-    """What a team with values of states does not know of one state."""
+    """The first error of a team with state values in one state; None if there is none."""
     best, expected = env.best_actions(), env.expected_value(team.gamma)
     action, _, _, value = team.get_action(env.show(number), training=False)
     for agent in env.possible_agents:

@@ -1,7 +1,7 @@
-"""The published probe environments of one agent: what is seen, what is done and what it pays, in three forms.
+"""Tasks of the published single-agent probe environments, in three observation forms.
 
 Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both; actions are
-Discrete, or Box in [0, 1]. `agilerl.envs.probe` has the probes that this project tests itself with.
+Discrete, or Box in [0, 1]. This project's own tests use the probes of `agilerl.envs.probe`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ GAMMA = 0.99  # of `q_values` and `v_values`
 
 
 class PublishedProbe(gymnasium.Env[Any, Any]):
-    """Base: one step from a random state; a subclass says the reward.
+    """Base class: one step from a random state; a subclass defines the reward.
 
     Attributes:
         num_states: S. num_choices: A, of Discrete actions. width: W, components of Box actions; 0 for Discrete ones.
         form: "vector" (integers), "image" or "dict".
-        observations: [S] what each state looks like.
-        sample_obs: what each state looks like, as a batch of one. sample_actions: one action [1, W] for each of them.
-        q_values, v_values: what they are worth for γ = 0.99; of Discrete actions each of them.
-        policy_values: the best action in each state; None where all are equally good.
+        observations: [S] observation of each state.
+        sample_obs: observation of each state, as a batch of one. sample_actions: an action [1, W] for each state.
+        q_values, v_values: their values for γ = 0.99; for Discrete actions of every action.
+        policy_values: the best action in each state; None if all are equally good.
     """
 
     num_states: ClassVar[int] = 1
@@ -64,7 +64,7 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
         return np.array([[obs]]) if isinstance(obs, int) else obs[None]
 
     def _taken(self, action: Any) -> np.ndarray:
-        """[1] the number of a choice, or [W]: from a number, a row, or a batch of one row."""
+        """A discrete action [1], or a Box action [W], from a number, a row, or a batch of one row."""
         kind = np.float32 if self.width else np.int64
         flat = np.asarray(action).reshape(-1).astype(kind)
         if len(flat) != (self.width or 1) or not self.action_space.contains(flat if self.width else flat[0]):
@@ -87,7 +87,7 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
     # -- the task ----------------------------------------------------------------------------------------------------
 
     def _starts(self) -> int:
-        """An episode begins in one of the first so many states."""
+        """Number of start states."""
         return self.num_states
 
     def _follow(self, state: int) -> tuple[int, bool]:
@@ -98,13 +98,13 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
         raise NotImplementedError
 
     def best_actions(self) -> np.ndarray | None:
-        """[S] best choices, or [S, W] best Box actions; None where all are equally good."""
+        """[S] best choices, or [S, W] best Box actions; None if all are equally good."""
         return None
 
     # -- its values --------------------------------------------------------------------------------------------------
 
     def expected_q(self, gamma: float) -> np.ndarray:
-        """[S, A] optimal values of the choices; of Box actions [S, 1], of the best one."""
+        """[S, A] optimal values of the choices; for Box actions [S, 1], of the best one."""
         states = range(self.num_states)
         if not self.width:
             choices = [np.full(self.num_states, choice) for choice in range(self.num_choices)]
@@ -114,7 +114,7 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
         return self.values_of(chosen, gamma)[:, None]
 
     def values_of(self, actions: np.ndarray, gamma: float) -> np.ndarray:
-        """[S] value of an action [S, W] (or [S, 1] choices) in each state, and of the best ones after it."""
+        """[S] value of an action [S, W] (or [S, 1] choices) in each state, followed by optimal actions."""
         return np.array([self._reward(state, action) for state, action in enumerate(actions)], np.float64)
 
 

@@ -1,4 +1,4 @@
-"""The probe environments of teams as published: spaces that are mappings and callable, Box actions in [0, 1]."""
+"""Tasks of the published multi-agent probe environments: callable mappings as spaces, Box actions in [0, 1]."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class SpacesByAgent(dict[str, Space[Any]]):
 
 
 class PublishedTeam(TeamProbe):
-    """Base: a task of `envs.probe_teams` with published spaces.
+    """Base class: a task of `envs.probe_teams` with published spaces.
 
     Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both; actions are
-    Discrete(2) or Box(0, 1, (1,)), of which 0.25 goes with sign 0 and 0.75 with sign 1.
+    Discrete(2) or Box(0, 1, (1,)), where 0.25 corresponds to sign 0 and 0.75 to sign 1.
 
     Attributes:
         observation_space, action_space: mappings by agent, and callable.

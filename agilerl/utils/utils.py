@@ -69,31 +69,31 @@ def create_population(
     seed: int | None = None,
     agent_ids: Sequence[str] | None = None,
 ) -> list[Any]:
-    """A population of `population_size` agents with indices 0, 1, ... and weights of their own.
+    """Create a population of `population_size` agents with indices 0, 1, ... and independent weights.
 
-    Of DDPG and TD3 the critics share the policy's encoder, as published, where no network is given and neither
-    INIT_HP nor `algo_kwargs` say otherwise (`SHARE_ENCODERS`).
+    Critics of DDPG and TD3 share the policy's encoder, as published, unless networks are passed or INIT_HP or
+    `algo_kwargs` set `SHARE_ENCODERS`.
 
     Args:
         algo: name; case, spaces and dashes do not matter.
-        net_config: encoder and head configuration; the old flat form is understood.
+        net_config: encoder and head configuration; the old flat form is accepted.
         INIT_HP: initial hyperparameters, upper or lower case; an unknown key warns with the nearest known one.
-        torch_compiler: published; changes nothing, which a warning says once.
-        observation_space, action_space: of one environment; of several agents a list of each (with `agent_ids` among
-            `algo_kwargs`, INIT_HP or here) or a mapping by agent.
-        hp_config: mutable hyperparameters; every agent keeps its own copy.
-        actor_network, critic_network: networks to use instead of building them; every agent gets copies. Of twin
-            critics a list of two, or one, of which both are copies.
-        agent_wrapper, wrapper_kwargs: class put around every agent.
-        num_envs: environments of the vector the agents will act in.
-        device: where networks live.
+        torch_compiler: published; ignored with one warning.
+        observation_space, action_space: of one environment; multi-agent: a list of each (with `agent_ids` here or in
+            `algo_kwargs` or INIT_HP) or a mapping by agent.
+        hp_config: mutable hyperparameters; every agent gets a copy.
+        actor_network, critic_network: networks to use instead of building them; every agent gets copies. Twin critics:
+            a list of two, or one that is copied.
+        agent_wrapper, wrapper_kwargs: wrapper class for every agent.
+        num_envs: size of the vector environment.
+        device: of the networks.
         algo_kwargs: further constructor arguments.
-        model_name: of language algorithms, the folder or hub id of the base; in its place `actor_network`, a causal
-            language model, with `tokenizer`. All members stand on that one base. lora_config: of PEFT.
+        model_name: for language algorithms, the folder or hub id of the base; alternatively `actor_network`, a causal
+            language model, with `tokenizer`. All members share the base. lora_config: of PEFT.
         vllm_config: published; see `algo_kwargs={"rollout_backend": "vllm"}`.
-        agent_ids: names of the agents, where their spaces are lists.
-        state_dim, action_dim, one_hot: the old way to give the spaces.
-        seed: of weights and exploration; None follows `torch.initial_seed()`.
+        agent_ids: names of the agents, if their spaces are lists.
+        state_dim, action_dim, one_hot: the old form of the spaces.
+        seed: of weights and exploration; None derives it from `torch.initial_seed()`.
 
     Raises:
         AlgorithmError, ConfigError: an unknown algorithm, or values that do not fit.
@@ -142,9 +142,9 @@ def create_population(
         is_discrete = not cls.action_spaces or "Discrete" in cls.action_spaces
         observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, is_discrete, INIT_HP)
     accepted = set(inspect.signature(cls.__init__).parameters)
-    # Published defaults of this function that are not those of the classes.
+    # Published defaults of this function that differ from those of the classes.
     defaults = {"vect_noise_dim": num_envs, "num_envs": num_envs, "v_min": -100.0, "v_max": 100.0}
-    # Encoders of networks that were given are not given up unless somebody asks for it.
+    # Networks passed by the caller keep their encoders unless sharing is requested.
     shares: bool = cls.shares_in_populations
     defaults["share_encoders"] = shares and actor_network is None and critic_network is None
     usual = {k: v for k, v in defaults.items() if k in accepted and k not in (algo_kwargs or {})}
@@ -177,15 +177,15 @@ def create_population(
     return population
 
 
-def _are_spaces(given: Any) -> bool:
+def _are_spaces(value: Any) -> bool:
     """Whether this is a space, or the spaces of several agents."""
-    each = given.values() if isinstance(given, Mapping) and not isinstance(given, gym.Space) else given
-    is_group = isinstance(given, Mapping | list | tuple) and not isinstance(given, gym.Space) and len(given) > 0
-    return isinstance(given, gym.Space) or (is_group and all(isinstance(space, gym.Space) for space in each))
+    each = value.values() if isinstance(value, Mapping) and not isinstance(value, gym.Space) else value
+    is_group = isinstance(value, Mapping | list | tuple) and not isinstance(value, gym.Space) and len(value) > 0
+    return isinstance(value, gym.Space) or (is_group and all(isinstance(space, gym.Space) for space in each))
 
 
 def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_space: Any, agent_ids: Any) -> None:
-    """Errors for spaces of one agent where several are trained, and the other way round."""
+    """Raise AlgorithmError for spaces of several agents with a single-agent algorithm."""
     several = [
         isinstance(space, Mapping | list) and not isinstance(space, gym.Space)  # a Dict space is a mapping, too
         for space in (observation_space, action_space)
@@ -196,20 +196,20 @@ def _check_kind(algo: str, is_for_teams: bool, observation_space: Any, action_sp
         )
 
 
-def _critics(given: Any, accepted: set[str], algo: str) -> dict[str, Any]:
-    """`critic_network` as the constructor's argument: one critic, or a sequence of them; twins are copies of one."""
-    if "critic_networks" in accepted and (isinstance(given, Mapping) or "agent_ids" in accepted):
-        return {"critic_networks": given}
+def _critics(networks: Any, accepted: set[str], algo: str) -> dict[str, Any]:
+    """Map `critic_network`, a critic or a sequence of them, to the constructor's argument; twins are copies of one."""
+    if "critic_networks" in accepted and (isinstance(networks, Mapping) or "agent_ids" in accepted):
+        return {"critic_networks": networks}
     if "critic_networks" in accepted:
-        pair = list(given) if isinstance(given, list | tuple) else [given, given.clone()]
+        pair = list(networks) if isinstance(networks, list | tuple) else [networks, networks.clone()]
         return {"critic_networks": pair}
     if "critic_network" in accepted:
-        return {"critic_network": given[0] if isinstance(given, list | tuple) else given}
+        return {"critic_network": networks[0] if isinstance(networks, list | tuple) else networks}
     raise ConfigError(f"create_population(critic_network=): {algo} has no critic. fix: leave it out.")
 
 
 def _check_box2d_available(env_name: str) -> None:
-    """Raise ImportError for an environment that needs Box2D where that is not installed."""
+    """Raise ImportError for an environment that needs Box2D if it is not installed."""
     if env_name.split("/")[-1].partition("-")[0] in BOX2D and find_spec("Box2D") is None:
         raise ImportError(
             f'{env_name} needs the Box2D physics engine, which is not installed. fix: pip install "agilerl[box2d]"'
@@ -217,21 +217,21 @@ def _check_box2d_available(env_name: str) -> None:
 
 
 def get_env_defined_actions(info: Mapping[str, Any], agents: Sequence[str]) -> dict[str, Any] | None:
-    """The actions that an environment chooses in place of its agents.
+    """The actions that an environment chooses for its agents.
 
     Args:
         info: by agent; each may have `env_defined_actions` (or `env_defined_action`).
 
     Returns:
-        agent -> its action, None where the agent chooses itself; None where all of them do.
+        agent -> its action, or None if the agent chooses itself; None if all of them do.
     """
-    given = {agent: info.get(agent) or {} for agent in agents}
-    actions = {agent: own.get(DEFINED, own.get(DEFINED[:-1])) for agent, own in given.items()}
+    infos = {agent: info.get(agent) or {} for agent in agents}
+    actions = {agent: agent_info.get(DEFINED, agent_info.get(DEFINED[:-1])) for agent, agent_info in infos.items()}
     return None if all(action is None for action in actions.values()) else actions
 
 
 def default_progress_bar(max_steps: int, accelerator: Any = None) -> Any:
-    """A tqdm bar over `max_steps` environment steps; silent in every process but the main one."""
+    """A tqdm bar over `max_steps` environment steps; disabled except in the main process."""
     from tqdm import tqdm
 
     disabled = accelerator is not None and not accelerator.is_local_main_process
@@ -242,12 +242,12 @@ def default_progress_bar(max_steps: int, accelerator: Any = None) -> Any:
 def save_population_checkpoint(
     population: Sequence[Any], save_path: str | Path, overwrite_checkpoints: bool, accelerator: Any = None
 ) -> None:
-    """Write every agent to `<save_path>_<slot>_<steps>.pt` (without the steps where `overwrite_checkpoints`)."""
+    """Write every agent to `<save_path>_<slot>_<steps>.pt` (without the steps if `overwrite_checkpoints`)."""
     save_population(population, str(save_path).removesuffix(".pt"), overwrite_checkpoints)
 
 
 def print_hyperparams(pop: Sequence[Any]) -> None:
-    """Print a line for each agent: its id, the mean of its last five fitnesses, its hyperparameters, its mutation."""
+    """Print a line per agent: id, mean of the last five fitnesses, hyperparameters, mutation."""
     for agent in pop:
         recent = agent.fitness[-5:]
         fitness = f"{sum(recent) / len(recent):.2f}" if recent else "none yet"
@@ -256,7 +256,7 @@ def print_hyperparams(pop: Sequence[Any]) -> None:
 
 
 def plot_population_score(pop: Sequence[Any]) -> Any:
-    """Plot the fitness of each agent against its environment steps; shown where there is a display.
+    """Plot the fitness of each agent against its environment steps; shown if there is a display.
 
     Returns:
         The matplotlib figure.
@@ -299,10 +299,10 @@ def tournament_selection_and_mutation(
 
 
 def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu") -> Any:
-    """The agent behind a saved policy: its algorithm, its network with these weights, its hyperparameters.
+    """Rebuild an agent from a saved policy: its algorithm, network with weights, and hyperparameters.
 
     Args:
-        spec: what `agent.policy_spec()` returned. state: what `agent.policy_state()` returned.
+        spec: from `agent.policy_spec()`. state: from `agent.policy_state()`.
     """
     if spec.get("normaliser") is not None:
         raise RunError(
@@ -322,5 +322,5 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
         agent.environment = spec.get("environment")
         if spec.get("action_masks"):
             agent.action_masks = True
-        agent.set_training_mode(False)  # it is there to act: greedily, in units of the environment
+        agent.set_training_mode(False)  # greedy actions, in units of the environment
         return agent

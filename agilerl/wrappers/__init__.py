@@ -1,1 +1,1 @@
-"""Wrappers around agents, and around networks of the user's own."""
+"""Wrappers around agents and custom networks."""

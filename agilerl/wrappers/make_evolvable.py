@@ -1,4 +1,4 @@
-"""Published way to use a network of one's own: any `nn.Module` in the place of an evolvable one."""
+"""Custom networks: any `nn.Module` in place of an evolvable one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class MakeEvolvable(DummyEvolvable):
 
     Args:
         network: the module.
-        input_tensor: an input [B, ...] on which it is tried once.
+        input_tensor: an input [B, ...] for one trial forward pass.
         secondary_input_tensor: a second argument of its forward.
-        device: where it is put.
+        device: device of the module.
 
     Raises:
         TypeError: `network` is not a module.
@@ -38,10 +38,10 @@ class MakeEvolvable(DummyEvolvable):
         *,
         module: nn.Module | None = None,
     ) -> None:
-        given = network if module is None else module  # `module` is the name that a spec is rebuilt by
-        if given is None:
+        wrapped = network if module is None else module  # specs are rebuilt with `module`
+        if wrapped is None:
             raise ConfigError("MakeEvolvable needs a network. fix: MakeEvolvable(network=my_module).")
-        super().__init__(device, given, random_seed=random_seed)
+        super().__init__(device, wrapped, random_seed=random_seed)
         inputs = [x.to(device) for x in (input_tensor, secondary_input_tensor) if x is not None]
         if inputs:
             self._try(inputs)

@@ -1,4 +1,4 @@
-"""The published wrapper that begins the next episode of a parallel environment in the step that ended the last one."""
+"""Published autoreset wrapper of a parallel environment: an episode that ends is followed by a reset in that step."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ __all__ = ["PettingZooAutoResetParallelWrapper"]
 
 
 class PettingZooAutoResetParallelWrapper:
-    """A parallel environment of PettingZoo that resets by itself once every agent has terminated or been truncated.
+    """Reset a parallel environment of PettingZoo automatically once every agent has terminated or been truncated.
 
-    The step that ends an episode returns its rewards and ends, and the observations and infos of the reset: its final
-    observations are lost, so nothing can be bootstrapped from them. `AsyncPettingZooVecEnv` and the training
-    functions keep them.
+    The step that ends an episode returns its rewards and flags, and the observations and infos of the reset. The final
+    observations are lost and cannot be bootstrapped from. `AsyncPettingZooVecEnv` and the training functions keep them.
 
     Args:
         env: with the interface of `pettingzoo.ParallelEnv`.
 
     Attributes:
-        agents, possible_agents, metadata: of `env`. others: as of `env`, which is asked for them.
+        agents, possible_agents, metadata: of `env`. Other methods and properties are delegated to `env`.
     """
 
     def __init__(self, env: Any) -> None:
@@ -29,7 +28,7 @@ class PettingZooAutoResetParallelWrapper:
 
     @property
     def agents(self) -> list[str]:
-        """Agents that are there now."""
+        """Agents currently in the environment."""
         return list(self.env.agents)
 
     @property
@@ -47,16 +46,16 @@ class PettingZooAutoResetParallelWrapper:
 
     @property
     def state(self) -> Any:
-        """The global state, called as a property, as published."""
+        """The global state; a property, as published."""
         return self.env.state()
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Observations and infos by agent."""
+        """Return observations and infos by agent."""
         obs, infos = self.env.reset(seed=seed, options=options)
         return obs, infos
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Observations, rewards, terminations, truncations and infos by agent."""
+        """Return observations, rewards, terminations, truncations and infos by agent."""
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
         if all(terminated[agent] or truncated[agent] for agent in terminated):
             obs, infos = self.env.reset()

@@ -1,4 +1,4 @@
-"""Running statistics, under the name by which wrappers find them."""
+"""Import path of the running statistics, as used by wrappers."""
 
 from __future__ import annotations
 

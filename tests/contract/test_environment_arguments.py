@@ -157,7 +157,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[AgileRLError], str]] = {
     "list": (lambda: [Clock(), Clock()], EnvError, r"is a list of 2; .*fix: a function .*num_envs=2\."),
     "list of classes": (lambda: (Clock, Clock), EnvError, r"is a tuple of 2; .*fix: a function"),
     "None": (lambda: None, ConfigError, r"no environment is named\. fix: "),
-    "number": (lambda: 7, EnvError, r"the environment is int 7; expected an environment or what makes one\. fix: gymn"),
+    "number": (lambda: 7, EnvError, r"the environment is int 7; expected an environment or a factory\. fix: gymn"),
     "file": (lambda: "envs/mine.py", EnvError, r"'envs/mine\.py' is a file.* --import envs/mine\.py"),
     "nothing": (lambda: " ", EnvError, r"the id of the environment is empty\. fix: 'CartPole-v1'"),
     "mapping": (lambda: {"id": "CartPole-v1"}, EnvError, r"the environment is dict \{'id': 'CartPole-v1'\}; expected"),
@@ -256,7 +256,7 @@ def test_a_factory_that_fails_says_how_many_it_had_made_and_how_to_need_one() ->
         agilerl.train(maker, "DQN", num_envs=1, **SHORT)
     assert "raised OSError: port 5000 is in use, at its call number " in str(caught.value)
     assert "one environment for every lane, in training and in evaluation" in str(caught.value)
-    assert "fix: hand over one environment" in str(caught.value)
+    assert "fix: pass one environment" in str(caught.value)
 
 
 def test_an_environment_that_is_handed_over_is_the_only_one() -> None:

@@ -173,7 +173,7 @@ def test_an_agent_that_reads_the_mask_as_a_feature_is_loaded_as_it_was(tmp_path:
         (spaces.MultiDiscrete([2, 3]), [1, 1, 0, 0, 0], r"allows no action for component 1"),
         (spaces.MultiBinary(3), [1, 0], r"expected .*3 entries \(1 = the bit may be 1\) or 6"),
         (spaces.MultiBinary(2), [0, 0, 1, 1], r"allows no action for component 0"),
-        (spaces.Dict(a=spaces.Discrete(2)), {"b": [1, 0]}, r"has the part 'b', which the action has not"),
+        (spaces.Dict(a=spaces.Discrete(2)), {"b": [1, 0]}, r"has the part 'b', which the action does not have"),
     ],
 )  # fmt: skip
 def test_a_wrong_mask_is_named(space: Any, mask: Any, says: str) -> None:

@@ -200,7 +200,7 @@ def test_a_training_function_needs_fields_that_it_knows() -> None:
 
         step = reset
 
-    with pytest.raises(ConfigError, match=r"the memory has the fields \['s', 'u'\], of which .*fix: field_names="):
+    with pytest.raises(ConfigError, match=r"the memory has the fields \['s', 'u'\], which .*fix: field_names="):
         train_multi_agent_off_policy(
             Env(), "cars", "MADDPG", [team(MADDPG)], MultiAgentReplayBuffer(9, ["s", "u"], IDS), verbose=False
         )

@@ -198,7 +198,7 @@ def test_what_does_not_fit_the_run_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_of_the_other_kind_is_refused_both_ways(tmp_path: Path) -> None:
     script("uniform", tmp_path / "script", max_steps=96)
-    with pytest.raises(RunError, match=r"was written by train_off_policy\(resume=\.\.\.\), which was given its parts"):
+    with pytest.raises(RunError, match=r"was written by a script that calls train_off_policy\(resume=\.\.\.\)"):
         agilerl.resume(tmp_path / "script")
     path = train(CASES["DQN"], tmp_path)
     with pytest.raises(RunError, match="is a run of `agilerl train`"):

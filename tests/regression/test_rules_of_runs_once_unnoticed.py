@@ -116,7 +116,7 @@ def test_a_finished_run_says_what_ended_it_and_what_goes_on() -> None:
     assert (
         resumed_notes(ended("target"))[1] == "finished: it has reached its target of 5; another value of target goes on"
     )
-    assert resumed_notes(ended("plateau"))[1].startswith("finished: nothing had got better for 3 generations; another")
+    assert resumed_notes(ended("plateau"))[1].startswith("finished: nothing had improved for 3 generations; another")
     assert resumed_notes(ended("budget"))[1].startswith("finished: it has used its budget (100 steps of one member)")
 
 

@@ -1,7 +1,7 @@
-"""The cohort: parameters, targets, gradients and moments of several members as rows of flat arrays.
+"""Cohort: parameters, targets, gradients and moments of several members as rows of flat arrays.
 
-Views live only between `adopt` (the constructor) and `release`. In between a member's `nn.Parameter` objects and its
-torch optimiser's state tensors are views of its row; afterwards every tensor owns its storage again.
+Between adoption (the constructor) and `release`, a member's `nn.Parameter` objects and the state tensors of its torch
+optimiser are views of its row; afterwards every tensor owns its storage again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agilerl.modules.layers import DenseLayer
 
 
 class Rows(Enum):
-    """Which rows a view is of."""
+    """Rows that a view refers to."""
 
     VALUE = "value"
     TARGET = "target"
@@ -30,7 +30,7 @@ class Rows(Enum):
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where one parameter lives: columns [start, start + numel) of a row, with its padded shape."""
+    """Location of one parameter: columns [start, start + numel) of a row, with its padded shape."""
 
     start: int
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class _Slot:
 
 @dataclass
 class PartLayout:
-    """Where one part lives."""
+    """Location of one part."""
 
     name: PartName
     has_target: bool
@@ -62,15 +62,15 @@ class Cohort:
     """Rows of N members that share one signature.
 
     Attributes:
-        value, target, grad, first, second: [N, D]; `target` holds valid columns only where a network has a target.
-        value_and_target: [2N, D], of which `value` and `target` are the halves, so that both run as one pass of 2N
-            members; None for a cohort of one.
-        noise: [2N, M + 1] noise of the noisy layers, of the evaluation networks and below of the targets.
+        value, target, grad, first, second: [N, D]; columns of `target` are valid only for networks with a target.
+        value_and_target: [2N, D] with the halves `value` and `target`, so that both run in one pass of 2N members; None
+            for a cohort of one.
+        noise: [2N, M + 1] noise of the noisy layers: evaluation networks, then targets.
         step: optimiser name -> [N, 1] float64 steps taken.
     """
 
     def __init__(self, members: Sequence[MemberBinding]) -> None:
-        """Adopt: read the members' live values into rows and bind their tensors to them.
+        """Copy the members' values into rows and bind their tensors to them.
 
         Raises:
             ValueError: the members' signatures differ.
@@ -82,11 +82,11 @@ class Cohort:
         self.dtype, self.device = like.dtype, like.device
         self._layouts, width, noise = self._lay_out()
         rows = torch.zeros(2 * len(members), width, dtype=self.dtype, device=self.device)
-        # A lone agent's views live on between its updates: whoever saves its network must not save the target too.
+        # Views of a single agent persist between updates: saving its network must not save the target's storage too.
         self.value_and_target = rows if len(members) > 1 else None
         self.value, self.target = rows.chunk(2) if len(members) > 1 else (part.clone() for part in rows.chunk(2))
         self.grad, self.first, self.second = self.value.new_zeros(3, len(members), width).unbind()
-        # One column more than the noise takes: `noise_positions` sends there what a narrower member does not have.
+        # One spare column: `noise_positions` points to it for numbers that a narrower member does not have.
         self.noise = self.value.new_zeros(2 * len(members), noise + 1)
         self.step = {
             o.name: torch.zeros(len(members), 1, dtype=torch.float64, device=self.device) for o in members[0].optimizers
@@ -100,10 +100,10 @@ class Cohort:
         for position, binding in enumerate(self.members[0].parts):
             stacks = [m.parts[position].part.stack for m in self.members]
             layout = PartLayout(binding.name, binding.target is not None, start=column)
-            for i, own in enumerate(binding.part.stack.layers):
+            for i, lead_layer in enumerate(binding.part.stack.layers):
                 wide = max(s.layers[i].in_features for s in stacks)
                 high = max(s.layers[i].out_features for s in stacks)
-                layer = replace(own, in_features=wide, out_features=high)
+                layer = replace(lead_layer, in_features=wide, out_features=high)
                 layout.layers.append(layer)
                 shapes: list[tuple[int, ...]] = [(layer.out_features, layer.in_features), (layer.out_features,)]
                 shapes += [(layer.out_features,)] * (2 if layer.layer_norm else 0)
@@ -122,7 +122,7 @@ class Cohort:
         return layouts, column, noise
 
     def _pairs(self, row: int, rows: Tensor, target: bool = False) -> list[tuple[nn.Parameter, Tensor]]:
-        """(live parameter, its strided view of `rows`) of every parameter of one member."""
+        """Return (live parameter, its strided view of `rows`) for every parameter of one member."""
         pairs = []
         for layout, binding in zip(self._layouts, self.members[row].parts, strict=True):
             part = binding.target if target else binding.part
@@ -135,7 +135,7 @@ class Cohort:
         return pairs
 
     def _noise_pairs(self, row: int) -> list[tuple[Tensor, Tensor]]:
-        """(live buffer, its view of `noise`) of every noisy layer of one member."""
+        """Return (live buffer, its view of `noise`) for every noisy layer of one member."""
         pairs = []
         for layout, binding in zip(self._layouts, self.members[row].parts, strict=True):
             for at, part in ((row, binding.part), (len(self.members) + row, binding.target)):
@@ -145,16 +145,16 @@ class Cohort:
         return pairs
 
     def noise_positions(self, parts: Sequence[PartName]) -> Tensor:
-        """[N, S]: the columns of `noise` for each member's noise numbers, part by part, layer by layer, inputs
-        before outputs; a member with fewer than S numbers points at the spare column."""
+        """Return [N, S]: the columns of `noise` for each member's noise numbers, part by part, layer by layer, inputs
+        before outputs; members with fewer than S numbers are padded with the spare column."""
         each = []
         for member in self.members:
-            own = {p.name: p.part.stack for p in member.parts}
+            stacks = {p.name: p.part.stack for p in member.parts}
             layouts = [self.layout(name) for name in parts]
             slots = [
                 torch.arange(slot.start, slot.start + len(buffer))
                 for layout in layouts
-                for pair, buffers in zip(layout.noise, own[layout.name].buffers, strict=True)
+                for pair, buffers in zip(layout.noise, stacks[layout.name].buffers, strict=True)
                 for slot, buffer in zip(pair, buffers, strict=True)
             ]
             each.append(torch.cat(slots) if slots else torch.zeros(0, dtype=torch.long))
@@ -208,7 +208,7 @@ class Cohort:
                 )
 
     def release(self) -> None:
-        """Give every member tensors of its own again: parameters, targets, moments and step counts."""
+        """Give every member separate tensors again: parameters, targets, moments and step counts."""
         for row in range(len(self.members)):
             for target, rows in ((False, self.value), (True, self.target)):
                 for parameter, view in self._pairs(row, rows, target):
@@ -225,11 +225,11 @@ class Cohort:
         self.write_steps()
 
     def layout(self, name: PartName) -> PartLayout:
-        """Where a part lives."""
+        """Return the location of a part."""
         return next(layout for layout in self._layouts if layout.name == name)
 
     def layers(self, name: PartName, members: slice, which: Rows = Rows.VALUE) -> list[LayerViews]:
-        """A part's layers as views of the rows of some members; `Rows.BOTH` takes all members."""
+        """Return a part's layers as views of the rows of some members; `Rows.BOTH` uses all members."""
         layout = self.layout(name)
         count = len(self.members)
         if which is Rows.BOTH:
@@ -250,10 +250,10 @@ class Cohort:
         ]
 
     def columns(self, optimizer: str, members: slice) -> Columns:
-        """The columns of one optimiser in the rows of some members, as views.
+        """Return the columns of one optimiser in the rows of some members, as views.
 
         Raises:
-            ValueError: its networks do not lie side by side.
+            ValueError: the columns of its networks are not contiguous.
         """
         binding = next(o for o in self.members[0].optimizers if o.name == optimizer)
         spans = sorted((self.layout(name).span for name in binding.parts), key=lambda span: span.start)

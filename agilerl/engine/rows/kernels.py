@@ -1,15 +1,15 @@
-"""The seam for native speed: stacks of dense layers over flat rows, and what moves the rows.
+"""Performance-critical kernels: stacks of dense layers over flat rows, and updates of the rows.
 
-A population's parameters are one array `[N, D]`. Four functions touch it in a hot path: `mlp_forward`, `mlp_backward`,
-the optimiser step `step_live` and the move of targets `track_rows`. They are handed to the engine as `Kernels`; another
-back end replaces these four and no more. Products and closed-form derivatives run outside of autograd;
-`engine.rows.rows_engine` joins them to it.
+A population's parameters are one array `[N, D]`. Four functions access it in hot paths: `mlp_forward`, `mlp_backward`,
+the optimiser step `step_live` and the target update `track_rows`. The engine gets them as `Kernels`; another back end
+replaces only these four. Products and closed-form derivatives run outside of autograd; `engine.rows.rows_engine`
+connects them to it.
 
-Inside, a batch lies as `[N, features, B]`: with the batch as the fast axis every product of a small layer is about a
-fifth cheaper than with `[N, B, features]`, and so are sums over features. Callers see `[N, B, features]`, as views.
+Internally a batch is `[N, features, B]`: with the batch as the fast axis products of small layers, and sums over
+features, are about a fifth cheaper than with `[N, B, features]`. Callers see `[N, B, features]`, as views.
 
-`mlp_backward` follows from the chain rule layer by layer; it is checked against autograd in float64 by
-`tests/differential/test_kernels.py`.
+`mlp_backward` applies the chain rule layer by layer; `tests/differential/test_kernels.py` checks it against autograd in
+float64.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's default
 
 @dataclass(frozen=True, slots=True)
 class NoiseViews:
-    """What makes a layer noisy (Fortunato et al. 2018, arXiv:1706.10295, equation 9), as views of the rows.
+    """Parameters and noise of a noisy layer (Fortunato et al. 2018, arXiv:1706.10295, equation 9), as views of rows.
 
     Attributes:
         weight_sigma: [N, out, in]; bias_sigma: [N, out, 1].
@@ -49,7 +49,7 @@ class LayerViews:
         weight: [N, out, in]; bias: [N, out, 1].
         norm_weight, norm_bias: [N, out, 1], or None without LayerNorm.
         activation: None for the identity.
-        mask: [N, out, 1], 1 for a real unit and 0 for padding; None where all members have the full width.
+        mask: [N, out, 1], 1 for a real unit and 0 for padding; None if all members have the full width.
         averaging: [N, 1, out], 1 / width for a real unit and 0 for padding; needed under LayerNorm only.
     """
 
@@ -65,11 +65,11 @@ class LayerViews:
 
 @dataclass(slots=True)
 class Saved:
-    """What one layer's backward needs.
+    """Saved tensors of one layer for its backward pass.
 
     Attributes:
         inputs: [N, in, B]; weight: [N, out, in] that multiplied them.
-        activated: what the activation's backward takes.
+        activated: argument of the activation's backward function.
         normalised, inverse_std: of LayerNorm.
         noise: [N, out, in] ε_out εᵢₙᵀ of a noisy layer.
     """
@@ -83,9 +83,9 @@ class Saved:
 
 
 def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = True) -> tuple[Tensor, list[Saved]]:
-    """Outputs [N, B, out] for inputs x [N, B, in], and what `mlp_backward` needs (empty unless `save`).
+    """Return outputs [N, B, out] for inputs x [N, B, in], and tensors for `mlp_backward` (empty unless `save`).
 
-    Without `noisy` the noise of noisy layers is left out.
+    Without `noisy` noisy layers run without noise.
     """
     saved: list[Saved] = []
     x = x.mT
@@ -102,29 +102,29 @@ def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = T
             normalised, inverse_std = _normalise(x, layer)
             x = (normalised * layer.norm_weight).add_(layer.norm_bias)
         act = layer.activation
-        kept = None
+        activated = None
         if act is not None:
             if act.needs_input and save:
-                kept, x = x, act.function(x)
+                activated, x = x, act.function(x)
             else:
-                x = kept = act.in_place(x)
+                x = activated = act.in_place(x)
             if layer.mask is not None and not act.zero_at_zero:
                 x = x * layer.mask
         if save:
-            saved.append(Saved(inputs, weight, kept, normalised, inverse_std, noise))
+            saved.append(Saved(inputs, weight, activated, normalised, inverse_std, noise))
     return x.mT, saved
 
 
 def mlp_backward(
     layers: list[LayerViews], saved: list[Saved], grad: Tensor, parameters: bool = True, inputs: bool = False
 ) -> tuple[list[Tensor], Tensor | None]:
-    """Gradients of the parameters and of the input.
+    """Compute the gradients of the parameters and of the input.
 
     Args:
         layers: the layers that ran.
         saved: from `mlp_forward(..., save=True)`.
         grad: [N, B, out] gradient of the summed losses with respect to the outputs.
-        parameters, inputs: which gradients are wanted.
+        parameters, inputs: gradients to compute.
 
     Returns:
         The parameters' gradients, [N, numel] each, in the order of the rows' columns (empty without `parameters`),
@@ -156,7 +156,7 @@ def mlp_backward(
 
 
 def _sigma_gradients(of_weight: Tensor, of_bias: Tensor, keep: Saved, noise: NoiseViews) -> list[Tensor]:
-    """∂L/∂σ of a noisy layer: the gradients of weight and bias times the noise that multiplied σ."""
+    """Return ∂L/∂σ of a noisy layer: the gradients of weight and bias times the noise that multiplied σ."""
     if keep.noise is None:  # it ran without noise
         return [torch.zeros_like(of_weight).flatten(1), torch.zeros_like(of_bias)]
     return [(of_weight * keep.noise).flatten(1), of_bias * noise.noise_out.squeeze(2)]
@@ -165,7 +165,7 @@ def _sigma_gradients(of_weight: Tensor, of_bias: Tensor, keep: Saved, noise: Noi
 def _normalise(x: Tensor, layer: LayerViews) -> tuple[Tensor, Tensor]:
     """LayerNorm without its affine part (Ba et al. 2016, arXiv:1607.06450, eq. 4), over the real width only.
 
-    Overwrites `x` [N, out, B]. Padding holds exact zeros in it, so the mean needs no mask; the centred values do.
+    Overwrites `x` [N, out, B]. Its padding is exactly zero, so the mean needs no mask; the centred values do.
     """
     assert layer.averaging is not None
     x.sub_(torch.bmm(layer.averaging, x))
@@ -189,18 +189,18 @@ def _normalise_backward(grad: Tensor, normalised: Tensor, inverse_std: Tensor, l
 
 # --- optimisers -------------------------------------------------------------------------------------------------------
 #
-# One call moves every parameter of every member. Each rule repeats the arithmetic of its `torch.optim` namesake, with
-# learning rate and step count per member, so that a row and a plain torch optimiser agree to rounding
+# One call updates every parameter of every member. Each rule repeats the arithmetic of the `torch.optim` class of the
+# same name, with learning rate and step count per member, so that rows and torch optimisers agree to rounding
 # (`tests/differential/test_flat_optimisers.py`).
 
 
 @dataclass(frozen=True)
 class OptimizerRule:
-    """How one optimiser moves its columns.
+    """Update rule of one optimiser.
 
     Attributes:
         kind: key of `RULES`.
-        options: hashable (name, value) pairs of the options that the rule reads.
+        options: hashable (name, value) pairs of the rule's options.
     """
 
     kind: str
@@ -212,14 +212,14 @@ Batch = tuple[float, tuple[tuple[Tensor, ...], ...]]
 
 @dataclass(slots=True)
 class Columns:
-    """The rows' columns that belong to one optimiser; every tensor is a view.
+    """Columns of one optimiser; every tensor is a view of the rows.
 
     Attributes:
         value, grad: [N, C] parameters and gradients.
         first, second: [N, C] first and second moments (momentum buffer and square average for SGD and RMSprop).
         step: [N, 1] float64, optimiser steps taken by each member.
-        rows: per member its [C] row of each of the first four and its [1] step count.
-        batches: (the rates they are for, (rate, the rows of its members) per learning rate); see `adam`.
+        rows: per member the [C] rows of the first four and the [1] step count.
+        batches: (tensor of rates, [(rate, rows of its members) per learning rate]); see `adam`.
     """
 
     value: Tensor
@@ -236,9 +236,9 @@ class Columns:
 
 
 def step_live(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:
-    """One step of the rule for the members that are `live` [N] (all of them for None); the others do not move at all.
+    """Make one step of the rule for the members that are `live` [N] (None: all); the others are unchanged.
 
-    A gradient of zero would not do: momentum goes on moving the parameters.
+    A zero gradient would not suffice: momentum would still change the parameters.
     """
     if live is None or all(live):
         RULES[rule.kind].step(columns, lr, rule)
@@ -250,20 +250,20 @@ def step_live(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[
         return
     rest = [row for row, goes in enumerate(live) if not goes]
     moved = (columns.value, columns.first, columns.second, columns.step)
-    before = [x[rest] for x in moved]  # an index makes copies
+    before = [x[rest] for x in moved]  # indexing copies
     RULES[rule.kind].step(columns, lr, rule)
-    for x, kept in zip(moved, before, strict=True):
-        x[rest] = kept
+    for x, previous in zip(moved, before, strict=True):
+        x[rest] = previous
 
 
 def adam(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1); `lr` [N, 1]. AdamW (arXiv:1711.05101) decays first.
 
-    On the CPU it is torch's own kernel, one call for all members of one learning rate: a third of the time. Who has
-    which rate is kept until another tensor of rates comes: their numbers are not looked at again.
+    On the CPU this is torch's fused kernel, one call for all members of one learning rate: a third of the time. The
+    grouping by rate is cached until another tensor of rates is passed; its values are not compared.
 
     Args:
-        live: [N], who moves; on the CPU alone.
+        live: [N], members to update; on the CPU only.
     """
     options = dict(rule.options)
     (beta1, beta2), decay, eps = options["betas"], options["weight_decay"], options["eps"]
@@ -297,12 +297,12 @@ def adam(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool]
 
 
 def _by_rate(columns: Columns, lr: Tensor, live: Sequence[bool]) -> list[Batch]:
-    """(learning rate, rows of the live members that have it: their values, gradients, moments, step counts)."""
-    found: dict[float, list[tuple[Tensor, ...]]] = {}
+    """Return (learning rate, rows of its live members: values, gradients, moments, step counts) per rate."""
+    rows_by_rate: dict[float, list[tuple[Tensor, ...]]] = {}
     for row, rate, goes in zip(columns.rows, lr.flatten().tolist(), live, strict=True):
         if goes:
-            found.setdefault(rate, []).append(row)
-    return [(rate, tuple(zip(*rows, strict=True))) for rate, rows in found.items()]
+            rows_by_rate.setdefault(rate, []).append(row)
+    return [(rate, tuple(zip(*rows, strict=True))) for rate, rows in rows_by_rate.items()]
 
 
 def sgd(columns: Columns, lr: Tensor, rule: OptimizerRule) -> None:
@@ -335,7 +335,7 @@ class _Kind:
     step: Callable[[Columns, Tensor, OptimizerRule], None]
     options: tuple[str, ...]
     moments: tuple[str | None, str | None]  # names of (first, second) in the torch optimiser's state
-    refused: Mapping[str, Any]  # option values that the flat rule has no arithmetic for
+    refused: Mapping[str, Any]  # option values that the flat rule does not support
 
 
 _ADAM = _Kind(adam, ("betas", "eps", "weight_decay"), ("exp_avg", "exp_avg_sq"), {"amsgrad": True, "maximize": True})
@@ -353,7 +353,7 @@ RULES: dict[str, _Kind] = {
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> OptimizerRule | None:
-    """The flat rule that does what `optimizer` does, or None: then the optimiser itself must run."""
+    """Return the flat rule equivalent to `optimizer`, or None if the optimiser itself must run."""
     cls = type(optimizer)
     kind = RULES.get(cls.__name__)
     if kind is None or cls is not vars(torch.optim)[cls.__name__]:
@@ -376,7 +376,7 @@ def clip_rows(grad: Tensor, max_norm: Tensor) -> None:
 
 
 def track_rows(pairs: Sequence[tuple[Tensor, Tensor]], share: Tensor) -> None:
-    """θ⁻ ← τ·θ + (1 − τ)·θ⁻ in place (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1).
+    """Soft-update targets in place: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1).
 
     Args:
         pairs: (targets, values), views [N, C] of rows. share: τ, [N, 1] or a scalar.
@@ -387,12 +387,12 @@ def track_rows(pairs: Sequence[tuple[Tensor, Tensor]], share: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """One back end: what runs and moves rows.
+    """Functions of one back end that run and update rows.
 
     Attributes:
-        name: as records of a run show it.
-        forward: as `mlp_forward`. backward: as `mlp_backward`.
-        step: as `step_live`. track: as `track_rows`.
+        name: for records of a run.
+        forward: see `mlp_forward`. backward: see `mlp_backward`.
+        step: see `step_live`. track: see `track_rows`.
     """
 
     name: str

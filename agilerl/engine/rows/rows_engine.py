@@ -1,6 +1,6 @@
-"""Runs an algorithm's update over the rows of cohorts: one pass trains every member.
+"""Engine that runs an algorithm's update over the rows of cohorts: one pass trains every member.
 
-Networks over rows are units; a pass through a part of one is joined to autograd by `DenseFunction`.
+Networks over rows are units; `DenseFunction` connects a pass through one of their parts to autograd.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from agilerl.ranks import ONE, Ranks
 
 
 class Unit:
-    """Networks that run in one pass: one network of every member, or K alike ones, as K·N rows of one cohort.
+    """Networks that run in one pass: one network of every member, or K similar ones, as K·N rows of one cohort.
 
     Args:
-        cohort, rows: where they are. names: the networks, [K]. holder: the network by whose name the cohort knows them.
-        parts: of one of them. network: one of them, which says how parts combine. count: members.
+        cohort, rows: location. names: the networks, [K]. holder: name of these networks in the cohort.
+        parts: of one of them. network: one of them, which combines the parts. count: number of members.
 
     Attributes:
-        encoder_source: as of `PartBinding`; its program takes features in place of observations.
-        value, target, both: the layers by part, as views of the rows; `target` is empty where nothing shadows them, and
-            `both` where values and targets do not lie together.
-        grad: the gradients' columns by part. all_grad: those of all parts, which lie side by side.
-        pairs: (targets, values) of what a soft update moves.
-        keys: by part, one key for each of the networks: what `Gradients` notes as written.
+        encoder_source: see `PartBinding`; the program then takes features instead of observations.
+        value, target, both: layers by part, as views of the rows; `target` is empty without target networks, and `both`
+            is empty if values and targets are not contiguous.
+        grad: gradient columns by part. all_grad: those of all parts, which are contiguous.
+        pairs: (targets, values) of a soft update.
+        keys: by part, one key per network, recorded as written by `Gradients`.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Unit:
     ) -> None:
         self.cohort, self.rows, self.names, self.network, self.count = cohort, rows, names, network, count
         self.columns = {part: PartName(holder, part) for part in parts}
-        self.cells = {part for part, own in parts.items() if own.kind is PartKind.CELL}
-        self.is_noisy = any(own.kind is PartKind.NOISY for own in parts.values())
-        held = next(p for p in cohort.members[rows.start].parts if p.name.network == holder)
-        self.encoder_source = held.encoder_source
+        self.cells = {part for part, spec in parts.items() if spec.kind is PartKind.CELL}
+        self.is_noisy = any(spec.kind is PartKind.NOISY for spec in parts.values())
+        bound_part = next(p for p in cohort.members[rows.start].parts if p.name.network == holder)
+        self.encoder_source = bound_part.encoder_source
         shadowed = {part: name for part, name in self.columns.items() if cohort.layout(name).has_target}
         self.value = {part: cohort.layers(name, rows) for part, name in self.columns.items()}
         self.target = {part: cohort.layers(name, rows, Rows.TARGET) for part, name in shadowed.items()}
@@ -71,7 +71,7 @@ class Unit:
         self.keys = {part: {PartName(name, part) for name in names} for part in parts}
 
     def program(self, run: Callable[[str], Network]) -> Network:
-        """The network as a function of its inputs, given what runs one part."""
+        """Return the network as a function of its inputs; `run` gives the function of one part."""
         if tuple(self.columns) == (WHOLE,):
             return run(WHOLE)
         functions = {part: run(part) for part in self.columns}
@@ -83,16 +83,16 @@ class Unit:
         return partial(self.network.combine, functions)
 
     def constant(self, layers: dict[str, list[LayerViews]], kernels: Kernels, noisy: bool = True) -> Network:
-        """The program over `layers` (`value`, `target` or `both`), without gradients."""
+        """Return the program over `layers` (`value`, `target` or `both`), without gradients."""
         forward = kernels.forward
         return self.program(lambda part: lambda x: forward(layers[part], x, False, noisy)[0])
 
 
 def encoder_of(network: Any, functions: Mapping[str, Network]) -> Network | None:
-    """What `features_by` of an encoder that reads vectors side by side gives, as one function of inputs [..., I].
+    """Return `features_by` of an encoder of concatenated vectors as one function of inputs [..., I].
 
-    It runs in every pass of a critic of teams: widths and names of the parts are looked up here, once. None for other
-    encoders, and where a part has parts of its own.
+    It runs in every pass of a team critic, so widths and names of the parts are looked up once, here. None for other
+    encoders, and for nested parts.
     """
     encoder = network.encoder if isinstance(network, EvolvableNetwork) else None
     stacks = encoder.dense_parts() if isinstance(encoder, EvolvableMultiInput) else None
@@ -102,19 +102,19 @@ def encoder_of(network: Any, functions: Mapping[str, Network]) -> Network | None
     ends = np.cumsum([stacks[name].layers[0].in_features for name in names]).tolist()
     pieces = [(functions[name], slice(start, end)) for name, start, end in zip(names, [0, *ends], ends, strict=False)]
     output = functions[last]
-    return lambda x: output(torch.cat([run(x[..., own]) for run, own in pieces], -1))
+    return lambda x: output(torch.cat([run(x[..., columns]) for run, columns in pieces], -1))
 
 
 @dataclass(slots=True)
 class RowsPass:
-    """A forward pass whose gradient is still to come.
+    """A forward pass before its backward pass.
 
-    Its outputs are not in it: autograd's node of a pass would hold the outputs, which hold the node, and such a circle
-    with all that it saved stays in memory until Python's collector comes round.
+    It does not hold the outputs: autograd's node would hold the outputs, which hold the node, and such a cycle with all
+    saved tensors stays in memory until Python's garbage collection.
 
     Attributes:
-        unit, part: what ran.
-        saved: what its backward needs.
+        unit, part: the part that ran.
+        saved: tensors for the backward pass.
     """
 
     unit: Unit
@@ -123,10 +123,10 @@ class RowsPass:
 
 
 class Gradients:
-    """Where the gradients of passes go: into the gradient rows, and which of those hold something.
+    """Accumulates the gradients of passes in the gradient rows, and tracks which rows are in use.
 
     Attributes:
-        written: the parts whose gradient holds something since the last optimiser step.
+        written: parts with a gradient since the last optimiser step.
     """
 
     def __init__(self, kernels: Kernels) -> None:
@@ -135,7 +135,7 @@ class Gradients:
         self._pending: dict[tuple[tuple[str, ...], str], tuple[Unit, list[tuple[Tensor, Tensor]]]] = {}
 
     def backward(self, ran: RowsPass, grad: Tensor, parameters: bool = True, inputs: bool = False) -> Tensor | None:
-        """Add the gradients of a pass's parameters, given [N, B, out] at its outputs; that of its input if wanted."""
+        """Add a pass's parameter gradients, given `grad` [N, B, out] at its outputs; return its input's on request."""
         unit, part = ran.unit, ran.part
         if parameters and part in unit.cells:  # runs many times in one pass: see `finish`
             layer, keep = unit.value[part][0], ran.saved[0]
@@ -155,7 +155,7 @@ class Gradients:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Parameter gradients of the cells that ran many times in one pass: one product over all of their steps."""
+        """Compute parameter gradients of cells that ran many times in one pass, in one product over all steps."""
         for (_, part), (unit, steps) in self._pending.items():
             inputs, grads = (torch.cat(x, 2) for x in zip(*steps, strict=True))
             torch.cat((torch.bmm(grads, inputs.mT).flatten(1), grads.sum(2)), 1, out=unit.grad[part])
@@ -163,20 +163,20 @@ class Gradients:
         self._pending.clear()
 
     def begin(self) -> None:
-        """A new optimiser step: nothing is written yet."""
+        """Start an optimiser step: no gradient is written yet."""
         self.written.clear()
-        if self._pending:  # of a pass that an error ended
+        if self._pending:  # left by a pass that raised an error
             self._pending.clear()
 
     def clear(self, unit: Unit, part: str) -> None:
-        """Zero the gradients of those networks of a unit that nothing has reached since the last step."""
+        """Zero the gradients of a unit's networks without a gradient since the last step."""
         for k, name in enumerate(unit.names):
             if (name, part) not in self.written:
                 unit.grad[part][k * unit.count : (k + 1) * unit.count].zero_()
 
 
 class DenseFunction(torch.autograd.Function):
-    """Joins the closed-form kernels to autograd. Parameter gradients go straight into the gradient rows."""
+    """Connects the closed-form kernels to autograd. Parameter gradients are written directly to the gradient rows."""
 
     @staticmethod
     def forward(ctx: Any, gradients: Gradients, unit: Unit, part: str, own: bool, anchor: Tensor, x: Tensor) -> Tensor:
@@ -191,11 +191,11 @@ class DenseFunction(torch.autograd.Function):
 
 
 def differentiable(unit: Unit, anchor: Tensor, gradients: Gradients, parameters: bool) -> Network:
-    """The program of a unit through autograd; its parameters are constants without `parameters`.
+    """Return the program of a unit with autograd; its parameters are constants without `parameters`.
 
     Args:
-        anchor: joins the graph, so that autograd calls our backward although no parameter is an autograd leaf. Without
-            `parameters` inputs alone join it: what reads constants is a constant, and nothing runs back through it.
+        anchor: part of the graph, so that autograd calls our backward although no parameter is an autograd leaf.
+            Without `parameters` only inputs are part of it: outputs of constant inputs are constants without backward.
     """
     apply, anchor = DenseFunction.apply, anchor if parameters else anchor.detach()
     return unit.program(lambda part: partial(apply, gradients, unit, part, parameters, anchor))
@@ -203,7 +203,7 @@ def differentiable(unit: Unit, anchor: Tensor, gradients: Gradients, parameters:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one step of K alike optimisers moves, and by which rule."""
+    """Columns, rule and units of one step of K similar optimisers."""
 
     columns: Columns
     rule: OptimizerRule
@@ -211,16 +211,16 @@ class _Step:
 
 
 class RowsEngine:
-    """An `UpdateEngine` over rows: networks, targets, optimisers and hyperparameters of several members.
+    """`UpdateEngine` over rows: networks, targets, optimisers and hyperparameters of several members.
 
-    Networks that are alike in every member, each with an optimiser of its own of the same kind (twin critics), are rows
-    of one cohort: `networks`, `targets` and `minimise` run all of them in one pass. What networks are as functions is
-    made once, here.
+    Similar networks of every member with separate optimisers of the same kind (twin critics) are rows of one cohort:
+    `networks`, `targets` and `minimise` run all of them in one pass. Functions of the networks are created once, in the
+    constructor.
 
     Attributes:
-        cohorts: the rows; K·N of them where K networks share a cohort, network by network.
+        cohorts: the rows; K·N rows if K networks share a cohort, network by network.
         hp: name -> [N, 1] tensor, refreshed by `set_hyperparameters`.
-        kernels: what runs and moves the rows.
+        kernels: run and update the rows.
     """
 
     def __init__(
@@ -236,8 +236,8 @@ class RowsEngine:
         Args:
             members: of equal signature.
             learning_rates: optimiser name -> name of the hyperparameter that is its learning rate.
-            networks: evaluation networks of one member, which says how parts combine.
-            ranks: over whom gradients are averaged.
+            networks: evaluation networks of one member, which combine the parts.
+            ranks: processes over which gradients are averaged.
         """
         self.count, self.kernels, self.ranks = len(members), kernels, ranks
         self.hp: Mapping[str, Tensor] = {}
@@ -269,7 +269,7 @@ class RowsEngine:
     def _bind(self, cohort: Cohort, cluster: Cluster) -> None:
         lead = cohort.members[0].optimizers[0].name
         each, positions = range(len(cluster.optimizers)), range(len(cluster.networks[0]))
-        for chosen in (*((k,) for k in each), tuple(each)):  # one by one, and all of them in one pass
+        for chosen in (*((k,) for k in each), tuple(each)):  # separately, and all in one pass
             units = [self._unit(cohort, cluster, position, chosen) for position in positions]
             optimizers = tuple(cluster.optimizers[k] for k in chosen)
             if optimizers not in self._steps:
@@ -278,7 +278,7 @@ class RowsEngine:
                 self._steps[optimizers] = _Step(cohort.columns(lead, rows), binding.rule, units)
 
     def _unit(self, cohort: Cohort, cluster: Cluster, position: int, chosen: Sequence[int]) -> Unit:
-        """The networks at `position` of the cluster's optimisers `chosen`, which follow one another, as one unit."""
+        """Return the networks at `position` of the consecutive optimisers `chosen` of the cluster as one unit."""
         names = tuple(cluster.networks[k][position] for k in chosen)
         if names not in self._units:
             holder, rows = cluster.networks[0][position], slice(chosen[0] * self.count, (chosen[-1] + 1) * self.count)
@@ -287,17 +287,17 @@ class RowsEngine:
         return self._units[names]
 
     def _unit_of(self, names: tuple[str, ...]) -> Unit | None:
-        """Networks that are alike and follow one another as one unit; None where they do not."""
+        """Return similar, consecutive networks as one unit; None if they are not."""
         for cohort, cluster in zip(self.cohorts, self._clusters, strict=True):
             for position in range(len(cluster.networks[0])):
-                alike = tuple(own[position] for own in cluster.networks)
+                alike = tuple(networks[position] for networks in cluster.networks)
                 start = alike.index(names[0]) if names[0] in alike else 0
                 if alike[start : start + len(names)] == names:
                     return self._unit(cohort, cluster, position, range(start, start + len(names)))
         return None
 
     def set_hyperparameters(self, values: dict[str, list[float]]) -> None:
-        """`values`: name -> one number per member."""
+        """Set hyperparameters; `values`: name -> one number per member."""
         self.hp = {
             name: torch.tensor(v, dtype=self.dtype, device=self.device).unsqueeze(1) for name, v in values.items()
         }
@@ -305,17 +305,17 @@ class RowsEngine:
 
     @contextmanager
     def only(self, live: Sequence[bool]) -> Iterator[None]:
-        """Inside, optimisers, targets and noise move for the members that are `live` [N] alone."""
+        """Restrict updates of parameters, targets and noise to the members that are `live` [N] inside the block."""
         self._live = tuple(live)
         try:
             yield
         finally:
             self._live = None
 
-    # --- what networks are as functions -----------------------------------------------------------------------------
+    # --- networks as functions --------------------------------------------------------------------------------------
 
     def _make_programs(self, unit: Unit) -> None:
-        """Everything that a unit can be run as. It refers to units and gradients, not to the engine: no circle."""
+        """Create all functions of a unit. They refer to units and gradients, not to the engine, to avoid cycles."""
         kernels, name = self.kernels, unit.names[0]
         key = name if len(unit.names) == 1 else unit.names
         self._network[key] = self._reading(unit, differentiable(unit, self._anchor, self._gradients, True))
@@ -331,17 +331,17 @@ class RowsEngine:
             self._both[name] = self._value_and_target(unit)
 
     def _reading(self, unit: Unit, run: Network, target: bool = False) -> Network:
-        """`run` as a function of observations, where the unit reads features of another network; K times over for K
-        networks.
+        """Wrap `run` for the unit's inputs: observations are encoded if the unit reads another network's features, and
+        repeated K times for K networks.
 
-        With `target` those of that network's target, where it has one.
+        `target` uses the features of that network's target, if it has one.
         """
         times, count = len(unit.names), self.count
         features: Network | None = None
         if unit.encoder_source is not None:
             encoder_source, depth = self._units[(unit.encoder_source[0],)], unit.encoder_source[1]
             parts = encoder_source.target if target and encoder_source.target else encoder_source.value
-            last = next(reversed(parts))  # what the encoder has of it are its first layers
+            last = next(reversed(parts))  # the encoder has only its first layers
             features = encoder_source.constant({**parts, last: parts[last][:depth]}, self.kernels)
         if times == 1:
             return run if features is None else lambda obs, *rest: run(features(obs), *rest)
@@ -381,7 +381,7 @@ class RowsEngine:
         unit, count = self._unit_of(names), self.count
         if unit is None or unit.encoder_source is not None:
             each = [self._through[name] for name in names]
-            return lambda inputs: torch.stack([run(*own) for run, own in zip(each, inputs, strict=True)])
+            return lambda inputs: torch.stack([run(*args) for run, args in zip(each, inputs, strict=True)])
         run = differentiable(unit, self._anchor, self._gradients, False)
 
         def run_each(inputs: Sequence[tuple[Any, ...]]) -> Tensor:
@@ -391,7 +391,7 @@ class RowsEngine:
         return run_each
 
     def frozen(self, name: str, noisy: bool = True) -> Network:
-        """Without the noise of noisy layers if not `noisy`."""
+        """Like the protocol; without the noise of noisy layers if not `noisy`."""
         return self._frozen[name, noisy]
 
     def target(self, name: str) -> Network:
@@ -410,7 +410,7 @@ class RowsEngine:
 
     def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass | Tensor]:
         unit = self._units[(name,)]
-        if WHOLE not in unit.value:  # several parts: autograd knows how they hang together
+        if WHOLE not in unit.value:  # several parts, combined by autograd
             joined = self._network[name](x)
             return joined.detach(), joined
         output, saved = self.kernels.forward(unit.value[WHOLE], x, True, True)
@@ -466,7 +466,7 @@ class RowsEngine:
             self.kernels.step(step.columns, rate, step.rule, live)
 
     def _average(self, grads: list[Tensor], live: Sequence[bool] | None) -> Sequence[bool] | None:
-        """Gradient rows become their means over all ranks; who is live on any rank. One collective."""
+        """Average gradient rows over all ranks; return the members that are live on any rank. One collective."""
         rows = len(grads[0])
         flags = torch.tensor([True] * rows if live is None else live, dtype=self.dtype, device=self.device)
         self.ranks.mean_([*grads, flags])
@@ -474,10 +474,10 @@ class RowsEngine:
         return None if all(agreed) else agreed
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
-        """Move target networks: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
+        """Soft-update targets: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""
         names = (name,) if isinstance(name, str) else name
         if self._live is not None:
-            tau = tau * self._column(self._live)  # a share of 0 leaves a target as it is, to the bit
+            tau = tau * self._column(self._live)  # τ = 0 leaves a target bit-identical
         with torch.no_grad():
             for chosen in (names,) if names in self._units else tuple((one,) for one in names):
                 self.kernels.track(
@@ -485,15 +485,15 @@ class RowsEngine:
                 )
 
     def set_noise(self, name: str, values: Tensor, target_values: Tensor | None = None) -> None:
-        """The noise of noisy layers: [N, S] for the evaluation network and for its target, S of the widest member.
+        """Set the noise of noisy layers: [N, S] for the evaluation network and its target, S of the widest member.
 
-        A member with fewer numbers than the widest has them first.
+        Members with fewer numbers use the first ones.
         """
         unit = self._units[(name,)]
         positions = self._noise_positions.get(name)
         if positions is None:
-            found = unit.cohort.noise_positions(tuple(unit.columns.values()))
-            positions = self._noise_positions[name] = found[unit.rows]
+            all_positions = unit.cohort.noise_positions(tuple(unit.columns.values()))
+            positions = self._noise_positions[name] = all_positions[unit.rows]
         below = len(unit.cohort.members)
         self._set_noise(unit.cohort.noise[unit.rows], positions, values)
         if target_values is not None:
@@ -506,24 +506,24 @@ class RowsEngine:
         rows.scatter_(1, positions, values)
 
     def _column(self, live: Sequence[bool]) -> Tensor:
-        """[N, 1]: 1 for members that are live."""
+        """Return [N, 1]: 1 for members that are live, else 0."""
         return torch.tensor(live, dtype=self.dtype, device=self.device).unsqueeze(1)
 
-    # --- the members' own tensors -------------------------------------------------------------------------------------
+    # --- tensors of the members ---------------------------------------------------------------------------------------
 
     def is_finite(self) -> np.ndarray:
-        """[N] bool: which members' weights are finite, targets left out (they follow, and show in the loss).
+        """Return [N] bool: members whose weights are finite, without targets (they follow, and affect the loss).
 
-        Sums are looked at, not numbers: a NaN or an infinity anywhere makes its row's sum one.
+        Checks sums instead of entries: any NaN or infinity makes the sum of its row non-finite.
         """
         finite = np.ones(self.count, dtype=bool)
         for cohort in self.cohorts:
-            if not math.isfinite(cohort.value.sum()):  # one number tells that all is well, which it nearly always is
+            if not math.isfinite(cohort.value.sum()):  # a single check in the common case
                 finite &= cohort.value.sum(1).isfinite().view(-1, self.count).all(0).cpu().numpy()
         return finite
 
     def steps_taken(self) -> dict[str, float]:
-        """Steps of each optimiser of the first member."""
+        """Return the steps of each optimiser of the first member."""
         return {names[0]: float(step.columns.step[0]) for names, step in self._steps.items() if len(names) == 1}
 
     def write_steps(self) -> None:
@@ -532,12 +532,12 @@ class RowsEngine:
             cohort.write_steps()
 
     def release(self) -> None:
-        """Give every member tensors of its own again."""
+        """Give every member separate tensors again."""
         for cohort in self.cohorts:
             cohort.release()
 
 
 def _each(programs: Mapping[str | tuple[str, ...], Network], names: tuple[str, ...]) -> Network:
-    """Networks that are not alike, one after another."""
+    """Return dissimilar networks, run sequentially and stacked."""
     each = [programs[name] for name in names]
     return lambda *inputs: torch.stack([run(*inputs) for run in each])

@@ -85,12 +85,12 @@ def warn_of_uncalled(agent: Any, learner: str) -> None:
     if overrides(agent, "update", "learn"):
         return
     names = NOT_CALLED if learner == OwnLearn.name else (*NOT_CALLED, *CALLED_BY_LEARN)
-    found = [name for name in names if overrides(agent, name)]
-    if found:
+    overridden = [name for name in names if overrides(agent, name)]
+    if overridden:
         kind = type(unwrapped(agent)).__name__
         warn_once(
-            f"{kind} overrides {found}",
-            f"{kind} overrides {', '.join(found)}, which training does not call. fix: override "
+            f"{kind} overrides {overridden}",
+            f"{kind} overrides {', '.join(overridden)}, which training does not call. fix: override "
             "update(engine, batch), or learn(experiences), by which members then train one after another.",
         )
 
@@ -136,7 +136,7 @@ class OwnTransitions:
                 kind = type(unwrapped(self.agent)).__name__
                 full = "learn(experiences, n_experiences=None, per=False)"
                 raise ConfigError(
-                    f"{kind}.learn takes no argument {name!r}, with which it gets what this memory holds. fix: {full}, "
+                    f"{kind}.learn takes no argument {name!r}, which this memory requires. fix: {full}, "
                     "which with per=True returns (loss, idxs, priorities); or train from a plain ReplayBuffer."
                 )
 
@@ -266,8 +266,8 @@ class OwnRollouts:
         self.tally = Tally()
         steps = self.agent.learn_step if hasattr(self.agent, "learn_step") else LEARN_STEP
         self.length = -(-int(steps) // lanes.num_lanes)
-        own = overrides(self.agent, "get_action")
-        self._records = foreign.has_methods(unwrapped(self.agent), "recorder") and own is None
+        custom_method = overrides(self.agent, "get_action")
+        self._records = foreign.has_methods(unwrapped(self.agent), "recorder") and custom_method is None
         self._own_learn = not self._records or brings_learn(self.agent)
         self._takes_mask = foreign.takes(self.agent, "get_action", "action_mask")
 
@@ -307,9 +307,9 @@ class OwnRollouts:
         lanes.reset(self.shard.lane_seeds(self.lanes.num_lanes))
         names, last = ("last_obs", "last_done", "last_scores", "last_info"), ()
         while True:
-            found = collect(self.agent, self.env, self.length, **dict(zip(names, last, strict=False)))
-            if isinstance(found, tuple) and len(found) == 5:
-                scores, *last = found  # type: ignore[assignment]
+            result = collect(self.agent, self.env, self.length, **dict(zip(names, last, strict=False)))
+            if isinstance(result, tuple) and len(result) == 5:
+                scores, *last = result  # type: ignore[assignment]
                 self.tally.scores += [float(s) for s in scores]
             self._learn()
             yield
@@ -365,14 +365,14 @@ class GetAction:
 
     def act(self, obs: Any, mask: np.ndarray | None) -> Any:
         """Return environment actions for observations [E, ...]."""
-        found = self.agent.get_action(obs, **({} if mask is None else {"action_mask": mask}))
-        if not isinstance(found, tuple) or len(found) < 4:
+        result = self.agent.get_action(obs, **({} if mask is None else {"action_mask": mask}))
+        if not isinstance(result, tuple) or len(result) < 4:
             raise ConfigError(
                 f"{type(unwrapped(self.agent)).__name__}.get_action must return {', '.join(NEEDED)} in on-policy "
-                f"training; it returned {short(found)}. fix: the four, or train_off_policy for an agent that learns "
+                f"training; it returned {short(result)}. fix: the four, or train_off_policy for an agent that learns "
                 "from replay."
             )
-        action, log_prob, _, value = found[:4]
+        action, log_prob, _, value = result[:4]
         for column, entry in zip(self._chosen, (action, log_prob, value), strict=True):
             column.append(entry)
         return action if self._convert is None else self._convert(action)
@@ -432,9 +432,9 @@ def experiences_of(
     first = np.where(rows[0] == 0, begins, True)
     after = rows[-1] + 1
     more: dict[str, Any] = {}
-    known = next((seen.mask for seen in steps if seen.mask is not None), None)
-    if known is not None:
-        more["action_masks"] = picked([np.ones_like(known) if seen.mask is None else seen.mask for seen in steps])
+    first_mask = next((seen.mask for seen in steps if seen.mask is not None), None)
+    if first_mask is not None:
+        more["action_masks"] = picked([np.ones_like(first_mask) if seen.mask is None else seen.mask for seen in steps])
     if recorded is not None and recorded.hidden_state_architecture:
         more |= _hidden_and_values(recorded, rows, after)
     return RolloutExperiences(
@@ -458,8 +458,8 @@ def _lanes_at(entries: list[Any], moment: np.ndarray) -> Any:
     """Select lane e of entry moment[e], [E, ...], with the nesting of the entries."""
     chosen: Any = None
     for t in np.unique(moment).tolist():
-        there = entries[t]
-        chosen = there if chosen is None else trees.choose(moment == t, there, chosen)
+        entry = entries[t]
+        chosen = entry if chosen is None else trees.choose(moment == t, entry, chosen)
     return chosen
 
 

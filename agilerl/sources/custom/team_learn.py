@@ -61,8 +61,8 @@ class OwnTeamTransitions(OwnTransitions):
             return super()._act(mask)
         seen = seen_by_agents(self.team, self.obs)
         infos = infos_by_agent(self.team, self.obs, self.info, mask)
-        found = self.agent.get_action(seen, **({"infos": infos} if self._takes_infos else {}))
-        chosen = found[0] if isinstance(found, tuple) else found
+        result = self.agent.get_action(seen, **({"infos": infos} if self._takes_infos else {}))
+        chosen = result[0] if isinstance(result, tuple) else result
         row = self.team.join_decided(chosen)
         return row if self._environment_action is None or self._layout is None else self._layout.stored(row)
 
@@ -87,20 +87,23 @@ class OwnTeamTransitions(OwnTransitions):
 
     def _by_agent(self, rows: Mapping[str, Any], more: dict[str, Any]) -> TeamExperiences:
         """Convert rows of the memory to the published tuple."""
-        there = rows["obs"][PRESENT].bool()
+        present = rows["obs"][PRESENT].bool()
         more |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
         seen = [
             TeamObservations(
                 {a: rows[k][AGENTS][a] for a in self.team.agents}, dict(zip(self.team.agents, here.T, strict=True))
             )
-            for k, here in (("obs", there.numpy(force=True)), ("next_obs", rows["next_obs"][PRESENT].numpy(force=True)))
+            for k, here in (
+                ("obs", present.numpy(force=True)),
+                ("next_obs", rows["next_obs"][PRESENT].numpy(force=True)),
+            )
         ]
         action, columns = rows["action"].clone(), self.team.columns
         if self._layout is not None and self._environment_action is not None:
-            for agent, own in columns.items():
+            for agent, agent_columns in columns.items():
                 one = self._layout.of_agent(agent)
-                action[:, own] += torch.tensor(one.starts or 0, dtype=action.dtype, device=action.device)
-        numbers = [rows[name].to(torch.float32).masked_fill(~there, torch.nan) for name in ("reward", "done")]
+                action[:, agent_columns] += torch.tensor(one.starts or 0, dtype=action.dtype, device=action.device)
+        numbers = [rows[name].to(torch.float32).masked_fill(~present, torch.nan) for name in ("reward", "done")]
         reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(self.team.agents)} for x in numbers)
-        actions = {agent: action[:, own] for agent, own in columns.items()}
+        actions = {agent: action[:, agent_columns] for agent, agent_columns in columns.items()}
         return TeamExperiences((seen[0], actions, reward, seen[1], done), more)

@@ -83,14 +83,14 @@ class OwnTeamRollouts(OwnRollouts):
             ConfigError: `get_action` returned a different format.
         """
         infos = {"infos": infos_by_agent(self.team, obs, info, mask)} if self._takes_infos else {}
-        found = self.agent.get_action(seen_by_agents(self.team, obs), **infos)
-        if not isinstance(found, tuple) or len(found) < 4 or not all(isinstance(x, Mapping) for x in found[:4]):
+        result = self.agent.get_action(seen_by_agents(self.team, obs), **infos)
+        if not isinstance(result, tuple) or len(result) < 4 or not all(isinstance(x, Mapping) for x in result[:4]):
             kind = type(unwrapped(self.agent)).__name__
             raise ConfigError(
                 f"{kind}.get_action must return four dictionaries by agent: {', '.join(NEEDED)}. "
                 "fix: train_multi_agent_off_policy for a team that learns from replay."
             )
-        action, log_prob, _, value = found[:4]
+        action, log_prob, _, value = result[:4]
         return action, log_prob, value
 
 
@@ -123,18 +123,20 @@ class _Rows:
         self.has_masks |= mask is not None
         for k, agent in enumerate(self.team.agents):
             columns = self.team.columns[agent]
-            own = decided[:, k]
+            acted = decided[:, k]
             if step.defined is not None:
-                own = own & np.isnan(step.defined[:, columns]).all(1)
+                acted = acted & np.isnan(step.defined[:, columns]).all(1)
             legal = self.team.mask_columns[agent]
             entries = {
                 "observations": obs[AGENTS][agent],
                 "actions": np.nan_to_num(np.asarray(action[agent])) if agent in action else self._nothing(agent),
-                "log_probs": self._numbers(log_prob, agent, own),
+                "log_probs": self._numbers(log_prob, agent, acted),
                 "rewards": reward[:, k].copy(),
-                "values": self._numbers(value, agent, own),
+                "values": self._numbers(value, agent, acted),
                 "final_observations": final[agent],
-                "action_masks": np.ones((len(own), legal.stop - legal.start), bool) if mask is None else mask[:, legal],
+                "action_masks": np.ones((len(acted), legal.stop - legal.start), bool)
+                if mask is None
+                else mask[:, legal],
             }
             for name, entry in entries.items():
                 self.lists[name][agent].append(entry)
@@ -157,9 +159,9 @@ class _Rows:
         def flags(values: list[np.ndarray]) -> dict[str, list[np.ndarray]]:
             return {a: [x[:, k].astype(float) for x in values] for k, a in enumerate(agents)}
 
-        there = np.asarray(obs[PRESENT]).astype(bool)
-        known = there | self.dones[-1]  # the flag of a waiting agent is NaN: its next observation is still to come
-        last = {a: np.where(known[:, k], self.dones[-1][:, k], np.nan) for k, a in enumerate(agents)}
+        present = np.asarray(obs[PRESENT]).astype(bool)
+        is_known = present | self.dones[-1]  # the flag of a waiting agent is NaN: its next observation is still to come
+        last = {a: np.where(is_known[:, k], self.dones[-1][:, k], np.nan) for k, a in enumerate(agents)}
         chooses = [a for a in agents if self.team.mask_columns[a].stop > self.team.mask_columns[a].start]
         more = {"action_masks": {a: lists["action_masks"][a] for a in chooses}} if self.has_masks else {}
         return RolloutExperiences(

@@ -69,7 +69,7 @@ class IdleAgents:
 
     def __init__(self, team: Team) -> None:
         self.team, columns = team, team.columns.values()
-        self._agent = np.repeat(np.arange(len(columns)), [own.stop - own.start for own in columns])
+        self._agent = np.repeat(np.arange(len(columns)), [span.stop - span.start for span in columns])
         self.acted: np.ndarray | None = None
         self.held: np.ndarray | None = None
 

@@ -39,7 +39,7 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
 
     def _check_carrying(self) -> None:
         raise ConfigError(
-            "carry_envs=True is for algorithms of one agent: episodes of teams begin anew with each generation. "
+            "carry_envs=True is for algorithms of one agent: episodes of teams restart with each generation. "
             "fix: carry_envs=False."
         )
 
@@ -78,8 +78,8 @@ class TeamGeneration(OnPolicyGeneration):
         decided = team.acted & batch.mask[:, None]
         defined = team.defined
         if defined is not None:
-            own = self.agents[0].actions.columns.values()
-            decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in own], -1)
+            agent_columns = self.agents[0].actions.columns.values()
+            decided &= ~np.stack([~np.isnan(defined[:, columns]).all(1) for columns in agent_columns], -1)
         if sound is not None:  # lanes of a diverged member rest; its own row continues
             decided |= ~sound[:, None]
         return self._reward, *ends_of_agents(batch), decided

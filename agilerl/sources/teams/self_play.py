@@ -68,8 +68,10 @@ class Opponent:
     @classmethod
     def at_random(cls, team: Any) -> Opponent:
         """Random player with the team's architecture: zero logits, so uniform over the legal actions."""
-        made = cls.of(team, 0)
-        return replace(made, member=None, weights={name: torch.zeros_like(x) for name, x in made.weights.items()})
+        opponent = cls.of(team, 0)
+        return replace(
+            opponent, member=None, weights={name: torch.zeros_like(x) for name, x in opponent.weights.items()}
+        )
 
     def state(self) -> dict[str, Any]:
         """Return plain data and tensors."""
@@ -132,7 +134,7 @@ class Opponents:
         for team in teams:
             team.set_training_mode(False)
         self.count, self._learner = len(teams), Learner(teams, choose(teams))
-        self._columns = [list(range(own.stop)[own]) for own in teams[0].actions.columns.values()]
+        self._columns = [list(range(columns.stop)[columns]) for columns in teams[0].actions.columns.values()]
         self._environment_action = teams[0].environment_action
 
     def act(self, action: np.ndarray, obs: Any, mask: Mask, places: Places, draws: Draws) -> None:
@@ -141,10 +143,10 @@ class Opponents:
         Args:
             obs, mask: of all lanes, [L, ...]. draws: [L, ...] each, see the teams' `draw_exploration`.
         """
-        there = obs[PRESENT][places.lanes, places.seats].astype(bool)
-        if not there.any():
+        present = obs[PRESENT][places.lanes, places.seats].astype(bool)
+        if not present.any():
             return
-        lanes, who, seats = places.lanes[there], places.who[there], places.seats[there]
+        lanes, who, seats = places.lanes[present], places.who[present], places.seats[present]
         counts = np.bincount(who, minlength=self.count)
         place = np.arange(len(who)) - np.repeat(np.cumsum(counts) - counts, counts)
         grid = np.zeros((self.count, int(counts.max())), np.int64)  # lanes by opponent, padded with lane 0
@@ -153,8 +155,8 @@ class Opponents:
         chosen = self._learner.explore(rows, tuple(part[grid] for part in draws), 0.0, legal)
         taken = self._environment_action(chosen[who, place])
         for seat, columns in enumerate(self._columns):
-            own = np.flatnonzero(seats == seat)
-            action[np.ix_(lanes[own], columns)] = taken[np.ix_(own, columns)]
+            rows_of_seat = np.flatnonzero(seats == seat)
+            action[np.ix_(lanes[rows_of_seat], columns)] = taken[np.ix_(rows_of_seat, columns)]
 
 
 class SelfPlayGeneration(TeamGeneration):
@@ -179,10 +181,10 @@ class SelfPlayGeneration(TeamGeneration):
         The pattern shifts with every generation, so that both seats are covered even with few lanes.
         """
         turn = np.arange(self.num_envs) + self.shard.number
-        own = np.flatnonzero(turn % 2)
-        rounds = -(-len(own) // self._opponents.count)
+        lanes = np.flatnonzero(turn % 2)
+        rounds = -(-len(lanes) // self._opponents.count)
         who = np.concatenate([rng.permutation(self._opponents.count) for _ in range(rounds)] or [np.zeros(0, int)])
-        return own + member * self.num_envs, who[: len(own)], turn[own] // 2 % SEATS
+        return lanes + member * self.num_envs, who[: len(lanes)], turn[lanes] // 2 % SEATS
 
     def run(self) -> Steps:
         result = yield from super().run()
@@ -201,7 +203,7 @@ class SelfPlayGeneration(TeamGeneration):
         before = [len(tally.by_agent) for tally in self.tallies]
         super().store(reward, batch)
         lanes = np.flatnonzero((batch.terminated | batch.truncated) & batch.mask)
-        rows = [row for tally, known in zip(self.tallies, before, strict=True) for row in tally.by_agent[known:]]
+        rows = [row for tally, start in zip(self.tallies, before, strict=True) for row in tally.by_agent[start:]]
         for lane, row in zip(lanes.tolist(), rows, strict=True):
             if not self._learns[lane].all():
                 self._won[lane // self.num_envs].append(row[int(np.argmax(self._learns[lane]))])
@@ -292,18 +294,18 @@ class AgainstOpponents(Evaluator):
     def _play(self, learner: Learner, lanes: Lanes, episodes: Episodes) -> EvaluationResult:
         members, count = len(learner.agents), len(episodes)
         match = Match(learner, self.opponents, lanes.num_lanes // members, episodes)
-        found = evaluate(match, lanes, members, count, episodes.seeds, self.limit.steps, by_agent=True)
-        check_zero_sum(found.returns[~found.cut], lanes)
-        return found
+        result = evaluate(match, lanes, members, count, episodes.seeds, self.limit.steps, by_agent=True)
+        check_zero_sum(result.returns[~result.cut], lanes)
+        return result
 
-    def _each(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
+    def _each(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """Returns [N, episodes] of the members' seats."""
-        own: np.ndarray = found.returns[:, np.arange(len(episodes)), Match.seats(episodes.numbers)]
-        return own
+        seat_returns: np.ndarray = result.returns[:, np.arange(len(episodes)), Match.seats(episodes.numbers)]
+        return seat_returns
 
-    def _rows(self, found: EvaluationResult, episodes: Episodes) -> np.ndarray:
-        own, seats = self._each(found, episodes), Match.seats(episodes.numbers)
-        return np.stack([own[:, seats == seat].mean(1) if (seats == seat).any() else np.zeros(len(own))
+    def _rows(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
+        returns, seats = self._each(result, episodes), Match.seats(episodes.numbers)
+        return np.stack([returns[:, seats == seat].mean(1) if (seats == seat).any() else np.zeros(len(returns))
                          for seat in range(SEATS)], 1)  # fmt: skip
 
     def _share_before(self, episodes: Episodes) -> np.ndarray:
@@ -312,8 +314,8 @@ class AgainstOpponents(Evaluator):
         share: np.ndarray = before / np.maximum(1, before + stage)
         return share
 
-    def _fitness(self, found: EvaluationResult, episodes: Episodes) -> list[float]:
-        return [float(np.mean(row)) for row in self._each(found, episodes)]
+    def _fitness(self, result: EvaluationResult, episodes: Episodes) -> list[float]:
+        return [float(np.mean(row)) for row in self._each(result, episodes)]
 
 
 class SelfPlaySource(TeamRolloutSource):
@@ -368,10 +370,10 @@ class SelfPlaySource(TeamRolloutSource):
         return (yield from super().generation(population, number, begun))
 
     def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
-        found = super().evaluate(agents, number)
-        if found.fitness:
-            self.newcomer = Opponent.of(agents[int(np.argmax(found.fitness))], number + 1)
-        return found
+        evaluation = super().evaluate(agents, number)
+        if evaluation.fitness:
+            self.newcomer = Opponent.of(agents[int(np.argmax(evaluation.fitness))], number + 1)
+        return evaluation
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "opponents": "self"}

@@ -69,10 +69,10 @@ class OfTeams(LaneSource[Any]):
 
     def _check(self, agent: Any) -> None:
         """Raise ConfigError if the agents of a team differ from those of the environment."""
-        team, own = team_in(self.env), agent.agent_ids if is_team(agent) else None
-        if own is not None and list(own) != list(team.agents):
+        team, agent_ids = team_in(self.env), agent.agent_ids if is_team(agent) else None
+        if agent_ids is not None and list(agent_ids) != list(team.agents):
             raise ConfigError(
-                f"team {agent.index} has the agents {list(own)}, the environment has {list(team.agents)}. "
+                f"team {agent.index} has the agents {list(agent_ids)}, the environment has {list(team.agents)}. "
                 "fix: agent_ids=env.possible_agents, in this order."
             )
 
@@ -114,7 +114,7 @@ def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
     """Raise ConfigError if the memory's agents differ from the environment's, or its fields are unknown."""
     if memory.has_own_fields:
         raise ConfigError(
-            f"the memory has the fields {memory.field_names}, of which training functions do not know the meaning. "
+            f"the memory has the fields {memory.field_names}, which training functions do not support. "
             'fix: field_names=["state", "action", "reward", "next_state", "done"].'
         )
     if list(memory.agent_ids) != list(team.agents):
@@ -126,9 +126,9 @@ def _check_agents(memory: MultiAgentReplayBuffer, team: Team) -> None:
 
 def team_in(env: Any) -> Team:
     """Return the team of an environment, a vector or its lanes; EnvError for a single-agent environment."""
-    found = foreign.team(env)
-    if isinstance(found, Team):
-        return found
+    team = foreign.team(env)
+    if isinstance(team, Team):
+        return team
     if foreign.possible_agents(env) is not None or hasattr(env, "agent_iter"):
         return team_of(env)
     name = type(foreign.bare(env)).__name__

@@ -62,8 +62,8 @@ class Row:
 
     def batch(self, ranks: Ranks) -> list[Any]:
         """Return this rank's share of the batch."""
-        found: list[Any] = self.env.batch(self.number, ranks.rank, ranks.size)
-        return found
+        batch: list[Any] = self.env.batch(self.number, ranks.rank, ranks.size)
+        return batch
 
     def add(self, **numbers: float) -> None:
         """Add to the sums in the tally's details."""
@@ -90,9 +90,11 @@ class CompletionBatches:
             for row in further:
                 row.items = row.batch(engine.ranks)
             texts, rewards = _filled((texts, rewards), self._written(engine, further), engine.agents[0].pad_token_id)
-        for row, own in zip(rows, rewards, strict=True):
-            row.tally.scores.append(float(own.mean()))
-            row.add(groups=len(own), silent_groups=int((own == own[:, :1]).all(1).sum()))
+        for row, member_rewards in zip(rows, rewards, strict=True):
+            row.tally.scores.append(float(member_rewards.mean()))
+            row.add(
+                groups=len(member_rewards), silent_groups=int((member_rewards == member_rewards[:, :1]).all(1).sum())
+            )
         yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
 
     def _written(self, engine: Engine, rows: Sequence[Row]) -> tuple[Texts, Tensor]:
@@ -106,29 +108,29 @@ class CompletionBatches:
             flat = lead.backend().write(
                 base, forward, own_tokens(prompts, base), group, how, numbers.to(base.device), [a.actor for a in agents]
             )
-        found = []
+        rewards = []
         words = written_texts(flat, base, len(agents), group)
-        for row, own, answers in zip(rows, prompts, words, strict=True):
-            scores = row.env.score(own, answers)
-            found.append(scores.rewards)
+        for row, member_prompts, answers in zip(rows, prompts, words, strict=True):
+            scores = row.env.score(member_prompts, answers)
+            rewards.append(scores.rewards)
             row.add(failed_rewards=int(scores.failed.sum()), completions=scores.rewards.size)
             for line in scores.faults:
                 self._say(line)
         texts = by_member(flat, len(agents))
         ended = is_end(texts.tokens[..., texts.prompt :], base.end_ids) & texts.completion_mask
-        for row, said, end in zip(rows, texts.completion_mask, ended.any(-1), strict=True):
-            row.add(completion_tokens=int(said.sum()), truncated=int((~end).sum()))
-        return texts, torch.from_numpy(np.stack(found)).to(base.device, next(iter(engine.hp.values())).dtype)
+        for row, completion_mask, end in zip(rows, texts.completion_mask, ended.any(-1), strict=True):
+            row.add(completion_tokens=int(completion_mask.sum()), truncated=int((~end).sum()))
+        return texts, torch.from_numpy(np.stack(rewards)).to(base.device, next(iter(engine.hp.values())).dtype)
 
     def evaluate(
         self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
     ) -> list[float]:
-        return [float(own.mean()) for own in rewards_of(engines, agents, envs, split)]
+        return [float(member_rewards.mean()) for member_rewards in rewards_of(engines, agents, envs, split)]
 
 
-def _filled(known: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
-    """Replace groups of equal rewards in `known` by groups of `more` with unequal ones, per member and in order."""
-    (texts, rewards), (others, theirs) = known, more
+def _filled(batch: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
+    """Replace groups of equal rewards in `batch` by groups of `more` with unequal ones, per member and in order."""
+    (texts, rewards), (others, theirs) = batch, more
     group = rewards.shape[-1]
     width = max(texts.prompt, others.prompt)
     texts, others = _widened(texts, width, pad), _widened(others, width, pad)
@@ -175,7 +177,7 @@ class PreferenceBatches(GivenTexts):
     def evaluate(
         self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
     ) -> list[float]:
-        return [float(own.mean()) for own in margins_by_pair(engines, agents, envs, split)]
+        return [float(margins.mean()) for margins in margins_by_pair(engines, agents, envs, split)]
 
 
 class SFTBatches(GivenTexts):

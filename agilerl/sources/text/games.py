@@ -45,13 +45,13 @@ class Games:
     def split(self, name: str) -> list[int]:
         """Seeds of a split."""
         purpose = {"test": Purpose.EVALUATION, "report": Purpose.CONFIRMATION}[name]
-        found: list[int] = seeds(self.seed, purpose, self._counts[name]).tolist()
-        return found
+        split_seeds: list[int] = seeds(self.seed, purpose, self._counts[name]).tolist()
+        return split_seeds
 
     def batch(self, number: int, rank: int = 0, size: int = 1) -> list[int]:
         """Seeds of the `number`-th iteration; different on each rank."""
-        found: list[int] = seeds(self.seed, Purpose.ENVIRONMENT, self.batch_size * size, number).tolist()
-        return found[rank * self.batch_size : (rank + 1) * self.batch_size]
+        batch_seeds: list[int] = seeds(self.seed, Purpose.ENVIRONMENT, self.batch_size * size, number).tolist()
+        return batch_seeds[rank * self.batch_size : (rank + 1) * self.batch_size]
 
     def begun(self, beginnings: Sequence[int], group: int) -> list[Any]:
         """Create new games, `group` per starting state."""
@@ -80,12 +80,14 @@ class GameBatches:
         lead: Any = engine.agents[0]
         games = [row.env.begun(row.batch(engine.ranks), row.env.group_size) for row in rows]
         play(engine, games, [row.rng for row in rows])
-        episodes = [[game.episode() for game in own] for own in games]
-        returns = np.array([[episode.rewards.sum() for episode in own] for own in episodes])
-        for row, own, total in zip(rows, episodes, returns, strict=True):
+        episodes = [[game.episode() for game in member_episodes] for member_episodes in games]
+        returns = np.array([[episode.rewards.sum() for episode in member_episodes] for member_episodes in episodes])
+        for row, member_episodes, total in zip(rows, episodes, returns, strict=True):
             row.tally.scores.append(float(total.mean()))
-            turns = sum(len(episode.ends) for episode in own)
-            row.add(games=len(own), turns=turns, failed_games=sum(episode.failed for episode in own))
+            turns = sum(len(episode.ends) for episode in member_episodes)
+            row.add(
+                games=len(member_episodes), turns=turns, failed_games=sum(episode.failed for episode in member_episodes)
+            )
         texts, rewards = flatten_turns(episodes, lead.base)
         if lead.compares_groups:
             group = rows[0].env.group_size
@@ -96,15 +98,15 @@ class GameBatches:
         self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
     ) -> list[float]:
         """Mean return of games played with greedy decoding."""
-        found = [0.0] * len(agents)
+        fitness = [0.0] * len(agents)
         place = {id(agent): number for number, agent in enumerate(agents)}
         for engine in engines:
             numbers = [place[id(agent)] for agent in engine.agents]
             games = [envs[n].begun(envs[n].split(split), 1) for n in numbers]
             play(engine, games, None)
-            for n, own in zip(numbers, games, strict=True):
-                found[n] = float(np.mean([game.episode().rewards.sum() for game in own]))
-        return found
+            for n, member_games in zip(numbers, games, strict=True):
+                fitness[n] = float(np.mean([game.episode().rewards.sum() for game in member_games]))
+        return fitness
 
 
 def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.random.Generator] | None) -> None:
@@ -116,33 +118,39 @@ def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.rando
     base, backend = lead.base, lead.backend()
     how = [agent.sampling(greedy=rngs is None) for agent in engine.agents]
     length = how[0].max_tokens
-    for own in games:
-        for game in own:
+    for member_games in games:
+        for game in member_games:
             game.fit_into(base.end_ids, lead.context, length)
     while True:
-        going = [[game for game in own if not game.is_over] for own in games]
-        most = max(len(own) for own in going)
-        if not most:
+        unfinished = [[game for game in member_games if not game.is_over] for member_games in games]
+        max_games = max(len(member_games) for member_games in unfinished)
+        if not max_games:
             return
         # Members with fewer unfinished games are padded with another member's prompt; that output is discarded.
-        other = next(game for own in going for game in own).tokens
-        prompts = [game.tokens for own in going for game in own] if len(going) == 1 else [
-            tokens for own in going for tokens in (*(game.tokens for game in own), *[other] * (most - len(own)))
-        ]  # fmt: skip
+        other = next(game for member_games in unfinished for game in member_games).tokens
+        prompts = (
+            [game.tokens for member_games in unfinished for game in member_games]
+            if len(unfinished) == 1
+            else [
+                tokens
+                for member_games in unfinished
+                for tokens in (*(game.tokens for game in member_games), *[other] * (max_games - len(member_games)))
+            ]
+        )
         numbers = None
         if rngs is not None:
-            drawn = np.zeros((len(going), most, length))
-            for member, (rng, own) in enumerate(zip(rngs, going, strict=True)):
-                drawn[member, : len(own)] = rng.random((len(own), length))
+            drawn = np.zeros((len(unfinished), max_games, length))
+            for member, (rng, member_games) in enumerate(zip(rngs, unfinished, strict=True)):
+                drawn[member, : len(member_games)] = rng.random((len(member_games), length))
             numbers = torch.from_numpy(drawn.reshape(-1, length)).to(base.device)
-        given = pad_left(prompts, base.pad_id, base.device)
+        inputs = pad_left(prompts, base.pad_id, base.device)
         with engine.acting("actor") as forward:
-            texts = backend.write(base, forward, given, 1, how, numbers, [agent.actor for agent in engine.agents])
-        said, written = texts.completion_mask.cpu(), texts.tokens[:, texts.prompt :].cpu()
-        for member, own in enumerate(going):
-            for number, game in enumerate(own):
-                row = member * most + number
-                turn = written[row][said[row]].tolist()
+            texts = backend.write(base, forward, inputs, 1, how, numbers, [agent.actor for agent in engine.agents])
+        completion_mask, written = texts.completion_mask.cpu(), texts.tokens[:, texts.prompt :].cpu()
+        for member, member_games in enumerate(unfinished):
+            for number, game in enumerate(member_games):
+                row = member * max_games + number
+                turn = written[row][completion_mask[row]].tolist()
                 spoken = any(token != base.pad_id for token in turn)
                 game.say(turn if spoken else [game.end_id])  # replace pure padding by an end token
 
@@ -152,19 +160,22 @@ def flatten_turns(episodes: Sequence[Sequence[Any]], base: Any) -> tuple[Texts, 
 
     Tokens before the first turn are the prompt. Later observations are part of the context and masked from the loss.
     """
-    flat = [episode for own in episodes for episode in own]
+    flat = [episode for member_episodes in episodes for episode in member_episodes]
     starts = [int(episode.completion_mask.argmax()) for episode in flat]
     prompt = max(starts)
     after = max(len(episode.tokens) - start for episode, start in zip(flat, starts, strict=True))
     tokens = torch.full((len(flat), prompt + after), base.pad_id, dtype=torch.long)
-    attention, said = torch.zeros(tokens.shape, dtype=torch.bool), torch.zeros(len(flat), after, dtype=torch.bool)
+    attention, completion_mask = (
+        torch.zeros(tokens.shape, dtype=torch.bool),
+        torch.zeros(len(flat), after, dtype=torch.bool),
+    )
     rewards = torch.zeros(len(flat), after)
     for row, (episode, start) in enumerate(zip(flat, starts, strict=True)):
         first, count = prompt - start, len(episode.tokens)
         tokens[row, first : first + count] = torch.from_numpy(episode.tokens)
         attention[row, first : first + count] = True
-        said[row, : count - start] = torch.from_numpy(episode.completion_mask[start:])
+        completion_mask[row, : count - start] = torch.from_numpy(episode.completion_mask[start:])
         rewards[row, : count - start] = torch.from_numpy(episode.rewards[start:]).float()
     shape, device = (len(episodes), -1), base.device
-    texts = Texts(*(x.view(*shape, x.shape[-1]).to(device) for x in (tokens, attention, said)))
+    texts = Texts(*(x.view(*shape, x.shape[-1]).to(device) for x in (tokens, attention, completion_mask)))
     return texts, rewards.view(*shape, after).to(device)

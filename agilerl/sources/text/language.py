@@ -30,7 +30,7 @@ FITNESS = {
     "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",
     "examples": "log-probability of a token of the completions, mean over the test split",
 }
-"""What is maximised where it is no reward."""
+"""Fitness of sources without rewards."""
 
 
 class LanguageSource(Source):
@@ -87,7 +87,7 @@ class LanguageSource(Source):
         self.learner, why = choose_adapters(population, self.options.learner)
         self.notes.append(f"learner: {self.learner} ({why})")
         if self.is_shared and len(population) > 1:
-            self.notes.append("members share one environment: each learns from batches of its own")
+            self.notes.append("members share one environment: each learns from separate batches")
         if population[0].experience.name in FITNESS:
             self.notes.append(f"fitness: {FITNESS[population[0].experience.name]}")
         self.feed = self._feed(population[0])
@@ -124,9 +124,9 @@ class LanguageSource(Source):
                 f"{kind.__name__} overrides learn(), which training of language policies does not call. "
                 "fix: override update(engine, batch)."
             )
-        found = [name for name in ("get_action", "test") if foreign.overridden(kind, name)]
-        if found:
-            text = f"{kind.__name__} overrides {' and '.join(found)}, which training of language policies does not call"
+        names = [name for name in ("get_action", "test") if foreign.overridden(kind, name)]
+        if names:
+            text = f"{kind.__name__} overrides {' and '.join(names)}, which training of language policies does not call"
             warn_once(text, f"{text}. fix: a reward in the environment, or agent.test(env) in a loop of your own.")
 
     def _check_context(self, agent: Any) -> None:
@@ -243,8 +243,8 @@ class LanguageSource(Source):
         engines, _, _ = engines_for(agents, self.options.learner)
         envs = [self.envs[0]] * len(agents)  # the same prompts for all
         self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
-        found = self.feed.evaluate(engines, agents, envs, split)
-        return found if self.ranks.size == 1 else [float(x) for x in self.ranks.average(found)]
+        fitness = self.feed.evaluate(engines, agents, envs, split)
+        return fitness if self.ranks.size == 1 else [float(x) for x in self.ranks.average(fitness)]
 
     # -- for the records ---------------------------------------------------------------------------------------------
 
@@ -276,8 +276,8 @@ class LanguageSource(Source):
         """Raise RunError if the prompts differ from those the run started with."""
         if state["data"] != self._digest:
             raise RunError("the run learned from other prompts than these. fix: the same data sets and templates.")
-        for env, own in zip(self.envs, state["envs"], strict=True):
-            env.load_state(own)
+        for env, env_state in zip(self.envs, state["envs"], strict=True):
+            env.load_state(env_state)
 
     def close(self) -> None:
         """No-op."""

@@ -69,11 +69,13 @@ class Ancestors:
     def _copy(self, agent: Any, founder: Any) -> Any:
         _check_fit(agent, founder)
         generators = {k: v.bit_generator.state for k, v in vars(founder).items() if isinstance(v, np.random.Generator)}
-        kept = {name: getattr(founder, name) for name in (*self.changed, "index", "seed") if hasattr(founder, name)}
+        attributes = {
+            name: getattr(founder, name) for name in (*self.changed, "index", "seed") if hasattr(founder, name)
+        }
         ranges = founder.hp_config
         founder.load_run_state(agent.clone().run_state())  # of a clone: moments must not be shared
         founder.registry.hp_config = ranges
-        for name, value in {**kept, "steps": [0], "scores": [], "fitness": [], "mut": None}.items():
+        for name, value in {**attributes, "steps": [0], "scores": [], "fitness": [], "mut": None}.items():
             setattr(founder, name, value)
         for name, stream in generators.items():  # streams of the new run, so that exploration does not repeat
             object.__setattr__(founder, name, restored_generator(stream))
@@ -117,9 +119,9 @@ def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str])
             "network settings do not apply to agents that have their networks already. "
             "fix: leave them out, or train new agents."
         )
-    own, before = manifest.algorithm.hyperparameters, base.algorithm.hyperparameters
+    values, before = manifest.algorithm.hyperparameters, base.algorithm.hyperparameters
     asked = {name.removeprefix("algorithm.") for name in named}
-    return replace(ancestors, changed=tuple(n for n in own if n in asked or own[n] != before.get(n)))
+    return replace(ancestors, changed=tuple(n for n in values if n in asked or values[n] != before.get(n)))
 
 
 def saved_population(folder: Path, device: str) -> list[Any]:
@@ -181,10 +183,10 @@ def _check_fit(agent: Any, founder: Any) -> None:
 
 
 def _some(agents: Sequence[Any]) -> Sequence[Any]:
-    found = [agent for agent in agents if agent is not None]
-    if not found:
+    candidates = [agent for agent in agents if agent is not None]
+    if not candidates:
         raise RunError("there are no agents to start from. fix: name a run that has finished a generation.")
-    return found
+    return candidates
 
 
 def _fitness(agent: Any) -> float:

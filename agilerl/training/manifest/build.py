@@ -72,9 +72,9 @@ def run_manifest(
     """
     task = Task.of(manifest)
     train_env, eval_env = task.environments(env, device)
-    found = partial(make_founders, manifest, env, train_env, device)
-    found_anew = partial(make_founders, of_restarts(manifest), env, train_env, device)
-    population = found(seed, ancestors)
+    new_founders = partial(make_founders, manifest, env, train_env, device)
+    restarted = partial(make_founders, of_restarts(manifest), env, train_env, device)
+    population = new_founders(seed, ancestors)
     if manifest.training.explore_least < 1 and not isinstance(population[0].action_space, gym.spaces.Box):
         raise ConfigError(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
@@ -86,7 +86,7 @@ def run_manifest(
         task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,
         seed=seed,
-        evolution=make_evolution(manifest, seed, device, None if ancestors else found_anew) if evolution else None,
+        evolution=make_evolution(manifest, seed, device, None if ancestors else restarted) if evolution else None,
         sinks=sinks,
         env_id=manifest.environment.name,
         on_best=None if run_directory is None else partial(_save_best, run_directory),
@@ -108,15 +108,15 @@ def run_manifest(
             raise
         return loop.result
     finally:
-        for made in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
-            foreign.close(made)
+        for created_env in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
+            foreign.close(created_env)
 
 
 def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any) -> Baseline:
     """Score of random play, or the reason why it is not measured; a resumed run reads it from run.json."""
-    known = None if run_directory is None else Baseline.from_dict(run_directory.facts().get("random_play"))
-    if known is not None:
-        return known
+    recorded = None if run_directory is None else Baseline.from_dict(run_directory.facts().get("random_play"))
+    if recorded is not None:
+        return recorded
     if task.no_random_play:
         return Baseline(skipped=task.no_random_play)
     members = len(loop.population)
@@ -128,8 +128,8 @@ def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop
 
 def _before(task: Task, run_directory: RunDirectory | None, founder: Any, env: Any) -> Evaluation | None:
     """Score of a founder before training; a resumed run reads it from run.json."""
-    known = None if run_directory is None else Evaluation.from_dict(run_directory.facts().get("before"))
-    return task.score_before(founder, env) if known is None else known
+    recorded = None if run_directory is None else Evaluation.from_dict(run_directory.facts().get("before"))
+    return task.score_before(founder, env) if recorded is None else recorded
 
 
 def make_founders(

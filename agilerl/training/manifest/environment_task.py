@@ -78,20 +78,20 @@ class EnvironmentTask(Task):
 
     def spaces(self, env: Any = None) -> Spaces:
         """Return the spaces of the manifest's environment, or of the one passed by the user."""
-        manifest, made = self.manifest, None
+        manifest, created_env = self.manifest, None
         if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
             self._check_state()
             more = {"with_state": True} if manifest.environment.with_state else {}
-            given: dict[str, Any] = {"make_env": env} if env is not None else dict(manifest.environment.kwargs)
+            arguments: dict[str, Any] = {"make_env": env} if env is not None else dict(manifest.environment.kwargs)
             name = manifest.environment.name if env is None else None
-            made = env = self.source.make_envs(name, **given, **more)
+            created_env = env = self.source.make_envs(name, **arguments, **more)
         try:
             if not is_team(manifest.algorithm.name) and foreign.possible_agents(env) is None:
                 spaces_in(env, "single_" if hasattr(env, "single_observation_space") else "")
             space, actions = self.source.spaces(env)
         finally:
-            if made is not None:
-                made.close()
+            if created_env is not None:
+                created_env.close()
         return Spaces(space, actions, inner_name(env), foreign.state_space(env))
 
     def _check_state(self) -> None:

@@ -23,7 +23,7 @@ from agilerl.training.manifest.resolve import hyperparameter_config
 from agilerl.training.manifest.task import Task
 
 GYMS = {"completions": "ReasoningGym", "preferences": "PreferenceGym", "examples": "SFTGym"}
-"""What an algorithm learns from -> the gym that has it."""
+"""Experience of an algorithm -> gym that provides it."""
 
 
 class LanguageTask(Task):
@@ -60,19 +60,19 @@ class LanguageTask(Task):
     def environments(self, env: Any, device: str) -> tuple[Any, Any]:
         """Return the same prompts for training and evaluation. The base is cached, so that all members share it."""
         self._base = load_base(self.manifest.algorithm.hyperparameters["model_name"], device=device)
-        made = questions(self.manifest, env, self._base.tokenizer)
-        return made, made
+        prompts = questions(self.manifest, env, self._base.tokenizer)
+        return prompts, prompts
 
     def population(self, env: Any, seed: int, device: str) -> list[Any]:
         manifest = self.manifest
-        found: list[Any] = find_algorithm(manifest.algorithm.name).population(
+        founders: list[Any] = find_algorithm(manifest.algorithm.name).population(
             manifest.training.pop_size,
             seed=seed,
             hp_config=hyperparameter_config(manifest),
             device=device,
             **manifest.algorithm.hyperparameters,
         )
-        return found
+        return founders
 
     def score_before(self, founder: Any, env: Any) -> Evaluation | None:
         return self.closing_score(founder, env)
@@ -82,8 +82,8 @@ class LanguageTask(Task):
 
     def closing_score(self, agent: Any, env: Any) -> Evaluation | None:
         """Score on the held-out report split; None without that split."""
-        found: Evaluation | None = agent.evaluate("report", env) if "report" in env.splits else None
-        return found
+        score: Evaluation | None = agent.evaluate("report", env) if "report" in env.splits else None
+        return score
 
 
 def is_gym(env: Any) -> bool:
@@ -132,19 +132,19 @@ def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
             tokenizer = load_tokenizer(manifest.algorithm.hyperparameters["model_name"])
         kwargs = dict(manifest.environment.kwargs)
         return LanguageSource.make_envs(name, tokenizer, cls.experience.name, **kwargs)
-    made = env if is_gym(env) or not callable(env) else env()
-    if not is_gym(made) and foreign.has_methods(made, "episodes"):
+    prompt_env = env if is_gym(env) or not callable(env) else env()
+    if not is_gym(prompt_env) and foreign.has_methods(prompt_env, "episodes"):
         raise ConfigError(
-            f"agilerl.train asks one question a prompt; {type(made).__name__} plays games of several turns. "
+            f"agilerl.train asks one question a prompt; {type(prompt_env).__name__} plays games of several turns. "
             "fix: agilerl.training.train_llm.finetune_llm_multiturn."
         )
-    if not is_gym(made):
+    if not is_gym(prompt_env):
         check_kind(manifest.algorithm.name, name)
-    gyms = [base.__name__ for base in type(made).__mro__ if base.__name__ in DEFAULT_BY_GYM]
+    gyms = [base.__name__ for base in type(prompt_env).__mro__ if base.__name__ in DEFAULT_BY_GYM]
     wanted = GYMS[cls.experience.name]
     if gyms and wanted not in gyms:
         raise ConfigError(
             f"{cls.__name__} {cls.experience.says}: it takes a {wanted}, and got a {gyms[0]}. "
             f"fix: algo={DEFAULT_BY_GYM[gyms[0]]!r}."
         )
-    return made
+    return prompt_env

@@ -33,7 +33,7 @@ from agilerl.telemetry.files import birth_line
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.run import SHARED_BUDGETS, Run
 
-KEPT = "what was written is kept."
+KEPT = "files written so far are kept."
 FLOOR = 1.2  # ratio of expected to requested minutes above which the run explains why it takes longer
 
 
@@ -109,13 +109,13 @@ class Setup:
 
     def start(self) -> dict[str, Any]:
         """Start settings, as stored in run.json and every checkpoint."""
-        given = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
+        settings = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
         more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
         more |= {"imports": list(self.imports)} if self.imports else {}
         more |= {"own_data": self.data} if self.data else {}
         more |= {"tensorboard": True} if self.tensorboard else {}
         more |= {"track": self.track_id} if self.track else {}
-        return {**given, "argv": list(sys.argv if self.argv is None else self.argv), **more}
+        return {**settings, "argv": list(sys.argv if self.argv is None else self.argv), **more}
 
     def sinks_of(self, directory: RunDirectory | None) -> list[Sink]:
         """Build the sinks: the console, the user's sinks, the directory, the trackers."""
@@ -280,7 +280,7 @@ def report_on(path: Path) -> None:
         reason = redact(f"{type(error).__name__}: {error}")
         warnings.warn(
             f"the report of {path} could not be written ({reason}). "
-            f"fix: `{run_command('report', path)}`, once that is mended.",
+            f"fix: `{run_command('report', path)}`, after solving that.",
             AgileRLWarning,
             stacklevel=4,
         )
@@ -294,7 +294,7 @@ def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, i
         if again := _again(directory.path, setup, is_saved):
             error.add_note(f"{'resume' if is_saved else 'begin again'}  {again}")
     elif is_saved and not is_resumed:
-        error.add_note(f"once that is mended  {_again(directory.path, setup, is_saved)}")
+        error.add_note(f"after solving that  {_again(directory.path, setup, is_saved)}")
     try:
         directory.finish(status, error=redact(f"{type(error).__name__}: {error}"))
         if (directory.path / METRICS).is_file():  # training has started: partial results can be inspected
@@ -398,8 +398,8 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     if store.saved is not None:
         body = store.saved.body
         if "start" not in body:
-            made = "train_off_policy(resume=...), which was given its parts"
-            raise RunError(f"{folder} was written by {made}. fix: run that script again.")
+            origin = "a script that calls train_off_policy(resume=...)"
+            raise RunError(f"{folder} was written by {origin}. fix: run that script again.")
         return manifest_from(json.loads(body["config"]), str(store.saved.path)), body["start"]
     directory = RunDirectory.open(folder)
     manifest, facts = directory.manifest(), directory.facts()
@@ -409,7 +409,7 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
         )
     if facts.get("parent") is not None:
         raise RunError(
-            f"{folder} began with the agents of {facts['parent'].get('run')} and has no checkpoint of its own. "
+            f"{folder} began with the agents of {facts['parent'].get('run')} and has no checkpoint. "
             f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
         )
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
@@ -421,15 +421,15 @@ def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str
     """Restore config.yaml and run.json from the checkpoint; return notes about damaged files."""
     notes, manifest = [], setup.manifest
     try:
-        found = directory.manifest().hash()
+        config_hash = directory.manifest().hash()
     except (ConfigError, OSError, ValueError):
-        found = ""
-    if found != manifest.hash():
+        config_hash = ""
+    if config_hash != manifest.hash():
         try:  # an earlier resume may have changed both without saving a checkpoint
-            known = directory.facts().get("manifest_hash")
+            recorded_hash = directory.facts().get("manifest_hash")
         except RunError:
-            known = None
-        if not found or found not in (recorded.hash(), known):
+            recorded_hash = None
+        if not config_hash or config_hash not in (recorded.hash(), recorded_hash):
             notes.append("config.yaml was damaged or missing; it was written anew from the checkpoint.")
         write_atomic(directory.path / "config.yaml", dump_yaml(manifest))
     try:

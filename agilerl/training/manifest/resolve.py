@@ -160,17 +160,17 @@ def within_replay(manifest: Manifest) -> Manifest:
     sections = {"mutation.rl_hp_selection": manifest.mutation.rl_hp_selection,
                 "evolution.restart_ranges": manifest.evolution.restart_ranges}  # fmt: skip
     for path, ranges in sections.items():
-        own = ranges.get("batch_size")
-        if own is None or own.max <= size:
+        bounds = ranges.get("batch_size")
+        if bounds is None or bounds.max <= size:
             continue
         text = (
-            f"{path}.batch_size.max is {own.max:g} and the memory holds {size} transitions, so that no larger batch is "
-            f"ever drawn; the range ends at {size}. fix: a larger replay_buffer.max_size."
+            f"{path}.batch_size.max is {bounds.max:g} and the memory holds {size} transitions, so no larger batch can "
+            f"be drawn; the range ends at {size}. fix: a larger replay_buffer.max_size."
         )
         warnings.warn(text, AgileRLWarning, stacklevel=3)
-        kept = {name: dict(limits) for name, limits in ranges.items()}
-        kept["batch_size"] |= {"min": min(own.min, size), "max": size}
-        manifest = apply_overrides(manifest, {path: kept}, "memory")
+        limited = {name: dict(limits) for name, limits in ranges.items()}
+        limited["batch_size"] |= {"min": min(bounds.min, size), "max": size}
+        manifest = apply_overrides(manifest, {path: limited}, "memory")
     return manifest
 
 
@@ -181,7 +181,7 @@ def net_config(manifest: Manifest, space: Any) -> dict[str, Any]:
         ConfigError: keys of dense layers for an encoder without dense layers.
     """
     if isinstance(space, dict):
-        return {agent: net_config(manifest, own) for agent, own in space.items()}
+        return {agent: net_config(manifest, agent_space) for agent, agent_space in space.items()}
     with_encoder(manifest, space)
     if _reads_texts(manifest):
         return _of_texts(manifest)

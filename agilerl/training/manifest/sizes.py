@@ -30,14 +30,14 @@ def check_sizes(
     Raises:
         ConfigError: one of them exceeds the `available` bytes (None: unknown, no check).
     """
-    found = estimate(manifest, space, actions)
-    for keys, size in found.items():
+    bounds = estimate(manifest, space, actions)
+    for keys, size in bounds.items():
         if available is not None and size > available:
             raise ConfigError(
                 f"{keys} would take at least {size / GIB:,.0f} GiB of memory; {available / GIB:,.0f} GiB are free "
                 "here. fix: smaller numbers."
             )
-    return found
+    return bounds
 
 
 def estimate(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any]) -> dict[str, int]:
@@ -48,7 +48,7 @@ def estimate(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any])
     acting = lanes * copies * (LANE_BYTES + row)
     together = max(training.eval_episodes * members, training.confirm_episodes)
     weights = sum(_weights(manifest, space, actions))
-    found = {
+    bounds = {
         f"environment.num_envs={lanes} x training.pop_size={members}": acting,
         f"training.eval_episodes={training.eval_episodes}, confirm_episodes={training.confirm_episodes}": together
         * (LANE_BYTES + row),
@@ -56,8 +56,8 @@ def estimate(manifest: Manifest, space: gym.Space[Any], actions: gym.Space[Any])
     }
     if manifest.has_replay:
         rows = min(manifest.replay_buffer.max_size, training.max_steps * members)
-        found[f"replay_buffer.max_size={manifest.replay_buffer.max_size}"] = rows * (row + 8)
-    return found
+        bounds[f"replay_buffer.max_size={manifest.replay_buffer.max_size}"] = rows * (row + 8)
+    return bounds
 
 
 def observation_bytes(space: gym.Space[Any]) -> int:

@@ -37,8 +37,8 @@ class Task(ABC):
         elif manifest.training.fitness == "fqe":
             kind = "environment_task", "FittedTask"
         module, name = kind
-        made: Task = vars(import_module(f"agilerl.training.manifest.{module}"))[name](manifest)
-        return made
+        task: Task = vars(import_module(f"agilerl.training.manifest.{module}"))[name](manifest)
+        return task
 
     @abstractmethod
     def resolve(self, env: Any) -> Manifest:

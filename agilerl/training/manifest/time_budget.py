@@ -29,7 +29,7 @@ def check_minutes(manifest: Manifest, minutes: float) -> None:
     algorithm = find_algorithm(manifest.algorithm.name)
     if algorithm.learns_language:
         raise ConfigError(
-            f"minutes is of environments; {manifest.algorithm.name} counts {algorithm.experience.steps}. fix: steps."
+            f"minutes is for environments; {manifest.algorithm.name} counts {algorithm.experience.steps}. fix: steps."
         )
 
 
@@ -53,13 +53,13 @@ def steps_in(
     """
     check_minutes(manifest, minutes)
     members, training = manifest.training.pop_size, manifest.training
-    watch = Stopwatch(time.perf_counter())
+    stopwatch = Stopwatch(time.perf_counter())
     run_manifest(
         trial_of(manifest), env, seed=training.seed, device=device, sinks=(), evolution=False, check=check,
-        callbacks=[watch],
+        callbacks=[stopwatch],
     )  # fmt: skip
     check()  # the trial returns normally when interrupted with an agent, so raise here
-    rate = watch.rate
+    rate = stopwatch.rate
     unit = min(training.evo_steps, training.evo_first or training.evo_steps)
     generations = max(MIN_GENERATIONS, round(minutes * 60 * rate / WITH_EVALUATION / members / unit))
     budget = generations * unit
@@ -68,16 +68,16 @@ def steps_in(
 
 def trial_of(manifest: Manifest) -> Manifest:
     """Return the manifest of the trial: short generations with minimal evaluations."""
-    own, learn_step = {}, int(manifest.algorithm.hyperparameters.get("learn_step") or 1)
+    overrides, learn_step = {}, int(manifest.algorithm.hyperparameters.get("learn_step") or 1)
     tried = max(TRIED, LEAST_VECTOR_STEPS * manifest.environment.num_envs)
     if learn_step > tried:  # shorten rollouts: the cost of learning per step barely depends on their length
-        own = {"algorithm.learn_step": tried}
+        overrides = {"algorithm.learn_step": tried}
     changes = {
         "max_steps": MAX_TRIAL_GENERATIONS * tried, "evo_steps": tried, "evo_first": None, "eval_episodes": 1,
         "eval_screen": 0, "eval_steps": 1, "confirm_episodes": 0, "target_score": None,
         "learning_delay": 0, "random_steps": 0, "elite_rescore_episodes": 0, "patience": None,
     }  # fmt: skip
-    trial = apply_overrides(manifest, own, "trial")
+    trial = apply_overrides(manifest, overrides, "trial")
     return trial.model_copy(update={"training": trial.training.model_copy(update=changes)})
 
 

@@ -229,9 +229,9 @@ def test_replay_of_agents_with_integer_ids() -> None:
     [
         (
             [0, "0"],
-            r"possible_agents \[0, '0'\] has an agent twice \(ids are compared as text\)\. fix: one id of its own",
+            r"possible_agents \[0, '0'\] has an agent twice \(ids are compared as text\)\. fix: a unique id",
         ),
-        ([], r"possible_agents is empty\. fix: one id of its own for each agent\."),
+        ([], r"possible_agents is empty\. fix: a unique id for each agent\."),
         ("ab", r"possible_agents is str 'ab'; expected a list of ids\. fix: \['agent_0'\]\."),
         (None, r"possible_agents is None; expected a list of ids\. fix:"),
     ],

@@ -111,10 +111,10 @@ def test_data_that_are_no_texts_are_named_and_nothing_is_stored(changes: dict[st
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ILQL(gym.spaces.Box(-1, 1, (3,)), SAID), AlgorithmError, "reads texts and says tokens"),
+        (lambda: ILQL(gym.spaces.Box(-1, 1, (3,)), SAID), AlgorithmError, "reads texts and generates tokens"),
         (lambda: ILQL(SEEN, gym.spaces.Discrete(3)), AlgorithmError, "ILQL needs MultiDiscrete actions"),
-        (lambda: BC_LM(SAID, SEEN), AlgorithmError, "reads texts and says tokens"),
-        (lambda: BC_LM(SEEN, gym.spaces.MultiDiscrete([5, 6])), AlgorithmError, "reads texts and says tokens"),
+        (lambda: BC_LM(SAID, SEEN), AlgorithmError, "reads texts and generates tokens"),
+        (lambda: BC_LM(SEEN, gym.spaces.MultiDiscrete([5, 6])), AlgorithmError, "reads texts and generates tokens"),
         (lambda: ILQL(SEEN, SAID, net_config={"n_layers": 3}), ConfigError, "n_layer"),
         (lambda: ILQL(SEEN, SAID, net_config={"vocab_size": 3}), ConfigError, "vocab_size"),
         (lambda: ILQL(SEEN, SAID, expectile=1.5), AlgorithmError, "expectile must be in"),

@@ -123,7 +123,7 @@ def test_a_set_of_another_environment_trains_nothing(tmp_path: Path, random_rows
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        (("algorithm.learn_step=4",), "learn_step=4: data are not waited for"),
+        (("algorithm.learn_step=4",), "learn_step=4: ignored offline"),
         (("mutation.rl_hp_selection={learn_step: {min: 1, max: 9}}",), "learn_step in hp_config"),
         ((), None),
     ],

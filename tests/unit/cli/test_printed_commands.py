@@ -183,7 +183,7 @@ def test_an_interrupted_and_a_failed_run_print_what_goes_on(stopping: str, happe
     done = cli(*OWN_RUN, code=code)
     told = done.stdout + done.stderr
     (run,) = Path("my runs/Own-v0").iterdir()
-    begin = {"stops 40": "begin again", "stops 400": "resume", "fails 400": "once that is mended"}[happens]
+    begin = {"stops 40": "begin again", "stops 400": "resume", "fails 400": "after solving that"}[happens]
     assert f"{begin}  agilerl resume '{run}' --import 'own envs.py'" in told
     assert not Path("happens").exists()
     forget()

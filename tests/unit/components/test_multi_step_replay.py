@@ -494,5 +494,5 @@ def test_mistakes_are_named() -> None:
         buffer.write(zero, one, one, zero, one, truncated=np.zeros(3, bool))
     with pytest.raises(ShapeError, match="one reward each"):
         buffer.write(zero, one, zero, zero, one)
-    with pytest.raises(ShapeError, match="'discount' is the buffer's own"):
+    with pytest.raises(ShapeError, match="'discount' is reserved"):
         buffer.add({"obs": zero, "reward": one, "next_obs": zero, "done": one, "discount": one})

@@ -102,7 +102,7 @@ def test_another_data_set_is_read_through_its_loader() -> None:
     [
         ({}, "got neither"),
         ({"memory": ReplayBuffer(5), "dataset": ReplayDataset(ReplayBuffer(5))}, "got both"),
-        ({"memory": ReplayBuffer(5), "per": True}, "per=True was given a ReplayBuffer that is not so"),
+        ({"memory": ReplayBuffer(5), "per": True}, "per=True got a ReplayBuffer, which is of another kind"),
         ({"memory": ReplayBuffer(5), "n_step": True}, "n_step=True was given"),
         ({"memory": ReplayBuffer(5), "distributed": True}, "distributed=True was given"),
     ],

@@ -191,7 +191,7 @@ def test_a_description_counts_what_is_there() -> None:
     assert constant["least"] == constant["most"] == 7.0
     text = "\n".join(lines(found, "data.h5"))
     assert "data.h5   6 rows, 3 episodes" in text
-    assert "1 terminated, 1 cut off, 1 that the data stop in" in text
+    assert "1 terminated, 1 cut off, 1 incomplete at the end" in text
     assert "never changes" in text
     assert "missing   nothing" in text
 

@@ -69,13 +69,13 @@ def test_a_population_is_fused_only_if_every_member_stacks() -> None:
 
 def test_a_choice_holds_the_agents_that_it_was_made_for() -> None:
     pop = [agent(), agent(index=1)]
-    with pytest.raises(ValueError, match="choice for 2 agents cannot hold 1"):
+    with pytest.raises(ValueError, match="choice is for 2 agents; got 1"):
         Learner(pop[:1], choose(pop))
-    with pytest.raises(ValueError, match="agent 1 has other optimisers"):
+    with pytest.raises(ValueError, match="agent 1 has new optimisers"):
         Learner(pop[::-1], choose(pop))
     made = choose(pop)
     pop[0].reinit_optimizers()
-    with pytest.raises(ValueError, match="agent 0 has other optimisers"):
+    with pytest.raises(ValueError, match="agent 0 has new optimisers"):
         Learner(pop, made)
 
 

@@ -216,7 +216,7 @@ def test_what_is_no_environment_of_several_agents_is_named_with_the_fix(monkeypa
         make_multi_agent_vect_envs("mpe2.simple_spraed_v3")
     with pytest.raises(EnvError, match="'CartPole-v1' is not the id of an environment of several agents"):
         make_multi_agent_vect_envs("CartPole-v1")
-    with pytest.raises(EnvError, match=r"needs what makes an environment, .* got an Scripted object"):
+    with pytest.raises(EnvError, match=r"needs a factory, .* got an Scripted object"):
         make_multi_agent_vect_envs(Scripted(FRAMES))
     with pytest.raises(EnvError, match=r"has agents that take turns .* fix: .*aec_to_parallel"):
         make_multi_agent_vect_envs(mpe2.simple_spread_v3.env)

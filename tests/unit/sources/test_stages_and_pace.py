@@ -230,7 +230,7 @@ def test_agents_that_learn_by_themselves_say_that_there_are_no_stages() -> None:
     options = OffPolicyOptions(max_steps=40, evo_steps=20, eval_episodes=4, eval_screen=2, eval_share=0.5)
     loop = TrainingLoop(agents, OffPolicySource(env, ReplayBuffer(100), options), options, seed=1)
     for option in ("eval_screen", "eval_share"):
-        assert any(f"{option} has no part" in note for note in loop.notes)
+        assert any(f"{option} is ignored" in note for note in loop.notes)
     assert len(loop.run().history[0]) == 2
 
 
