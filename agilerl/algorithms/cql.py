@@ -60,7 +60,7 @@ class CQL(StochasticActorCritic):
         index: int = 0,
         hp_config: HyperparameterConfig | None = None,
         net_config: dict[str, Any] | None = None,
-        batch_size: Annotated[Count, hp(128, "thirty actions a row are what an update costs")] = 256,
+        batch_size: Annotated[Count, hp(128, "an update evaluates thirty sampled actions per row")] = 256,
         lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few updates")] = 1e-4,
         lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few updates")] = 3e-4,
         lr_alpha: Annotated[Positive, hp(1e-3, "for small networks and few updates")] = 3e-4,

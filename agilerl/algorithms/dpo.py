@@ -146,7 +146,7 @@ class DPO(LLMAlgorithm):
     # --- single-agent methods, as published -------------------------------------------------------------------------
 
     def get_action(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("DPO learns from given completions, and writes none. fix: GRPO, or generate().")
+        raise NotImplementedError("DPO learns from given completions and generates none. fix: GRPO, or generate().")
 
     def learn(self, experiences: Any) -> tuple[float, float]:
         """Perform all optimiser steps on the pairs of `PreferenceGym`; returns (mean loss, mean margin)."""

@@ -33,7 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cispo": {"objective": "cispo", "normalisation": "token", "adv_norm": "mean_std", "clip_coef_high": 5.0,
               "beta": 0.0},
 }  # fmt: skip
-"""What the papers set, by name; an argument that is given wins."""
+"""Defaults of the papers by variant; explicit arguments override them."""
 
 
 class GRPO(CompletionAlgorithm):

@@ -57,7 +57,7 @@ class MAPPO(TeamPPO):
         net_config: dict[str, Any] | None = None,
         batch_size: Annotated[Count, hp(128, "fewer steps of less noise from a rollout")] = 64,
         lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
-        learn_step: Annotated[Count, hp(1024, "members of a population see less each")] = 2048,
+        learn_step: Annotated[Count, hp(1024, "each member of a population has fewer steps")] = 2048,
         gamma: Annotated[Fraction, hp()] = 0.99,
         gae_lambda: Annotated[Fraction, hp()] = 0.95,
         mut: str | None = None,

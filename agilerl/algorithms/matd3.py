@@ -57,7 +57,7 @@ class MATD3(team_critics.CentralisedCritics):
         batch_size: Annotated[Count, hp(256, "joint actions make targets noisier")] = 64,
         lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-3,
         lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-2,
-        learn_step: Annotated[Count, hp(8, "what the environment costs, an update costs")] = 5,
+        learn_step: Annotated[Count, hp(8, "an update costs as much as its environment steps")] = 5,
         gamma: Annotated[Fraction, hp()] = 0.95,
         tau: Annotated[PositiveFraction, hp()] = 0.01,
         normalize_images: bool = True,

@@ -1,8 +1,7 @@
 """Targets and losses of actor-critic methods and of proximal policy optimisation.
 
-Leading axes are free: members [N]; the last one is the batch [B].
-
-Per-member numbers come as [N, 1], or as scalars; losses are sums over the batch under row weights and give [N].
+The last axis is the batch [B]; leading axes are arbitrary, such as members [N]. Per-member hyperparameters are [N, 1]
+or scalars. Losses are sums over the batch with row weights, of shape [N].
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MAX_LOG_RATIO = 20.0  # of a policy and the one that acted: far beyond any clip, and finite squared in float32
+MAX_LOG_RATIO = 20.0  # bound of log π/π_old: far beyond any clip, and its exp squared is finite in float32
 
 
 def bootstrap(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
@@ -18,7 +17,7 @@ def bootstrap(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
 
     Args:
         reward: [..., B]. discount: [..., B] γ · (1 − terminated), or γⁿ · (1 − terminated) after n steps.
-        next_value: [..., B] of the FINAL observation where an episode was cut.
+        next_value: [..., B], of the FINAL observation if the step was truncated.
     """
     return torch.addcmul(reward, discount, next_value)
 
@@ -30,7 +29,7 @@ def smoothed_action(
 
     Args:
         action: [..., B, A] of the target policy. noise: [..., B, A] standard normal.
-        std, limit: σ and c, scalars or [..., 1] per member, in units of raw actions.
+        std, limit: σ and c in units of raw actions, scalars or [..., 1] per member.
         low, high: bounds of raw actions.
     """
     limit = limit.unsqueeze(-1)
@@ -48,7 +47,7 @@ def twin_target(reward: Tensor, discount: Tensor, first: Tensor, second: Tensor)
 
 
 def weighted_squared_error(value: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_b w_b (v_b − y_b)² [...], the mean squared error where w_b = 1/B, and the errors v − y [..., B].
+    """Return Σ_b w_b (v_b − y_b)² [...], the mean squared error for w_b = 1/B, and the errors v − y [..., B].
 
     Args:
         value: [..., B]. target, weight: [..., B], constants.
@@ -61,7 +60,7 @@ def deterministic_policy_loss(value: Tensor, weight: Tensor) -> Tensor:
     """−Σ_b w_b Q(s_b, μ(s_b)) [...]: its gradient is the deterministic policy gradient (arXiv:1509.02971, eq. 6).
 
     Args:
-        value: [..., B] the critic as a function of the policy's action. weight: [..., B].
+        value: [..., B] critic values, differentiable in the policy's action. weight: [..., B].
     """
     return -(weight * value).sum(-1)
 
@@ -98,10 +97,10 @@ def discrete_soft_value(first: Tensor, second: Tensor, log_prob: Tensor, alpha: 
 def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor, weight: Tensor) -> Tensor:
     """J(α) = Σ_b w_b α (H_b − H̄) [...], with H_b = −log π(a_b|s_b) (arXiv:1812.05905, eq. 18).
 
-    In log α its gradient is α Σ_b w_b (H_b − H̄): the temperature falls while the policy is more random than asked.
+    Its gradient in log α is α Σ_b w_b (H_b − H̄): the temperature falls while the entropy is above the target.
 
     Args:
-        log_alpha: [..., 1] per member, or [1]: the learned number. entropy: [..., B], a constant.
+        log_alpha: learned parameter, [1] or [..., 1] per member. entropy: [..., B], detached.
         target_entropy: H̄ in nats, scalar or [..., 1] per member. weight: [..., B].
     """
     return (weight * (log_alpha.exp() * (entropy - target_entropy))).sum(-1)
@@ -115,14 +114,14 @@ def clipped_surrogate(
 ) -> tuple[Tensor, Tensor]:
     """L = −Σ_b w_b min(ρ_b Â_b, clip(ρ_b, 1 − ε, 1 + ε) Â_b), ρ = π/π_old (arXiv:1707.06347, eq. 7), and ∂L/∂log π.
 
-    The loss is [...]; its gradient [..., B] is −w ρ Â where the first term is the smaller (or both equal), else 0.
+    The loss is [...]; its gradient [..., B] is −w ρ Â if the first term is the smaller one (or both are equal), else 0.
 
-    Where Â < 0 nothing bounds ρ from above, and exp(89) is infinite in float32: one such row would make every weight
-    NaN, however gradients are clipped. So log ρ counts as at most `MAX_LOG_RATIO`.
+    For Â < 0 the clip does not bound ρ from above, and exp(89) is infinite in float32: one such row would make all
+    weights NaN, even with gradient clipping. So log ρ is clamped to `MAX_LOG_RATIO`.
 
     Args:
         log_prob, old_log_prob, advantage: [..., B]. clip: ε, scalar or [..., 1].
-        weight: [..., B], 1/B in the rows that count and 0 elsewhere.
+        weight: [..., B], 1/B for included rows, else 0.
     """
     ratio = (log_prob - old_log_prob).clamp(max=MAX_LOG_RATIO).exp()
     free = ratio * advantage
@@ -136,8 +135,8 @@ def clipped_value_loss(
 ) -> tuple[Tensor, Tensor]:
     """L = ½ Σ_b w_b max((v − R)², (v_old + clip(v − v_old, −ε, ε) − R)²) [...], and ∂L/∂v [..., B].
 
-    The value loss of the authors' released code (openai/baselines, ppo2/model.py); eq. 9 of arXiv:1707.06347 without
-    the clip, which is what `clip=None` gives.
+    The value loss of the authors' released code (openai/baselines, ppo2/model.py). `clip=None` is the unclipped loss of
+    arXiv:1707.06347, eq. 9.
 
     Args:
         value, old_value, target: [..., B]. clip: ε, scalar or [..., 1]. weight: [..., B].
@@ -149,7 +148,7 @@ def clipped_value_loss(
     moved = value - old_value
     clipped = torch.minimum(torch.maximum(moved, -clip), clip)
     other = old_value + clipped - target
-    # Where the clipped error is the larger one, the loss moves with v only as long as v is within the clip.
+    # If the clipped error is the larger one, the loss depends on v only within the clip range.
     fixed = (other.square() > squared) & (clipped != moved)
     loss = 0.5 * (weight * torch.maximum(squared, other.square())).sum(-1)
     return loss, (weight * error).masked_fill_(fixed, 0)
@@ -166,12 +165,12 @@ def approximate_kl(log_prob: Tensor, old_log_prob: Tensor, weight: Tensor) -> Te
 
 
 def categorical_gradient(logits: Tensor, action: Tensor, of_log_prob: Tensor, of_entropy: Tensor) -> Tensor:
-    """∂L/∂logits [..., B, A], from ∂L/∂log π(a) and ∂L/∂H [..., B] of a softmax policy.
+    """Return ∂L/∂logits [..., B, A] from ∂L/∂log π(a) and ∂L/∂H [..., B] of a softmax policy.
 
     ∂log π(a)/∂x = 1[a] − π;   ∂H/∂x = −π (log π + H).
 
     Args:
-        logits: [..., B, A], illegal ones already at their floor. action: int64 [..., B].
+        logits: [..., B, A], masked for illegal actions. action: int64 [..., B].
     """
     log_probabilities = logits.log_softmax(-1)
     probabilities = log_probabilities.exp()

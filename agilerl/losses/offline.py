@@ -1,7 +1,7 @@
-"""Losses of policies and values that are learned from data alone; `conservative` has those of conservative Q-learning.
+"""Losses of offline algorithms; see `conservative` for conservative Q-learning.
 
-Leading axes are free: members [N]; the last one is the batch [B]. Per-member numbers come as [N, 1], or as scalars;
-losses are sums over the batch under row weights and give [N].
+The last axis is the batch [B]; leading axes are arbitrary, such as members [N]. Per-member hyperparameters are [N, 1]
+or scalars. Losses are sums over the batch with row weights, of shape [N].
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-MIN_SCALE = 1e-6  # of values, below which a policy is not made to follow them any more
+MIN_SCALE = 1e-6  # minimum mean |Q| in the normalisation of the value term
 
 
 # --- cloning ----------------------------------------------------------------------------------------------------------
 
 
 def cloning_error(action: Tensor, taken: Tensor, weight: Tensor) -> Tensor:
-    """Σ_b w_b · mean_i (μ_i(s_b) − a_bi)² [...]: behaviour cloning of raw actions, by the mean squared error.
+    """Σ_b w_b · mean_i (μ_i(s_b) − a_bi)² [...]: behaviour cloning of raw actions by mean squared error.
 
     Args:
-        action: [..., B, A] of the policy. taken: [..., B, A] of the data. weight: [..., B].
+        action: [..., B, A], from the policy. taken: [..., B, A], from the data. weight: [..., B].
     """
     return (weight * (action - taken).square().mean(-1)).sum(-1)
 
 
 def cloning_likelihood(log_prob: Tensor, weight: Tensor) -> Tensor:
-    """−Σ_b w_b log π(a_b|s_b) [...]: behaviour cloning by maximum likelihood; of choices the cross-entropy.
+    """−Σ_b w_b log π(a_b|s_b) [...]: behaviour cloning by maximum likelihood; cross-entropy for discrete actions.
 
     Args:
         log_prob, weight: [..., B].
@@ -45,13 +45,13 @@ def cloning_policy_loss(
 ) -> Tensor:
     """−λ Σ_b w_b Q(s_b, μ(s_b)) + cloning error [...], λ = α / mean |Q| (arXiv:2106.06860, eq. 3 and 5).
 
-    λ is a constant. As in the authors' released code its mean is over the policy's own actions, and the squared
-    difference is averaged over components.
+    λ is detached. As in the authors' released code, its mean is over the policy's actions, and the squared difference
+    is averaged over components.
 
     Args:
-        value: [..., B] the critic as a function of the policy's action. action: [..., B, A] that action.
-        taken: [..., B, A] of the data. alpha: scalar or [..., 1] per member. weight: [..., B].
-        mean_of: the mean over processes, where several of them share a batch.
+        value: [..., B] critic values, differentiable in the policy's action. action: [..., B, A], the policy's action.
+        taken: [..., B, A], from the data. alpha: scalar or [..., 1] per member. weight: [..., B].
+        mean_of: mean over processes that share a batch.
     """
     scale = mean_of((weight * value.detach().abs()).sum(-1)) / mean_of(weight.sum(-1))
     return cloning_error(action, taken, weight) - alpha.squeeze(-1) / scale.clamp_min(MIN_SCALE) * (weight * value).sum(
@@ -73,11 +73,11 @@ def expectile_loss(advantage: Tensor, expectile: Tensor, weight: Tensor) -> Tens
 
 
 def advantage_weight(advantage: Tensor, inverse_temperature: Tensor, limit: Tensor) -> Tensor:
-    """min(exp(β (Q(s, a) − V(s))), limit) [..., B]: what an action counts for the policy (arXiv:2110.06169, eq. 7).
+    """min(exp(β (Q(s, a) − V(s))), limit) [..., B]: weight of an action in the policy loss (arXiv:2110.06169, eq. 7).
 
-    Clipped as in the authors' released code. Above the limit nothing overflows.
+    Clipped as in the authors' released code, before the exponential, which therefore cannot overflow.
 
     Args:
-        advantage: [..., B], a constant. inverse_temperature, limit: scalars or [..., 1] per member.
+        advantage: [..., B], detached. inverse_temperature, limit: scalars or [..., 1] per member.
     """
     return torch.minimum(inverse_temperature * advantage, limit.log()).exp()

@@ -1,4 +1,4 @@
-"""Advantages and returns of rollouts [..., T, E]: any leading axes (members [N]), T vector steps, E lanes."""
+"""Advantages and returns of rollouts [..., T, E]: T vector steps, E lanes, arbitrary leading axes (members [N])."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def following_values(value: Tensor, last_value: Tensor) -> Tensor:
-    """v(s'ₜ) [..., T, E] wherever nothing ended: the value of the next row, and `last_value` [..., E] after the last.
+    """Return v(s'ₜ) [..., T, E] of steps that did not end: the next row's value; `last_value` [..., E] for the last.
 
-    Rows whose episode ended need the value of their FINAL observation in its place: the next row is another episode.
+    If a step ended its episode, use the value of its FINAL observation instead: the next row is another episode.
     """
     return torch.cat((value[..., 1:, :], last_value.unsqueeze(-2)), -2)
 
@@ -23,14 +23,14 @@ def gae(
 
     Args:
         reward: [..., T, E] received AFTER acting at t.
-        discount: [..., T, E] γ of that member · (1 − terminatedₜ); 0 where the step ended the episode for good.
+        discount: [..., T, E] γ of the member · (1 − terminatedₜ).
         value, next_value: [..., T, E] v(sₜ) and v(s'ₜ); s'ₜ is the FINAL observation at a cut, never the reset one.
         cut: [..., T, E] terminated | truncated at t; stops the trace, not the bootstrap (Pardo et al. 2018,
             arXiv:1712.00378, eq. 6).
         lam: [..., 1, 1] or a number, λ in [0, 1]; 0 is one-step TD, 1 is Monte Carlo with a bootstrap at the end.
 
     Returns:
-        [..., T, E] advantages, detached, of the dtype of `reward`.
+        [..., T, E] advantages, detached, in the dtype of `reward`.
     """
     with torch.no_grad():
         advantage = torch.addcmul(reward - value, discount, next_value)
@@ -53,19 +53,21 @@ def gae_of_agents(
     last_present: Tensor,
     lam: Tensor | float,
 ) -> tuple[Tensor, Tensor]:
-    """`gae` of agents that need not act in every step: (advantages [..., T, E], rows to learn from [..., T, E] bool).
+    """Compute `gae` for agents that need not act in every step.
 
-    A decision lasts until the agent is there again: what it gets meanwhile counts, discounted by the steps of the
-    environment, and so does the value of what it sees then. λ counts decisions. Where an agent is there but what it did
-    was not its decision, its value stands for what follows. A decision whose outcome the rollout does not show (the
-    agent is still away after the last step) is no row to learn from. An agent that acts in every step gets what `gae`
-    gives.
+    A decision lasts until the agent is present again. Rewards received meanwhile and the value of its next observation
+    are discounted by environment steps; λ is applied per decision. If an agent is present but did not decide, its value
+    is used for bootstrapping. A decision whose outcome is not in the rollout (the agent is still absent after the last
+    step) is not learned from. For an agent that acts in every step the result equals `gae`.
 
     Args:
-        reward, discount, value, cut, lam: as of `gae`, each agent a lane of its own.
+        reward, discount, value, cut, lam: see `gae`; each agent is a separate lane.
         final_value: [..., T, E] of the FINAL observation, read where `cut`. last_value: [..., E] after the last step.
-        acted: [..., T, E] bool, whether the agent decided. present: whether it was there.
-        last_present: [..., E] bool, whether it is there after the last step.
+        acted: [..., T, E] bool, whether the agent decided. present: [..., T, E] bool, whether it was present.
+        last_present: [..., E] bool, whether it is present after the last step.
+
+    Returns:
+        (advantages [..., T, E], rows to learn from [..., T, E] bool).
     """
     advantage, resolved_rows = torch.zeros_like(reward), acted.clone()
     after, trace, resolved = last_value, torch.zeros_like(last_value), last_present
@@ -88,9 +90,9 @@ def gae_of_agents(
 
 
 def standardised(values: Tensor, weight: Tensor) -> Tensor:
-    """(x − mean) / (std + 1e-8) over the last axis, where `weight` [..., B] (sums to 1) says what counts.
+    """(x − mean) / (std + 1e-8) over the last axis, with weights `weight` [..., B] that sum to 1.
 
-    The standard deviation is that of the population (divided by B): it is defined for one entry too.
+    The population standard deviation (divided by B) is used, which is also defined for one entry.
     """
     mean = (weight * values).sum(-1, keepdim=True)
     centred = values - mean

@@ -1,6 +1,6 @@
-"""Temporal-difference targets and losses, of values and of categorical distributions of returns.
+"""Temporal-difference targets and losses for values and categorical return distributions.
 
-Leading axes are free: members [N]; then batch [B], and atoms [K] of distributions.
+Leading axes are arbitrary, such as members [N], followed by the batch [B] and, for distributions, atoms [K].
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from torch import Tensor
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:
-    """values[..., index]: one entry of the last axis per row; [..., A] and int64 [...] give [...]."""
+    """Return values[..., index], one entry of the last axis per row; [..., A] and int64 [...] give [...]."""
     return values.gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
 
 def q_learning_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_selector: Tensor | None) -> Tensor:
     """One-step target of Q-learning [..., B], y = r + γ(1 − terminated) · Q⁻(s', a*).
 
-    a* = argmax Q⁻(s', ·) (Mnih et al. 2015, Nature 518, algorithm 1), or argmax Q(s', ·) where a selector is given
-    (double Q-learning: van Hasselt et al. 2016, arXiv:1509.06461, eq. 4).
+    a* = argmax Q⁻(s', ·) (Mnih et al. 2015, Nature 518, algorithm 1), or argmax Q(s', ·) with a selector (double
+    Q-learning: van Hasselt et al. 2016, arXiv:1509.06461, eq. 4).
 
     Args:
         reward: [..., B].
-        discount: [..., B] γ of that member · (1 − terminated); a truncated step keeps its γ.
-        next_q: [..., B, A] target network's values of s', the FINAL observation where an episode was cut.
+        discount: [..., B] γ of the member · (1 − terminated); a truncated step keeps its γ.
+        next_q: [..., B, A] target network's values of s', the FINAL observation if the step was truncated.
         next_q_selector: [..., B, A] evaluation network's values of s', or None.
     """
     if next_q_selector is None:
         return torch.addcmul(reward, discount, next_q.amax(-1))
-    best = next_q_selector.max(-1).indices  # several times faster than argmax where the actions are not adjacent
+    best = next_q_selector.max(-1).indices  # several times faster than argmax if actions are not contiguous
     return torch.addcmul(reward, discount, take(next_q, best))
 
 
 def squared_td_error(values: Tensor, action: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """L = Σ_b w_b (Q(s_b, a_b) − y_b)², the mean squared TD error where w_b = 1/B, and its gradient in closed form.
+    """Return L = Σ_b w_b (Q(s_b, a_b) − y_b)², the mean squared TD error for w_b = 1/B, and its closed-form gradient.
 
-    ∂L/∂Q(s_b, a) = 2 w_b (Q(s_b, a_b) − y_b) for a = a_b and 0 for every other action. Rows beyond a member's own
-    batch size carry weight 0 and neither count nor get a gradient.
+    ∂L/∂Q(s_b, a) = 2 w_b (Q(s_b, a_b) − y_b) for a = a_b, else 0. Rows beyond a member's batch size have weight 0 and
+    are ignored.
 
     Args:
         values: [..., B, A]. action: [..., B] int64. target, weight: [..., B].
@@ -57,32 +57,32 @@ def squared_td_error(values: Tensor, action: Tensor, target: Tensor, weight: Ten
 def expected_index(logits: Tensor) -> Tensor:
     """Σ_k k · softmax(logits)_k: logits [..., K] -> [...].
 
-    The expected return is v_min + Δ · this, with Δ > 0: both rank actions alike, whatever the support.
+    The expected return is v_min + Δ · this, with Δ > 0, so both rank actions equally for any support.
     """
     index = torch.arange(logits.shape[-1], dtype=logits.dtype, device=logits.device)
     return (logits.softmax(-1) * index).sum(-1)
 
 
 def take_atoms(values: Tensor, action: Tensor) -> Tensor:
-    """The atoms of one action per row: [..., A, K] and int64 [...] give [..., K]."""
+    """Return the atoms of one action per row: [..., A, K] and int64 [...] give [..., K]."""
     index = action[..., None, None].expand(*action.shape, 1, values.shape[-1])
     return values.gather(-2, index).squeeze(-2)
 
 
 def project(probabilities: Tensor, reward: Tensor, discount: Tensor, v_min: Tensor, v_max: Tensor) -> Tensor:
-    """The return distribution one step earlier, on the same atoms (Bellemare et al. 2017, arXiv:1707.06887, eq. 7).
+    """Project the target distribution onto the atoms (Bellemare et al. 2017, arXiv:1707.06887, eq. 7).
 
-    T z_j = r + γ z_j, clipped to [v_min, v_max], gives its probability p_j to the two atoms around it:
+    T z_j = r + γ z_j, clipped to [v_min, v_max], distributes its probability p_j to the two neighbouring atoms:
     m_i = Σ_j [1 − |T z_j − z_i| / Δ]₀¹ · p_j with z_i = v_min + i · Δ, Δ = (v_max − v_min) / (K − 1).
 
     Args:
-        probabilities: [..., B, K] of the next state under its chosen action.
+        probabilities: [..., B, K] of the next state and its chosen action.
         reward: [..., B] (the discounted sum of n rewards after n steps).
-        discount: [..., B] γⁿ · (1 − terminated); with 0 everything falls on the reward.
+        discount: [..., B] γⁿ · (1 − terminated); with 0 all probability is at the reward.
         v_min, v_max: scalars, or [..., 1] per member.
 
     Returns:
-        [..., B, K], summing to 1 where `probabilities` do; no gradient is meant to pass.
+        [..., B, K] with the same sum as `probabilities`; call without gradients.
     """
     atoms = probabilities.shape[-1]
     low, high = v_min.unsqueeze(-1), v_max.unsqueeze(-1)  # [..., 1, 1], or [1]
@@ -93,8 +93,8 @@ def project(probabilities: Tensor, reward: Tensor, discount: Tensor, v_min: Tens
     place = ((moved - low) / spacing).clamp_(0, atoms - 1)
     lower = place.floor()
     share = place - lower
-    below = lower.long().clamp_(0, atoms - 1)  # of a NaN: whatever it becomes must not stop the other members
-    above = (below + 1).clamp_(max=atoms - 1)  # on an atom the share of the one above is 0, so this never counts twice
+    below = lower.long().clamp_(0, atoms - 1)  # clamped for NaN, so that one member does not break the others
+    above = (below + 1).clamp_(max=atoms - 1)  # exactly on an atom its share is 0, so nothing is counted twice
     projected = torch.zeros_like(probabilities)
     projected.scatter_add_(-1, below, probabilities * (1 - share))
     projected.scatter_add_(-1, above, probabilities * share)
@@ -104,10 +104,10 @@ def project(probabilities: Tensor, reward: Tensor, discount: Tensor, v_min: Tens
 def categorical_divergence(logits: Tensor, target: Tensor) -> Tensor:
     """D_KL(target ‖ softmax(logits)) [...], at least 0 up to rounding: Hessel et al. 2018, arXiv:1710.02298, section 3.
 
-    Its gradient in `logits` is softmax(logits) − target, that of the cross-entropy.
+    Its gradient in `logits` is softmax(logits) − target, as for the cross-entropy.
 
     Args:
-        logits: [..., K]. target: [..., K] probabilities, a constant.
+        logits: [..., K]. target: [..., K] probabilities, detached.
     """
     divergence: Tensor = (torch.special.xlogy(target, target) - target * logits.log_softmax(-1)).sum(-1)
     return divergence

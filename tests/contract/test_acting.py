@@ -133,7 +133,7 @@ def test_what_cannot_be_done_is_said() -> None:
     agent = made("DQN", "Box", "Discrete")
     with pytest.raises(NotAvailableYetError, match=r"deterministic=False.*fix: agent\.get_action"):
         agent.predict(np.zeros(3), deterministic=False)
-    with pytest.raises(NotAvailableYetError, match="begins in some lanes alone"):
+    with pytest.raises(NotAvailableYetError, match="begins in only some lanes"):
         agent.predict(np.zeros((2, 3)), episode_start=np.array([True, False]))
     for algo in (*TEXTS, *READERS):
         policy = object.__new__(find_algorithm(algo))
@@ -169,7 +169,7 @@ def test_teams_act_by_agent_with_masks_and_board_observations(algo: str, kind: s
         assert len(many[agent]) == 2
     assert team.training
     assert set(team.act({AGENTS[0]: seen[AGENTS[0]]})) == {AGENTS[0]}
-    with pytest.raises(ShapeError, match="fix: a mapping from agents to what they see"):
+    with pytest.raises(ShapeError, match="fix: a mapping from agents to observations"):
         team.act({"two_0": np.zeros(3, np.float32)})
     if kind == "Box":
         return

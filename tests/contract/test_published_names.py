@@ -467,7 +467,7 @@ def test_box_actions_of_two_axes_train(cls: Any) -> None:
 def test_keys_that_say_what_is_so_anyway_are_taken_and_their_opposite_is_named(cls: Any, key: str) -> None:
     plain, keyed = (cls(VECTOR, BOX, net_config=config, seed=1) for config in (NET, {**NET, key: True}))
     np.testing.assert_array_equal(plain.get_action(OBS, False), keyed.get_action(OBS, False))
-    with pytest.raises(ConfigError, match=f"{key}=False is not there.*fix: leave it out"):
+    with pytest.raises(ConfigError, match=f"{key}=False is not supported.*fix: leave it out"):
         cls(VECTOR, BOX, net_config={**NET, key: False})
 
 

@@ -229,8 +229,8 @@ def expect_mask(agent: Any, mask: Any) -> None:
     if mask is None and agent.action_masks:
         warn_once(
             "acts without a mask",
-            f"this {agent.algo} agent was trained with masks of legal actions, and without one it takes actions that "
-            'mean nothing to it. fix: agent.get_action(obs, action_mask=info["action_mask"]).',
+            f"this {agent.algo} agent was trained with masks of legal actions, and without one it may take illegal "
+            'actions. fix: agent.get_action(obs, action_mask=info["action_mask"]).',
             stacklevel=5,
         )
 

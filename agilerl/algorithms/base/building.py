@@ -57,8 +57,8 @@ def initial_std(action_std_init: float, algo: str) -> float:
 
 
 ALWAYS = {
-    "clip_actions": "actions are within the bounds of the space, always",
-    "normalize_actions": "critics are given actions in the range of the policy's output, [-1, 1], always",
+    "clip_actions": "actions are always within the bounds of the space",
+    "normalize_actions": "critics always read actions in the range of the policy's output, [-1, 1]",
 }
 """Published keys of `net_config` whose behaviour is always enabled here, for algorithms with Box actions."""
 
@@ -100,7 +100,7 @@ def network_config(agent: RLAlgorithm, config: Any) -> Any:
     options = dict(config)
     for key in ALWAYS if "Box" in agent.action_spaces else ():
         if options.pop(key, True) not in (True, None):
-            raise ConfigError(f"net_config: {key}={config[key]!r} is not there: {ALWAYS[key]}. fix: leave it out.")
+            raise ConfigError(f"net_config: {key}={config[key]!r} is not supported: {ALWAYS[key]}. fix: leave it out.")
     remembers = agent.is_recurrent
     places = [
         options,

@@ -146,8 +146,8 @@ def evaluate(
                 created_env = _made(agent, env, min(episodes, 32))
         elif not environment.get("id"):
             raise EnvError(
-                f"{agent.algo}.evaluate() does not know an environment: it was trained in one that was handed over, "
-                "which no file holds, or in none. fix: agent.evaluate(env=my_env)."
+                f"{agent.algo}.evaluate() does not know an environment: the training environment was passed as an "
+                "object, which is not saved, or there was none. fix: agent.evaluate(env=my_env)."
             )
         else:
             created_env = _made(agent, environment["id"], min(episodes, 32), **dict(environment.get("kwargs") or {}))
@@ -214,7 +214,7 @@ def predict(
     if episode_start is not None and np.any(episode_start):
         if not np.all(episode_start):
             raise NotAvailableYetError(
-                "an episode begins in some lanes alone. fix: predict them apart, with state=None."
+                "an episode begins in only some lanes. fix: predict these separately, with state=None."
             )
         state = None
     before, memory = agent.training, agent._playing if agent.is_recurrent else None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.ppo import PPO
 
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
-POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # of `net_config`, not for the critic
+POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # `net_config` keys that the critic ignores
 
 
 def check_policy(agent: PPO, action_scaling: str, noise_persistence: float) -> None:
@@ -57,7 +57,7 @@ def make_policy(agent: PPO, given: Any, units: Mapping[str, Any]) -> EvolvableMo
     if given is not None:
         if units["squash_output"] and not (isinstance(given, StochasticActor) and given.squash_output):
             raise AlgorithmError(
-                "PPO: squash_output=True contradicts the actor_network, whose own it is. "
+                "PPO: squash_output=True contradicts the actor_network, which has its own setting. "
                 "fix: StochasticActor(..., squash_output=True)."
             )
         return check_network("actor_network", given)

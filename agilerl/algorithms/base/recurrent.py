@@ -1,7 +1,7 @@
 """Hidden states of an agent with recurrent networks.
 
-A key is `<network>_<part>`, `actor_encoder_h` say, or `shared_<part>` of one network for policy and value; a part is
-[..., layers, E, units], with a leading member axis over rows.
+Keys are `<network>_<part>`, such as `actor_encoder_h`, or `shared_<part>` for one network with policy and value. A part
+is [..., layers, E, units], with a leading member axis over rows.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
     space, device, owner = agent.observation_space, agent.device, f"{agent.algo}.learn"
     for name, mask_name in (("obs", "obs_mask"), ("next_obs", "next_mask")):
         rest, mask = parted(fields[name], space)
-        if mask is not None:  # the environment's mask, stored beside the observations by a custom loop
+        if mask is not None:  # the environment's mask, stored with the observations by a custom loop
             fields = {mask_name: _masks_of(agent, mask, fields["done"], owner), **fields, name: rest}
     obs, next_obs = (sampled_observations(space, fields[k], device, owner) for k in ("obs", "next_obs"))
     count = tree.count_rows(obs)

@@ -75,7 +75,7 @@ class AgentWrapper:
         return obs
 
     def _shown(self, obs: Any, count: bool = False) -> Any:
-        """Apply `observe`, but leave an action mask beside the agent's observations unchanged."""
+        """Apply `observe`, but leave an action mask in the observations unchanged."""
         space = getattr(self.agent, "observation_space", None)  # optional for a user's agent
         rest, mask = parted(obs, space)
         seen = self.observe(rest, count=count)
@@ -234,8 +234,8 @@ class AgentWrapper:
             wrapper = cls(agent)
         except TypeError as error:  # raised by the constructor, not by the file
             raise AlgorithmError(
-                f"{cls.__name__} cannot be made of an agent alone: {error}. fix: defaults for its other arguments, or "
-                "make wrapper and agent and then wrapper.load_checkpoint(path)."
+                f"{cls.__name__} cannot be created from an agent alone: {error}. fix: defaults for other arguments, "
+                "or create wrapper and agent, then wrapper.load_checkpoint(path)."
             ) from error
         wrapper.load_wrapper_state(tree["wrapper"])
         return wrapper

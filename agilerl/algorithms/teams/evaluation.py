@@ -110,7 +110,7 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     unknown = [agent for agent in obs if agent not in team.possible_observation_spaces]
     if unknown or not obs:
         what = unknown_name("agent", str(unknown[0]), team.agent_ids) if unknown else "no agent was observed"
-        raise ShapeError(f"{team.algo}: {what}. fix: a mapping from agents to what they see.")
+        raise ShapeError(f"{team.algo}: {what}. fix: a mapping from agents to observations.")
     batches = {agent: _batched(team, agent, seen) for agent, seen in obs.items()}
     counts = {agent: tree.count_rows(rows) for agent, rows in batches.items()}
     lanes = next(iter(counts.values()))
@@ -182,7 +182,7 @@ def masks_of(
         columns, space = team.actions.masks[agent], team.possible_action_spaces[agent]
         if not columns.stop - columns.start:
             raise ShapeError(
-                f"{team.algo}: an action mask of {agent}, whose actions {space} are no choices. fix: leave it out."
+                f"{team.algo}: an action mask of {agent}, whose actions {space} are not discrete. fix: leave it out."
             )
         reader = ActionMasks(space, f"{team.algo}, agent {agent}", ShapeError)
         # An agent waiting for its turn is also observed, possibly without any legal action.

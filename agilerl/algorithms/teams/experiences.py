@@ -43,7 +43,7 @@ def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
     if fields.get("truncateds") is not None:
         if fields.get("final_observations") is None:
             raise ShapeError(
-                f"{team.algo}.learn: truncateds need final_observations: what was seen last before resets."
+                f"{team.algo}.learn: truncateds need final_observations, the observations before the reset."
             )
         cut = np.nan_to_num(_stacked(fields["truncateds"], team)).astype(bool).reshape(ended.shape)
     masks = fields.get("action_masks") or _masks_beside(team, fields["observations"])

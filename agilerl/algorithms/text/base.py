@@ -42,7 +42,7 @@ from agilerl.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.telemetry.evaluation import Evaluation
 
 STATE = "agent.safetensors"
-"""In a checkpoint's folder what PEFT does not know of: moments, hyperparameters, generators."""
+"""File in a checkpoint folder with state that PEFT does not save: moments, hyperparameters, generators."""
 Backend = Literal["prefix-shared", "hf", "vllm"]
 
 
@@ -74,7 +74,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
 
     actor: AdapterNetwork
     max_output_tokens: int
-    """Of a completion; of algorithms that write."""
+    """Maximum length of a completion, for algorithms that generate."""
     update_epochs: int = 1
     max_grad_norm: float | None = None
     max_model_len: int | None = None
@@ -176,7 +176,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def _policy(self, model: Any, name: Any, tokenizer: Any, config: Any) -> AdapterNetwork:
         if (model is None) == (name is None):
             raise AlgorithmError(
-                f"{self.algo} stands on one base model: actor_network= (a model) or model_name= (a folder or hub id); "
+                f"{self.algo} needs one base model: actor_network= (a model) or model_name= (a folder or hub id); "
                 f"got {'neither' if model is None else 'both'}. fix: model_name='path/to/model'."
             )
         if isinstance(model, AdapterNetwork):
@@ -297,8 +297,8 @@ class LLMAlgorithm(EvolvableAlgorithm):
         environment = self.environment or {}
         if not environment.get("id"):
             raise EnvError(
-                f"{self.algo}.evaluate() does not know an environment: it was trained in one that was handed over, "
-                "which no file holds, or in none. fix: agent.evaluate(env=gym)."
+                f"{self.algo}.evaluate() does not know an environment: the training environment was passed as an "
+                "object, which is not saved, or there was none. fix: agent.evaluate(env=gym)."
             )
         return make_language_env(
             environment["id"], self.base.tokenizer, self.experience.name, **dict(environment["kwargs"] or {})

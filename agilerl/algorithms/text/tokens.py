@@ -27,7 +27,7 @@ from agilerl.modules.gpt import write_on
 from agilerl.networks.language import TokenNetwork, vocabularies
 
 PAD = 0
-FIX = "fix: the text before each action, the tokens of the action, and the text that goes on with them."
+FIX = "fix: the text before each action, the tokens of the action, and the text continued with them."
 
 
 class TextActions(PlainActions):
@@ -110,7 +110,7 @@ class TokenAlgorithm(RLAlgorithm):
         ):
             if part.size and (part.min() < 0 or part.max() >= most or (part != np.floor(part)).any()):
                 raise ShapeError(
-                    f"the data set has {what} with tokens that are no integers from 0 to {most - 1}. " + FIX
+                    f"the data set has {what} with tokens that are not integers from 0 to {most - 1}. " + FIX
                 )
         before, after, actions = before.astype(np.int64), after.astype(np.int64), actions.astype(np.int64)
         start, end = lengths_of(before), lengths_of(after)
@@ -121,7 +121,7 @@ class TokenAlgorithm(RLAlgorithm):
         wrong |= (np.take_along_axis(after, inside, 1) != actions).any(1)
         if wrong.any():
             raise ShapeError(
-                f"{int(wrong.sum())} of {len(wrong)} texts do not go on with what was said, the first of them row "
+                f"{int(wrong.sum())} of {len(wrong)} texts do not continue with their action, the first of them row "
                 f"{int(wrong.argmax())}. {FIX}"
             )
         last = np.flatnonzero(np.concatenate((dataset.ended[:-1], [True])))

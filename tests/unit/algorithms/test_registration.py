@@ -71,5 +71,5 @@ def test_a_learning_rate_still_reaches_its_optimiser() -> None:
 
 
 def test_the_base_of_language_algorithms_says_what_it_stands_on() -> None:
-    with pytest.raises(AlgorithmError, match=r"stands on one base model.*got neither\. fix: model_name="):
+    with pytest.raises(AlgorithmError, match=r"needs one base model.*got neither\. fix: model_name="):
         LLMAlgorithm()

@@ -178,7 +178,7 @@ class Scaled(AgentWrapper):
 
 def test_a_wrapper_that_needs_more_than_the_agent_is_named(tmp_path: Path) -> None:
     Scaled(agent(), 2.0).save_checkpoint(tmp_path / "agent.pt")
-    with pytest.raises(AlgorithmError, match=r"Scaled cannot be made of an agent alone.*'factor'\. fix: "):
+    with pytest.raises(AlgorithmError, match=r"Scaled cannot be created from an agent alone.*'factor'\. fix: "):
         DQN.load(tmp_path / "agent.pt")
     again = Scaled(agent(5), 2.0)
     again.load_checkpoint(tmp_path / "agent.pt")

@@ -104,7 +104,7 @@ def test_a_run_without_a_time_limit_ends_and_its_closing_episodes_are_as_long_as
     loaded = agilerl.load(run.path)
     assert loaded.best.evaluate(episodes=1, env=NeverEnds()).returns == (expected,)
     with pytest.raises(
-        EnvError, match=r"handed over, which no file holds, or in none\. fix: agent\.evaluate\(env=my_env\)"
+        EnvError, match=r"an object, which is not saved, or there was none\. fix: agent\.evaluate\(env=my_env\)"
     ):
         loaded.best.evaluate(episodes=1)
 

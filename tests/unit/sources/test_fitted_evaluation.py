@@ -194,7 +194,7 @@ def test_a_run_goes_on_with_the_episodes_that_it_held_out_alone(tmp_path: Path) 
 
 def test_who_has_learned_without_an_environment_says_that_it_knows_none() -> None:
     (agent, _), _ = train(max_steps=10)
-    with pytest.raises(EnvError, match=r"does not know an environment: .* or in none\. fix: agent\.evaluate\(env="):
+    with pytest.raises(EnvError, match=r"does not know an environment: .*there was none\. fix: agent\.evaluate\(env="):
         agent.evaluate()
 
 
