@@ -26,7 +26,15 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.evaluation import Baseline
-from agilerl.training.manifest.adoption import Ancestors, ancestors_of, check_algorithm, saved_population, with_changes
+from agilerl.training.manifest.adoption import (
+    Ancestors,
+    algorithm_of,
+    ancestors_of,
+    check_algorithm,
+    saved_population,
+    structure_of,
+    with_changes,
+)
 from agilerl.training.manifest.launch import resolve_device, resume_training, run_training, with_known_env
 from agilerl.training.run import Run
 
@@ -103,7 +111,7 @@ def train(
         if ancestors is not None:
             if algo is not None:
                 check_algorithm(ancestors, str(name_of(algo)))
-            algo = algo if algo is not None or config is not None else str(ancestors.agents[0].algo)
+            algo = algo if algo is not None or config is not None else algorithm_of(ancestors)
             if ancestors.manifest is None and population is None:
                 population = len(ancestors.agents)
             config = ancestors.manifest if config is None else config
@@ -114,7 +122,7 @@ def train(
             steps=steps,
             seed=seed,
             config=config,
-            overrides=overrides,
+            overrides=overrides if ancestors is None else {**structure_of(ancestors), **overrides},
             env=env,
             preset=preset,
         )
@@ -295,7 +303,9 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
         best.set_training_mode(False)
     else:
         spec, state = directory.load_best()
-        best = import_module("agilerl.utils.utils").agent_from_policy(spec, state, resolve_device(device))
+        best = import_module("agilerl.utils.utils").agent_from_policy(
+            spec, state, resolve_device(device), manifest.algorithm.hyperparameters
+        )
     best.evaluated_in = import_module("agilerl.algorithms.base.evaluation").EvaluatedIn.of(manifest)
     with malformed(directory.path):
         return Run(

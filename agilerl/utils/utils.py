@@ -14,11 +14,12 @@ from torch import Tensor
 
 from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_team
 from agilerl.algorithms.base.agent import check_device
+from agilerl.algorithms.base.declared import STRUCTURE
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.envs.team_infos import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
+from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, warn_once
 from agilerl.hostile import malformed
 from agilerl.moved import forward
 from agilerl.networks.specs import check_sizes
@@ -298,12 +299,22 @@ def tournament_selection_and_mutation(
     return population
 
 
-def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu") -> Any:
+def agent_from_policy(
+    spec: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    device: str | torch.device = "cpu",
+    options: Mapping[str, Any] | None = None,
+) -> Any:
     """Rebuild an agent from a saved policy: its algorithm, network with weights, and hyperparameters.
 
     Args:
         spec: from `agent.policy_spec()`. state: from `agent.policy_state()`.
+        options: further constructor arguments of the run; hyperparameters of the policy take precedence.
+
+    Raises:
+        NotAvailableYetError: an algorithm that does not name the class of its policy.
     """
+    options = {name: value for name, value in (options or {}).items() if name not in STRUCTURE}
     if spec.get("normaliser") is not None:
         raise RunError(
             "the policy acts on observations that a wrapper has normalised. fix: best/policy.py loads it with its "
@@ -311,13 +322,19 @@ def agent_from_policy(spec: Mapping[str, Any], state: Mapping[str, Tensor], devi
         )
     with malformed("the policy"):
         if "networks" in spec:  # of a team
-            return find_algorithm(spec["algo"]).from_policy(spec, state, check_device(device))
+            return find_algorithm(spec["algo"]).from_policy(spec, state, check_device(device), options)
         check_sizes({"policy": {"spec": spec["network"], "weights": state}}, "the policy")
         cls: Any = find_algorithm(spec["algo"])
+        if not hasattr(cls, "policy_class"):
+            name = cls.__name__
+            raise NotAvailableYetError(
+                f"{name} does not name the class of its policy, so that a policy file cannot be read. fix: "
+                f"policy_class = QNetwork (or another network) in class {name}, or {name}.load of a checkpoint."
+            )
         network = cls.policy_from_spec(spec["network"], check_device(device))
         network.load_state_dict(dict(state))
         accepted = set(inspect.signature(cls.__init__).parameters)
-        values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
+        values = {k: v for k, v in {**options, **spec["hyperparameters"]}.items() if k in accepted}
         agent = cls(network.observation_space, network.action_space, actor_network=network, device=device, **values)
         agent.environment = spec.get("environment")
         if spec.get("action_masks"):

@@ -64,6 +64,7 @@ class Experience:
     has_training_episodes: bool = True
 
 
+STRUCTURE = frozenset({"share_encoders", "recurrent"})  # options that decide which networks an agent has
 TRANSITIONS = Experience("transitions", "learns from replay")
 ROLLOUTS = Experience("rollouts", "learns from its own rollouts", on_policy=True)
 DATASET = Experience("dataset", "learns from a data set", steps="updates", has_training_episodes=False)

@@ -360,10 +360,17 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     @classmethod
     def from_policy(
-        cls, spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu"
+        cls,
+        spec: Mapping[str, Any],
+        state: Mapping[str, Tensor],
+        device: str | torch.device = "cpu",
+        options: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Create a team from the results of `policy_spec` and `policy_state`; critics are reinitialised."""
-        return team_files.from_policy(cls, spec, state, device)
+        """Create a team from the results of `policy_spec` and `policy_state`; critics are reinitialised.
+
+        `options`: further constructor arguments; hyperparameters of the policy take precedence.
+        """
+        return team_files.from_policy(cls, spec, state, device, options)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         twin = super().clone(index, wrap)

@@ -80,9 +80,13 @@ def blank(cls: Any, state: Mapping[str, Any], device: str | torch.device, accele
 
 
 def from_policy(
-    cls: Any, spec: Mapping[str, Any], state: Mapping[str, Tensor], device: str | torch.device = "cpu"
+    cls: Any,
+    spec: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    device: str | torch.device = "cpu",
+    options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Create a team from the results of `policy_spec` and `policy_state`; critics are reinitialised."""
+    """Implement `MultiAgentRLAlgorithm.from_policy`."""
     networks, groups = {}, spec["groups"]
     for group, network_spec in spec["networks"].items():
         check_sizes({"policy": {"spec": network_spec, "weights": state}}, "the policy")
@@ -90,7 +94,7 @@ def from_policy(
         networks[group].load_state_dict(weights_of(group, spec["networks"], state))
     member = {agent: networks[group] for group, agents in groups.items() for agent in agents}
     accepted = constructor_arguments(cls)
-    values = {k: v for k, v in spec["hyperparameters"].items() if k in accepted}
+    values = {k: v for k, v in {**(options or {}), **spec["hyperparameters"]}.items() if k in accepted}
     team = cls(
         {agent: given_space(member[agent].observation_space) for agent in spec["agents"]},
         {agent: given_space(member[agent].action_space) for agent in spec["agents"]},

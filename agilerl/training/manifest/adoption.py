@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from agilerl import foreign
-from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.algorithms import available, find_algorithm
+from agilerl.algorithms.base.declared import STRUCTURE, hyperparameters
+from agilerl.algorithms.base.wrapped import AgentWrapper, unwrapped
 from agilerl.checkpoint import decode_tree
 from agilerl.config import Manifest, preset_for
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
@@ -92,12 +93,31 @@ def ancestors_of(given: Any) -> Ancestors:
     """
     if isinstance(given, Run):
         return Ancestors(_some(given.population), None if given.path is None else str(given.path), given.manifest)
+    wrapped = next((a for a in given if isinstance(a, AgentWrapper)), None) if isinstance(given, Sequence) else None
+    if wrapped is not None:
+        raise ConfigError(
+            f"agents= takes agents without wrappers; got {wrapped!r}. fix: agents=[a.agent for a in agents], with the "
+            "same transform of the observations in the environment."
+        )
     if isinstance(given, Sequence) and all(foreign.has_methods(agent, "run_state") for agent in given):
         return Ancestors(_some(given))
     raise ConfigError(
         f"agents must be a run, the path of one, or a list of agents; got {type(given).__name__}. "
         "fix: agents=run.population."
     )
+
+
+def algorithm_of(ancestors: Ancestors) -> Any:
+    """Return the name of the agents' algorithm, or their class if it is not a registered one."""
+    agent = ancestors.agents[0]
+    return str(agent.algo) if str(agent.algo) in available() else type(agent)
+
+
+def structure_of(ancestors: Ancestors) -> dict[str, Any]:
+    """Return the options that decide which networks the agents have, as keys of `train`."""
+    agent = ancestors.agents[0]
+    names = STRUCTURE & set(hyperparameters(type(agent)))
+    return {f"algorithm.{name}": bool(vars(agent)[name]) for name in sorted(names) if name in vars(agent)}
 
 
 def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str]) -> Ancestors:
