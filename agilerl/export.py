@@ -19,7 +19,8 @@ import torch
 from gymnasium import spaces
 
 from agilerl import tree as trees
-from agilerl.algorithms.base.evaluation import greedy_of
+from agilerl.algorithms.base.evaluation import ACTING, greedy_of
+from agilerl.algorithms.base.wrapped import overrides, unwrapped
 from agilerl.algorithms.teams.files import weights_of
 from agilerl.checkpoint import write_atomic
 from agilerl.envs.masks import component_sizes
@@ -57,6 +58,12 @@ class OnnxReport:
 
 def plain_policy(agent: Any) -> Policy:
     """The agent's greedy policy, built like in `best/policy.py`; NotAvailableYetError if it is not covered."""
+    method = overrides(agent, *ACTING)
+    if method is not None:
+        raise NotAvailableYetError(
+            f"{type(unwrapped(agent)).__name__} overrides {method}(), which a policy file does not contain. "
+            "fix: agilerl.load(RUN).best acts."
+        )
     try:
         state = {name: value.detach().cpu().clone() for name, value in agent.policy_state().items()}
         return build(jsonable(agent.policy_spec()), state)

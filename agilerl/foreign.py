@@ -95,6 +95,16 @@ def overridden(kind: type, *names: str) -> str | None:
     return None
 
 
+def defined_outside(kind: type, name: str, *, unless: str) -> bool:
+    """Whether a class outside this package defines the method `name`, and no class above defines `unless` later."""
+    for base in kind.__mro__:
+        if unless in vars(base) and not _is_shipped(base):
+            return False
+        if name in vars(base):
+            return not _is_shipped(base)
+    return False
+
+
 def _is_shipped(kind: type) -> bool:
     return kind.__module__.startswith("agilerl.")
 

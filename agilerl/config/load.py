@@ -31,6 +31,7 @@ from agilerl.config.schema import (
 from agilerl.env_ids import is_language_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest, with_one_fix
 from agilerl.hostile import read_text
+from agilerl.modules.configs import NetConfig
 from agilerl.ranges import describe
 
 SECTION_ALIASES = {"selection_strategy": "tournament_selection"}
@@ -582,7 +583,7 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
             if not isinstance(target.get(section), dict):
                 target[section] = {}
             target = target[section]
-        target[leaf] = value
+        target[leaf] = dict(value) if isinstance(value, NetConfig) else value
     try:
         return manifest_from(_giving_way(data, asked), source, manifest.as_dict())
     except ConfigError:
@@ -633,6 +634,11 @@ def resolve_key(name: str, paths: list[str], source: str) -> str:
     below = [p for p in paths if p.startswith(path + ".")]
     if below:
         raise ConfigError(f"{source}: {name} is a section. fix: set one of its keys: {', '.join(below)}.")
+    if name == "net_config":
+        raise ConfigError(
+            f"{source}: net_config is an argument of algorithm classes. fix: its parts, such as latent_dim=64, "
+            "encoder={'hidden_size': [64]} and head={'hidden_size': [64]}."
+        )
     if "." not in path:
         return _unique_leaf(path, paths, source)
     section = path.rpartition(".")[0]

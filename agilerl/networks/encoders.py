@@ -146,7 +146,8 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
                 f"fix: {_fix(axes)}"
             )
     elif axes > 2 and not (cls is EvolvableMLP and axes == 3 and _names(config, "hidden_size")):
-        raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {_fix(axes)}")
+        fix = "recurrent=False, or flatten the observations." if cls is EvolvableLSTM else _fix(axes)
+        raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {fix}")
 
 
 def _has_small_images(space: spaces.Space[Any]) -> bool:

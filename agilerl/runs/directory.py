@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.evaluation import ACTING
+from agilerl.algorithms.base.wrapped import overrides
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
 from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest
 from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
@@ -160,7 +162,7 @@ class RunDirectory:
         """The sinks of metrics.csv and evolution.jsonl, and of the plan in run.json."""
         return [CsvSink(self.path / METRICS), JsonlSink(self.path / LINEAGE), _PlanSink(self)]
 
-    def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any], is_plain: bool = True) -> None:
         """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.
 
         Equal tensors give equal files, regardless of their order.
@@ -171,18 +173,21 @@ class RunDirectory:
         Args:
             spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
             state: name -> tensor (`agent.policy_state()`).
+            is_plain: whether policy.py can act as the agent does; otherwise it is not written.
         """
         save_tree(
             self.path / "best" / "policy.safetensors", {"policy": dict(sorted(state.items())), "spec": dict(spec)}
         )
         write_atomic(self.path / "best" / "policy.json", json.dumps(jsonable(spec), indent=2) + "\n")
+        if not is_plain:
+            return
         loader = resources.files("agilerl") / "standalone" / "policy.py"
         write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))
 
     def keep_best(self, agent: Any) -> None:
         """Write the best agent: see `save_best`; for a language policy a PEFT folder with the agent's state."""
         if not adapted(agent).learns_language:
-            self.save_best(agent.policy_spec(), agent.policy_state())
+            self.save_best(agent.policy_spec(), agent.policy_state(), overrides(agent, *ACTING) is None)
             return
         for left in self.path.glob(".best-*"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)

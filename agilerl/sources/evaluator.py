@@ -19,6 +19,7 @@ from agilerl.engine.learner import Learner
 from agilerl.envs.adapters import ChannelsFirstLanes
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import MaskedObservations, follow_masks
+from agilerl.envs.returned import short
 from agilerl.envs.step import Lanes, StepBatch, as_lanes
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
@@ -339,7 +340,12 @@ class Evaluator(FitnessEvaluator):
         self.episodes += loop * self._num_envs
         more: dict[str, Any] = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
         if self.sum_scores:
-            return float(agent.test(self.env, **more, loop=loop))
+            fitness = agent.test(self.env, **more, loop=loop)
+            if np.size(fitness) != 1 or np.asarray(fitness).dtype.kind not in "biuf":
+                raise ConfigError(
+                    f"{type(agent).__name__}.test returned {short(fitness)}; expected the mean return. fix: one number."
+                )
+            return float(fitness)
         row = np.asarray(agent.test(self.env, **more, loop=loop, sum_scores=False), float)
         if row.size != len(agent.agent_ids):
             raise ConfigError(

@@ -126,7 +126,7 @@ class LaneSource(Source, Generic[Options]):
             raise NotAvailableYetError(f"a generation runs in one shard yet; got shards={shards}. fix: shards=1.")
         self.run_seed = run_seed
         self._choice = self._choose(population)
-        own_tests = any(overrides(agent, "test", "get_action") for agent in population)
+        own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
         self._tests = own_tests or self.learner == OwnLearn.name
         for agent in population:
             warn_of_uncalled(agent, self.learner)

@@ -224,13 +224,18 @@ class Run:
         """Return metrics.csv as a pandas frame: one row per member and generation, hyperparameters in `hp.<name>`.
 
         Raises:
-            ConfigError: pandas is not installed. RunError: the run has no directory.
+            ConfigError: pandas is not installed. RunError: no directory, or no readable metrics.csv.
         """
         try:
             import pandas
         except ImportError:
             raise ConfigError("run.frame() needs pandas. fix: pip install pandas") from None
-        return pandas.read_csv(self._folder("frame") / METRICS)
+        path = self._folder("frame") / METRICS
+        try:
+            return pandas.read_csv(path)
+        except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
+            reason = " ".join(str(error).split())
+            raise RunError(f"{path} cannot be read ({reason}). fix: run.history, or the run's report.html.") from error
 
     def record(
         self,

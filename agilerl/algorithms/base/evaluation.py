@@ -6,12 +6,14 @@ The functions accept any agent, wrapped or not: any object with `seed`, `trainin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from torch import Tensor
 
 from agilerl import foreign, tree
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
@@ -22,10 +24,11 @@ from agilerl.env_ids import check_lookup
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.masks import MASK
 from agilerl.envs.observed_masks import follow_masks, parted
+from agilerl.envs.returned import short
 from agilerl.envs.step import as_lanes
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AlgorithmError, EnvError, NotAvailableYetError
+from agilerl.errors import AlgorithmError, ConfigError, EnvError, NotAvailableYetError
 from agilerl.rng import Purpose, resolve_seed, seeds
 from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
@@ -33,6 +36,7 @@ from agilerl.spaces import nested
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
+ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 Callback = Callable[[float, dict[str, Any]], None]
 
 
@@ -73,9 +77,9 @@ class EvaluatedIn:
 def greedy_of(agent: Any) -> Callable[..., Any]:
     """Return the agent's greedy policy, (observations [E, ...], mask) -> actions [E, ...] for the environment.
 
-    A subclass that overrides the published `get_action` acts by it, in the mode that the agent is in.
+    A class of the user with a `get_action` acts by it, in the mode that the agent is in, unless it overrides `_greedy`.
     """
-    if foreign.overridden(type(agent), "get_action") is None:
+    if not foreign.defined_outside(type(agent), "get_action", unless="_greedy"):
         policy: Callable[..., Any] = agent._greedy
         return policy
     return partial(greedy_by_get_action if hasattr(agent, "agent_ids") else _by_get_action, agent)
@@ -86,7 +90,29 @@ def _by_get_action(agent: Any, obs: Any, mask: Mask = None) -> Any:
     named = {"epsilon": 0.0} | ({} if mask is None else {"action_mask": mask})
     taken = {name: value for name, value in named.items() if foreign.takes(agent, "get_action", name)}
     result = agent.get_action(obs, **taken)
-    return result[0] if isinstance(result, tuple) else result
+    return environment_actions(agent, result[0] if isinstance(result, tuple) else result, tree.count_rows(obs))
+
+
+def environment_actions(agent: Any, action: Any, count: int) -> Any:
+    """Return the result of a user's `get_action` as `count` actions of the agent's space, clipped to its bounds.
+
+    Raises:
+        ConfigError: other than one action for each observation.
+    """
+    space = agent.action_space
+    if not isinstance(space, gym.Space) or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return action
+    array = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
+    shape = (count, *(space.shape or ()))
+    if array.dtype.kind not in "biuf" or array.size != math.prod(shape):
+        raise ConfigError(
+            f"{type(agent).__name__}.get_action returned {short(action)} for {count} observations; expected one action "
+            f"of {space} for each. fix: an array of shape {shape}."
+        )
+    array = array.reshape(shape)
+    if isinstance(space, gym.spaces.Box):
+        return np.clip(array, space.low, space.high)
+    return np.rint(array).astype(space.dtype)
 
 
 def run_test(
@@ -245,7 +271,12 @@ def act(agent: Any, obs: Any, mask: Any = None) -> Any:
 
 def _is_one(space: gym.Space[Any], obs: Any) -> bool:
     """Whether an observation lacks a leading environment axis."""
-    axes = tree.map_leaves(lambda part, values: np.ndim(values) == len(part.shape or ()), nested(space), obs)
+
+    def lacks(part: gym.Space[Any], values: Any) -> bool:
+        is_text = isinstance(values, str) or np.asarray(values).dtype.kind in "US"  # of `WordCounts`
+        return np.ndim(values) == (0 if is_text else len(part.shape or ()))
+
+    axes = tree.map_leaves(lacks, nested(space), obs)
     return bool(next(iter(tree.leaves(axes))))
 
 

@@ -198,6 +198,8 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Return greedy actions from policy outputs [..., out]; implemented by subclasses."""
         raise NotImplementedError("an algorithm with update() must implement greedy(outputs, mask) -> actions")
 
+    greedy.is_missing = True  # type: ignore[attr-defined]
+
     def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
         """Draw the random numbers for `explore`, each [*shape, ...]; `shape` is (vector steps, E), or (E,) for one
         call.

@@ -19,6 +19,7 @@ from torch import Tensor
 from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.evaluation import environment_actions
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import brings_learn, overrides, unwrapped
@@ -47,7 +48,8 @@ Chosen = tuple[list[Any], list[Any], list[Any]]
 
 CALLED_BY_LEARN = ("learn_from", "learn_batch", "make_batch", "report", "learn_buffer")
 NOT_CALLED = (
-    "evaluate_actions", "soft_update", "action_noise", "reset_action_noise", "preprocess_observation",
+    "evaluate_actions", "soft_update", "action_noise", "reset_action_noise", "preprocess_observation", "policy_output",
+    "act", "predict",
 )  # fmt: skip
 """Published methods that no training function calls; `CALLED_BY_LEARN` by `learn` alone."""
 
@@ -162,6 +164,7 @@ class OwnTransitions:
                 random = convert(random)  # in the format of this agent's get_action
             return random
         action = self.agent.get_action(self.obs, **arguments)
+        action = action[0] if isinstance(action, tuple) else action
         if isinstance(action, Tensor):
             action = action.detach().cpu().numpy()
         space = self.lanes.single_action_space
@@ -169,6 +172,8 @@ class OwnTransitions:
             return np.asarray(action).reshape(self.lanes.num_lanes, *np.shape(action)[1:])
         if self._environment_action is not None:  # raw: the shape is defined by the algorithm
             return np.asarray(action)
+        if isinstance(unwrapped(self.agent), RLAlgorithm):
+            return np.asarray(environment_actions(self.agent, action, self.lanes.num_lanes))
         return np.asarray(action).reshape(self.lanes.num_lanes, *(space.shape or ()))
 
     def _step(self, index: int) -> bool:

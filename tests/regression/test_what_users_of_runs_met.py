@@ -1,0 +1,203 @@
+"""Loaded runs, agents of other runs, overridden acting and its exports: what was silently different."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import agilerl
+from agilerl.algorithms import DQN, PPO, SAC
+from agilerl.algorithms.core.base import RLAlgorithm
+from agilerl.algorithms.core.registry import NetworkGroup
+from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, RunError
+from agilerl.export import plain_policy
+from agilerl.modules.configs import MlpNetConfig
+from agilerl.utils.utils import create_population
+from agilerl.wrappers.agent import RSNorm
+
+SHORT: dict[str, Any] = {
+    "population": 2, "verbose": False, "training.eval_episodes": 1, "training.confirm_episodes": 0,
+}  # fmt: skip
+
+
+class Counted(gym.Env[Any, Any]):
+    """Ten steps; action 2 costs 1."""
+
+    observation_space: Any = gym.spaces.Box(-1, 1, (3,))
+    action_space: Any = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.np_random.uniform(-1, 1, 3).astype("f4"), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        self.time += 1
+        return self.np_random.uniform(-1, 1, 3).astype("f4"), -float(np.sum(action) == 2), False, self.time >= 10, {}
+
+
+OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
+    ("CartPole-v1", "DQN", {"double": False}),
+    ("CartPole-v1", "RainbowDQN", {"num_atoms": 11, "noise_std": 0.25}),
+    ("CartPole-v1", "PPO", {"target_kl": 0.5, "clip_value_loss": False}),
+    ("Pendulum-v1", "SAC", {"learn_temperature": False}),
+    ("Pendulum-v1", "TD3", {"policy_freq": 5, "expl_noise": 0.3}),
+    ("Pendulum-v1", "DDPG", {"expl_noise": 0.3}),
+    ("mpe2.simple_speaker_listener_v4", "MADDPG", {"expl_noise": 0.3}),
+    ("mpe2.simple_speaker_listener_v4", "IPPO", {"target_kl": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("env", "algo", "options"), OPTIONS, ids=[algo for _, algo, _ in OPTIONS])
+def test_a_loaded_policy_has_the_options_of_its_run(
+    env: str, algo: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    run: Any = agilerl.train(env, algo, steps=200, evo_steps=100, out=tmp_path, **SHORT, **options)
+    best = agilerl.load(run.path).best
+    for name in options:
+        np.testing.assert_equal(getattr(best, name), getattr(run.best, name))
+
+
+@pytest.mark.parametrize("algo", ["TD3", "DDPG", "SAC", "PPO"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_agents_of_either_structure_start_a_run(algo: str, shared: bool) -> None:
+    env = gym.make("Pendulum-v1")
+    agents = create_population(
+        algo, observation_space=env.observation_space, action_space=env.action_space, population_size=2,
+        algo_kwargs={"share_encoders": shared}, seed=1,
+    )  # fmt: skip
+    run: Any = agilerl.train("Pendulum-v1", agents=agents, steps=100, out=None, **SHORT)
+    assert all(agent.share_encoders is shared for agent in run.population)
+
+
+class Unregistered(DQN):
+    pass
+
+
+def test_agents_of_a_class_of_ones_own_start_a_run_and_wrapped_ones_are_named() -> None:
+    env = gym.make("CartPole-v1")
+    spaces = env.observation_space, env.action_space
+    run: Any = agilerl.train("CartPole-v1", agents=[Unregistered(*spaces)], steps=100, out=None, **SHORT)
+    assert all(type(agent) is Unregistered for agent in run.population)
+    with pytest.raises(ConfigError, match=r"agents= takes agents without wrappers; got RSNorm\(DQN.* fix: agents="):
+        agilerl.train("CartPole-v1", agents=[RSNorm(DQN(*spaces))], steps=100, out=None, **SHORT)
+
+
+class ByGetAction(DQN):
+    def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
+        return np.full((len(np.atleast_2d(obs)), 1), 2.0)
+
+
+class ByGreedy(PPO):
+    def _greedy(self, obs: Any, mask: Any = None) -> Any:
+        return np.full(len(np.atleast_2d(obs)), 2)
+
+
+@pytest.mark.parametrize("cls", [ByGetAction, ByGreedy])
+def test_selection_sees_what_is_overridden_and_no_file_acts_otherwise(cls: Any, tmp_path: Path) -> None:
+    run: Any = agilerl.train(Counted, cls, steps=400, evo_steps=200, out=tmp_path, **SHORT)
+    assert all(set(agent.fitness) == {-10.0} for agent in run.population)
+    assert run.best.evaluate(episodes=2).mean == -10
+    assert run.best.act(np.zeros(3, "f4")) == 2
+    assert (run.path / "best" / "policy.safetensors").exists()
+    assert not (run.path / "best" / "policy.py").exists()
+    with pytest.raises(NotAvailableYetError, match=rf"{cls.__name__} overrides .*which a policy file does not contain"):
+        plain_policy(run.best)
+
+
+class Beyond(SAC):
+    def get_action(self, obs: Any, *args: Any, **kwargs: Any) -> Any:
+        return np.full((len(np.atleast_2d(obs)), 1), 3.0, np.float32)
+
+
+class BoxCounted(Counted):
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+
+def test_actions_beyond_the_bounds_are_clipped_in_evaluations_as_in_training() -> None:
+    agilerl.train(BoxCounted, Beyond, steps=200, evo_steps=200, out=None, **SHORT)  # the environment asserts
+
+
+@pytest.mark.parametrize("result", [0, None, "left"])
+def test_a_get_action_that_gives_no_action_for_each_lane_is_named(result: Any) -> None:
+    cls = type("Odd", (DQN,), {"get_action": lambda self, obs, *args, **kwargs: result})
+    with pytest.raises(ConfigError, match=r"Odd\.get_action returned .* for \d+ observations; expected one action of"):
+        agilerl.train(Counted, cls, steps=200, out=None, **SHORT)
+
+
+def test_a_test_that_gives_no_number_is_named() -> None:
+    cls = type("Odd", (DQN,), {"test": lambda self, *args, **kwargs: [1.0, 2.0]})
+    with pytest.raises(ConfigError, match=r"Odd\.test returned list \[1\.0, 2\.0\]; expected the mean return"):
+        agilerl.train(Counted, cls, steps=200, out=None, **SHORT)
+
+
+def test_an_overridden_act_is_named() -> None:
+    cls = type("Acts", (DQN,), {"act": lambda self, obs, mask=None: np.int64(2)})
+    with pytest.warns(AgileRLWarning, match="Acts overrides act, which training does not call"):
+        agilerl.train(Counted, cls, steps=200, out=None, **SHORT)
+
+
+class Texts(Counted):
+    observation_space = gym.spaces.Text(8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return "left", {}
+
+    def step(self, action: Any) -> Any:
+        return "right", *super().step(action)[1:]
+
+
+@pytest.mark.parametrize("algo", ["DQN", "PPO"])
+def test_one_text_gives_one_action(algo: str) -> None:
+    best = agilerl.train(Texts, algo, steps=200, out=None, **SHORT).best
+    assert Texts.action_space.contains(best.act("left"))
+    assert Texts.action_space.contains(best.predict("left")[0])
+    assert best.act(["left", "right", "left"]).shape == (3,)
+
+
+class Bare(RLAlgorithm):
+    """Nothing but `get_action` and `learn`, with as few arguments as they need."""
+
+    def __init__(self, observation_space: Any, action_space: Any, **more: Any) -> None:
+        more.pop("net_config", None)
+        super().__init__(observation_space, action_space, **more)
+        inner = DQN(observation_space, action_space, seed=0)
+        self.lr, self.batch_size, self.learn_step = 1e-3, 16, 8
+        self.actor = inner.actor
+        self.optimizer = type(inner.optimizer)(inner.optimizer.optimizer_cls, networks=[self.actor], lr=self.lr)
+        self.register_network_group(NetworkGroup(eval_network=self.actor, policy=True))
+
+    def get_action(self, obs: Any) -> Any:
+        return np.zeros(len(obs), np.int64)
+
+    def learn(self, experiences: Any) -> float:
+        return 0.0
+
+
+def test_a_get_action_of_few_arguments_acts_and_a_run_without_its_policy_class_is_named(tmp_path: Path) -> None:
+    run: Any = agilerl.train(Counted, Bare, steps=200, out=tmp_path, **SHORT)
+    assert run.best.evaluate(episodes=1, env=Counted()).mean == 0
+    with pytest.raises(NotAvailableYetError, match=r"Bare does not name the class of its policy.*fix: policy_class"):
+        agilerl.load(run.path)
+
+
+def test_metrics_that_are_gone_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    run: Any = agilerl.train(Counted, "DQN", steps=200, out=tmp_path, **SHORT)
+    for spoil in (lambda path: path.write_text(""), lambda path: path.unlink()):
+        spoil(run.path / "metrics.csv")
+        with pytest.raises(RunError, match=r"metrics\.csv cannot be read .* fix: run\.history"):
+            agilerl.load(run.path).frame()
+
+
+def test_a_typed_configuration_is_taken_by_train_and_net_config_is_explained() -> None:
+    run: Any = agilerl.train(Counted, "DQN", steps=100, out=None, encoder=MlpNetConfig(hidden_size=[24]), **SHORT)
+    assert run.manifest.network.encoder["hidden_size"] == [24]
+    with pytest.raises(ConfigError, match=r"net_config is an argument of algorithm classes\. fix: its parts"):
+        agilerl.train(Counted, "DQN", steps=100, out=None, net_config={}, **SHORT)
