@@ -86,7 +86,7 @@ def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str,
 def loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     evolve, utils = ModuleType("agilerl.training.manifest.build"), ModuleType("agilerl.utils.utils")
     evolve.run_manifest = fake_run_manifest  # type: ignore[attr-defined]
-    utils.agent_from_policy = lambda spec, state, device: FakeAgent(state["weight"].item())  # type: ignore[attr-defined]
+    utils.agent_from_policy = lambda spec, state, *rest: FakeAgent(state["weight"].item())  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "agilerl.training.manifest.build", evolve)
     monkeypatch.setitem(sys.modules, "agilerl.utils.utils", utils)
     monkeypatch.setattr(fake_run_manifest, "outcome", "max_steps", raising=False)
