@@ -67,7 +67,7 @@ class ReplayBuffer(RowRing):
         if field_names is not None:
             message = "ReplayBuffer(memory_size=, field_names=) is the older form; use max_size= and add()."
             warn_once("replay_buffer:field_names", message, DeprecationWarning)
-        self._rng = stream(resolve_seed(seed), Purpose.REPLAY)
+        self._rng, self._has_seed = stream(resolve_seed(seed), Purpose.REPLAY), seed is not None
 
     # -- the engine's interface --------------------------------------------------------------------------------------
 
@@ -159,6 +159,11 @@ class ReplayBuffer(RowRing):
         if self._frames is not None:
             return self._frames.intern(rows, mask, lanes)
         return rows if mask is None else {path: values[mask] for path, values in rows.items()}
+
+    def follow_seed(self, seed: int) -> None:
+        """Draw `sample` from the seed of a run from here on, unless the memory was created with a seed."""
+        if not self._has_seed:
+            self._rng = stream(seed, Purpose.REPLAY)
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
         """Sample row numbers `shape` int64, uniformly with replacement; RunError if empty."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gymnasium import spaces
 
+from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.acting import Acting
-from agilerl.sources.custom.learn import OwnTransitions
+from agilerl.sources.custom.learn import OwnLearn, OwnTransitions
 from agilerl.sources.divergence import Watch
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
@@ -43,6 +44,14 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OffPolicySource:
         """Create the source with a memory from `replay`."""
         return cls(env, replay(), options, eval_env=eval_env)
+
+    def open(
+        self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
+    ) -> None:
+        super().open(population, run_seed, check, shards)
+        for memory in self.shared.memories.values() if self.learner == OwnLearn.name else ():
+            if isinstance(memory, ReplayBuffer):  # custom agents learn from `sample`, which has its own generator
+                memory.follow_seed(run_seed)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         """Run one generation of a shard: members act in `lanes` and learn from the shared replay."""

@@ -8,14 +8,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import agilerl
 from agilerl.algorithms import DQN, PPO, SAC
 from agilerl.algorithms.core.base import RLAlgorithm
 from agilerl.algorithms.core.registry import NetworkGroup
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, RunError
 from agilerl.export import plain_policy
 from agilerl.modules.configs import MlpNetConfig
+from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import create_population
 from agilerl.wrappers.agent import RSNorm
 
@@ -201,3 +205,17 @@ def test_a_typed_configuration_is_taken_by_train_and_net_config_is_explained() -
     assert run.manifest.network.encoder["hidden_size"] == [24]
     with pytest.raises(ConfigError, match=r"net_config is an argument of algorithm classes\. fix: its parts"):
         agilerl.train(Counted, "DQN", steps=100, out=None, net_config={}, **SHORT)
+
+
+def test_the_seed_of_a_run_decides_what_wrapped_agents_sample() -> None:
+    def weights(torch_seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(torch_seed)
+        env = make_vect_envs("CartPole-v1", num_envs=2)
+        agents = DQN.population(
+            2, env.single_observation_space, env.single_action_space, RSNorm, seed=1, batch_size=8, learn_step=4
+        )
+        budget: dict[str, Any] = {"max_steps": 200, "evo_steps": 100, "eval_steps": 20, "verbose": False, "seed": 5}
+        train_off_policy(env, "CartPole-v1", "DQN", agents, ReplayBuffer(500), **budget)
+        return [p.detach().clone() for agent in agents for p in agent.agent.actor.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(weights(1), weights(2), strict=True))
