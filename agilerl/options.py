@@ -249,7 +249,6 @@ class OfflineOptions(LoopOptions):
         if self.carry_envs:
             raise ConfigError("carry_envs=True is for training in environments. fix: carry_envs=False.")
         usual = {field.name: field.default for field in fields(LoopOptions)}
-        usual = {field.name: field.default for field in fields(LoopOptions)}
         changed = [name for name in OF_FQE if vars(self)[name] != usual[name]]
         if changed and self.fitness != "fqe":
             raise ConfigError(f"{', '.join(changed)}: of fitness='fqe' alone. fix: fitness='fqe', or leave it out.")

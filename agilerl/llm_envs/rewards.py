@@ -237,9 +237,13 @@ def _with_alarm(function: Callable[..., Any], arguments: tuple[Any, ...], second
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
             answer = function(*arguments)
+        except Exception as error:
+            if struck and not isinstance(error, TookTooLongError):  # replaced by an error of a handler or destructor
+                raise TookTooLongError from error
+            raise
         finally:
             armed = False
-        if struck:  # swallowed by an `except`, or replaced by another error
+        if struck:  # swallowed by an `except`
             raise TookTooLongError
         return answer
     finally:

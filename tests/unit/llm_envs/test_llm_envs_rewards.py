@@ -101,6 +101,17 @@ def test_one_that_swallows_every_exception_is_cut_off(way: str) -> None:
     assert scored(reward, "a", reward_timeout=SHORT).failed.tolist() == [[True]]
 
 
+def test_one_that_replaces_the_deadline_by_another_error_is_cut_off(way: str) -> None:
+    def reward(completion: str, answer: str, question: str) -> float:
+        try:
+            forever()
+        finally:
+            raise RuntimeError("release unlocked lock")
+
+    scores = scored(reward, "a", reward_timeout=SHORT)
+    assert scores.faults == ("prompt 0, completion 0: took longer than 0.3 s",)
+
+
 def test_one_that_swallows_what_the_deadline_causes_has_no_reward(way: str) -> None:
     def reward(completion: str, answer: str, question: str) -> float:
         try:
