@@ -1,0 +1,208 @@
+/* Dense layers of one member: products, forward, backward, Adam.
+ *
+ * Inside, a batch lies as [features][columns], `columns` the batch rounded up to a whole number of the widest vectors
+ * (PADDED); numbers beyond the batch are zero where a sum could meet them.
+ */
+
+#ifdef VECTOR
+#include "simd.h"
+#define TILE_ROWS 6
+#define TILE_VECTORS (VECTOR == 512 ? 4 : 2)
+
+/* out[m][.] = start[m] + sum over k of left[m][k] right[k][.] for `rows` x `vectors` results held in registers. */
+static inline __attribute__((always_inline)) void NAME(tile)(
+    const int rows, const int vectors, int64_t depth, const REAL *left, int64_t row_step, int64_t term_step,
+    const REAL *right, int64_t right_row, const REAL *start, REAL *out, int64_t out_row) {
+  V sums[TILE_ROWS][4];
+  for (int m = 0; m < rows; m++)
+    for (int v = 0; v < vectors; v++) sums[m][v] = V_SET(start ? start[m] : (REAL)0);
+  for (int64_t k = 0; k < depth; k++) {
+    V terms[4];
+    for (int v = 0; v < vectors; v++) terms[v] = V_LOAD(right + k * right_row + v * LANES);
+    for (int m = 0; m < rows; m++) {
+      V factor = V_SET(left[m * row_step + k * term_step]);
+      for (int v = 0; v < vectors; v++) sums[m][v] = V_FMA(factor, terms[v], sums[m][v]);
+    }
+  }
+  for (int m = 0; m < rows; m++)
+    for (int v = 0; v < vectors; v++) V_STORE(out + m * out_row + v * LANES, sums[m][v]);
+}
+
+/* out[rows][columns] = start[rows] + left[rows][depth] right[depth][columns]; columns are whole vectors of 16 numbers. */
+static void NAME(product)(int64_t rows, int64_t depth, int64_t columns, const REAL *left, int64_t row_step,
+                          int64_t term_step, const REAL *right, int64_t right_row, const REAL *start, REAL *out,
+                          int64_t out_row) {
+#define TILE(R, N) NAME(tile)(R, N, depth, left + m * row_step, row_step, term_step, right + c, right_row, \
+                              start ? start + m : 0, out + m * out_row + c, out_row)
+#define TILES(N)                                                                                                     \
+  for (m = 0; m + TILE_ROWS <= rows; m += TILE_ROWS) TILE(TILE_ROWS, N);                                             \
+  switch (rows - m) {                                                                                                \
+  case 5: TILE(5, N); break;                                                                                         \
+  case 4: TILE(4, N); break;                                                                                         \
+  case 3: TILE(3, N); break;                                                                                         \
+  case 2: TILE(2, N); break;                                                                                         \
+  case 1: TILE(1, N); break;                                                                                         \
+  }
+  int64_t m, c = 0;
+  for (; c + TILE_VECTORS * LANES <= columns; c += TILE_VECTORS * LANES) { TILES(TILE_VECTORS) }
+  for (; c < columns; c += LANES) { TILES(1) }
+#undef TILES
+#undef TILE
+}
+
+/* out[columns][rows_padded] = in[rows][columns] turned around, zero beyond its rows. */
+static void NAME(transpose)(int64_t rows, int64_t columns, const REAL *in, REAL *out) {
+  int64_t wide = PADDED(rows);
+  for (int64_t r = 0; r < rows; r += 16)
+    for (int64_t c = 0; c < columns; c += 16)
+      for (int64_t j = c; j < c + 16; j++)
+        for (int64_t i = r; i < r + 16; i++) out[j * wide + i] = i < rows ? in[i * columns + j] : 0;
+}
+
+static int64_t NAME(widest)(const Member *member) {
+  int64_t widest = member->layers[0].in;
+  for (int l = 0; l < member->depth; l++)
+    if (member->layers[l].out > widest) widest = member->layers[l].out;
+  return widest;
+}
+
+/* What one layer keeps for its backward: sums before the activation (of LayerNorm: its results), outputs, and of
+ * LayerNorm the normalised sums and the inverse deviations. */
+typedef struct {
+  REAL *sums, *outputs, *normalised, *inverse;
+} NAME(Kept);
+
+static int64_t NAME(kept_size)(const Member *member, int64_t columns) {
+  int64_t size = 0;
+  for (int l = 0; l < member->depth; l++) size += (3 * member->layers[l].out + 1) * columns;
+  return size;
+}
+
+static void NAME(lay_out)(const Member *member, int64_t columns, REAL *room, NAME(Kept) *kept) {
+  for (int l = 0; l < member->depth; l++) {
+    int64_t size = member->layers[l].out * columns;
+    kept[l].sums = room, kept[l].outputs = room + size, kept[l].normalised = room + 2 * size;
+    kept[l].inverse = room + 3 * size, room += 3 * size + columns;
+  }
+}
+
+/* LayerNorm (Ba et al. 2016, arXiv:1607.06450, eq. 4) of the columns of x [width][columns], in place. */
+static void NAME(normalise)(int64_t width, int64_t columns, REAL *restrict x, REAL *restrict inverse,
+                            REAL *restrict spare) {
+  REAL share = (REAL)1 / (REAL)width;
+  for (int64_t b = 0; b < columns; b++) spare[b] = inverse[b] = 0;
+  for (int64_t o = 0; o < width; o++)
+    for (int64_t b = 0; b < columns; b++) spare[b] = FMA(share, x[o * columns + b], spare[b]);
+  for (int64_t o = 0; o < width; o++)
+    for (int64_t b = 0; b < columns; b++) {
+      REAL centred = x[o * columns + b] - spare[b];
+      x[o * columns + b] = centred, inverse[b] = FMA(share * centred, centred, inverse[b]);
+    }
+  for (int64_t b = 0; b < columns; b++) inverse[b] = 1 / SQRT(inverse[b] + (REAL)1e-5);
+  for (int64_t o = 0; o < width; o++)
+    for (int64_t b = 0; b < columns; b++) x[o * columns + b] *= inverse[b];
+}
+
+/* grad := inverse (grad - mean(grad) - normalised mean(grad normalised)), means over the width. */
+static void NAME(normalise_backward)(int64_t width, int64_t columns, const REAL *restrict normalised,
+                                     const REAL *restrict inverse, REAL *restrict grad, REAL *restrict spare) {
+  REAL share = (REAL)1 / (REAL)width, *restrict slope = spare + columns;
+  for (int64_t b = 0; b < columns; b++) spare[b] = slope[b] = 0;
+  for (int64_t o = 0; o < width; o++)
+    for (int64_t b = 0; b < columns; b++) {
+      REAL g = grad[o * columns + b];
+      spare[b] = FMA(share, g, spare[b]), slope[b] = FMA(share * g, normalised[o * columns + b], slope[b]);
+    }
+  for (int64_t o = 0; o < width; o++)
+    for (int64_t b = 0; b < columns; b++) {
+      int64_t i = o * columns + b;
+      grad[i] = inverse[b] * FMA(-normalised[i], slope[b], grad[i] - spare[b]);
+    }
+}
+
+/* Run all layers of `row` on inputs [in][columns]; the outputs are kept[depth - 1].outputs. */
+static void NAME(forward)(const Member *member, const REAL *row, const REAL *inputs, int64_t columns,
+                          NAME(Kept) *kept, REAL *spare) {
+  for (int l = 0; l < member->depth; l++) {
+    const Layer *layer = member->layers + l;
+    int64_t size = layer->out * columns;
+    NAME(product)(layer->out, layer->in, columns, row + layer->weight, layer->weight_row, 1, inputs, columns,
+                  row + layer->bias, kept[l].sums, columns);
+    if (layer->norm) {
+      REAL *x = kept[l].normalised;
+      memcpy(x, kept[l].sums, (size_t)size * sizeof(REAL));
+      NAME(normalise)(layer->out, columns, x, kept[l].inverse, spare);
+      for (int64_t o = 0; o < layer->out; o++) {
+        REAL gain = row[layer->gain + o], shift = row[layer->shift + o];
+        for (int64_t b = 0; b < columns; b++) kept[l].sums[o * columns + b] = FMA(gain, x[o * columns + b], shift);
+      }
+    }
+    NAME(activate)(layer->activation, kept[l].sums, kept[l].outputs, size);
+    inputs = kept[l].outputs;
+  }
+}
+
+/* The sum over the columns of one row: 16 partial sums, each in order, joined pairwise. */
+static REAL NAME(row_sum)(const REAL *x, int64_t columns) {
+  REAL part[16] = {0};
+  for (int64_t b = 0; b < columns; b += 16)
+    for (int j = 0; j < 16; j++) part[j] += x[b + j];
+  for (int half = 8; half; half /= 2)
+    for (int j = 0; j < half; j++) part[j] += part[j + half];
+  return part[0];
+}
+
+/* Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) for `count` numbers side by side; AdamW decays first. */
+static void NAME(adam)(const NAME(Rate) *rate, int64_t count, const REAL *restrict grad, REAL *restrict value,
+                       REAL *restrict first, REAL *restrict second) {
+  for (int64_t i = 0; i < count; i++) {
+    REAL v = value[i] * rate->keep, g = FMA(rate->decay, v, grad[i]);
+    REAL m = FMA(rate->first_share, g - first[i], first[i]);
+    REAL s = FMA(rate->second_share * g, g, second[i] * rate->second_keep);
+    first[i] = m, second[i] = s;
+    value[i] = v - rate->step * m / FMA(SQRT(s), rate->root, rate->eps);
+  }
+}
+
+/* Backward from grad [out][columns] at the outputs, layer by layer, each moved by Adam once its own gradient has been
+ * handed on; grad and other are overwritten. */
+static void NAME(descend)(const Member *member, const NAME(Rate) *rate, REAL *value, REAL *first, REAL *second,
+                          const REAL *inputs, int64_t columns, const NAME(Kept) *kept, REAL *grad, REAL *other,
+                          REAL *turned, REAL *gradient, REAL *spare) {
+  for (int l = member->depth - 1; l >= 0; l--) {
+    const Layer *layer = member->layers + l;
+    int64_t wide = PADDED(layer->in), size = layer->out * columns;
+    const REAL *below = l ? kept[l - 1].outputs : inputs;
+    REAL *of_bias = gradient, *of_gain = of_bias + layer->out, *of_shift = of_gain + layer->out;
+    REAL *of_weight = of_shift + layer->out;
+    NAME(activate_backward)(layer->activation, kept[l].sums, kept[l].outputs, grad, size);
+    if (layer->norm) {
+      for (int64_t o = 0; o < layer->out; o++) {
+        REAL *g = grad + o * columns, gain = value[layer->gain + o];
+        const REAL *x = kept[l].normalised + o * columns;
+        of_shift[o] = NAME(row_sum)(g, columns);
+        for (int64_t b = 0; b < columns; b++) spare[b] = g[b] * x[b], g[b] *= gain;
+        of_gain[o] = NAME(row_sum)(spare, columns);
+      }
+      NAME(normalise_backward)(layer->out, columns, kept[l].normalised, kept[l].inverse, grad, spare);
+    }
+    for (int64_t o = 0; o < layer->out; o++) of_bias[o] = NAME(row_sum)(grad + o * columns, columns);
+    NAME(transpose)(layer->in, columns, below, turned);
+    NAME(product)(layer->out, columns, wide, grad, columns, 1, turned, wide, 0, of_weight, wide);
+    if (l)
+      NAME(product)(layer->in, layer->out, columns, value + layer->weight, 1, layer->weight_row, grad, columns, 0,
+                    other, columns);
+    for (int64_t o = 0; o < layer->out; o++) {
+      int64_t at = layer->weight + o * layer->weight_row;
+      NAME(adam)(rate, layer->in, of_weight + o * wide, value + at, first + at, second + at);
+    }
+    NAME(adam)(rate, layer->out, of_bias, value + layer->bias, first + layer->bias, second + layer->bias);
+    if (layer->norm) {
+      NAME(adam)(rate, layer->out, of_gain, value + layer->gain, first + layer->gain, second + layer->gain);
+      NAME(adam)(rate, layer->out, of_shift, value + layer->shift, first + layer->shift, second + layer->shift);
+    }
+    REAL *swap = grad;
+    grad = other, other = swap;
+  }
+}
+#endif

@@ -1,0 +1,104 @@
+/* Whole updates of populations of small networks: no torch types, a plain C interface (population.h).
+ *
+ * Every member is computed by itself, in a fixed order, so that the bits of its results depend neither on who else is in
+ * a call, nor on how many updates a call makes, nor on the width of a vector.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "population.h"
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define PADDED(n) (((n) + 15) / 16 * 16)
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,prefer-vector-width=256")
+#endif
+#define VECTOR 256
+#include "real.h"
+#define DOUBLE
+#include "real.h"
+#undef DOUBLE
+#undef VECTOR
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=512")
+#endif
+#define VECTOR 512
+#include "real.h"
+#define DOUBLE
+#include "real.h"
+#undef DOUBLE
+#undef VECTOR
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#elif defined(__aarch64__)
+#define VECTOR 128
+#include "real.h"
+#define DOUBLE
+#include "real.h"
+#undef DOUBLE
+#undef VECTOR
+#endif
+
+EXPORT int64_t population_abi(void) { return POPULATION_ABI; }
+
+/* Widths of vectors that this processor has, as a sum of 128, 256 and 512; 0 where the kernels cannot run. */
+EXPORT int64_t population_vectors(void) {
+#if defined(__x86_64__) || defined(_M_X64)
+  __builtin_cpu_init();
+  int64_t found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 256 : 0;
+  int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+  return found && wide ? found + 512 : found;
+#elif defined(__aarch64__)
+  return 128;
+#else
+  return 0;
+#endif
+}
+
+/* Numbers that `room` must hold for a member. */
+EXPORT int64_t population_room(const TemporalDifference *call, int64_t member) {
+#if defined(__x86_64__) || defined(_M_X64)
+  return room_size_float_256(call, member);
+#elif defined(__aarch64__)
+  return room_size_float_128(call, member);
+#else
+  return 0;
+#endif
+}
+
+/* Run a call with vectors of `vector` bits; 0, or 1 where there are none such. */
+EXPORT int64_t population_td(const TemporalDifference *call, int64_t vector, int64_t is_double) {
+#if defined(__x86_64__) || defined(_M_X64)
+  if (vector == 256) return (is_double ? temporal_difference_double_256 : temporal_difference_float_256)(call), 0;
+  if (vector == 512) return (is_double ? temporal_difference_double_512 : temporal_difference_float_512)(call), 0;
+#elif defined(__aarch64__)
+  if (vector == 128) return (is_double ? temporal_difference_double_128 : temporal_difference_float_128)(call), 0;
+#endif
+  return 1;
+}

@@ -1,0 +1,110 @@
+/* A whole update of Q-learning: targets (Mnih et al. 2015; van Hasselt et al. 2016, arXiv:1509.06461, eq. 4), the
+ * squared error of the actions that were taken, Adam, and the soft move of the target network. */
+
+static inline int64_t NAME(room_size)(const TemporalDifference *call, int64_t n) {
+  const Member *member = call->member + n;
+  int64_t columns = PADDED(call->batch), widest = NAME(widest)(member), gradient = columns;
+  for (int l = 0; l < member->depth; l++) {
+    int64_t size = member->layers[l].out * (PADDED(member->layers[l].in) + 3);
+    if (size > gradient) gradient = size;
+  }
+  return 2 * member->layers[0].in * columns + 2 * NAME(kept_size)(member, columns) + 2 * widest * columns +
+         PADDED(widest) * columns + gradient + 2 * columns + 64;
+}
+
+/* [B][I] rows as [I][columns]; zero beyond the batch. */
+static void NAME(load_rows)(const REAL *rows, int64_t batch, int64_t inputs, int64_t columns, REAL *out) {
+  for (int64_t i = 0; i < inputs; i++) {
+    for (int64_t b = 0; b < batch; b++) out[i * columns + b] = rows[b * inputs + i];
+    for (int64_t b = batch; b < columns; b++) out[i * columns + b] = 0;
+  }
+}
+
+static void NAME(rate_of)(const TemporalDifference *call, int64_t n, NAME(Rate) *rate) {
+  double step = call->steps[n], power1 = 1, power2 = 1, base1 = call->beta1, base2 = call->beta2;
+  for (int64_t k = (int64_t)step; k; k /= 2) { /* integer powers by squaring: no libm */
+    if (k % 2) power1 *= base1, power2 *= base2;
+    base1 *= base1, base2 *= base2;
+  }
+  double lr = call->lr[n];
+  rate->keep = (REAL)(call->decouples_decay ? 1 - lr * call->decay : 1);
+  rate->decay = (REAL)(call->decouples_decay ? 0 : call->decay);
+  rate->first_share = (REAL)(1 - call->beta1);
+  rate->second_share = (REAL)(1 - call->beta2), rate->second_keep = (REAL)call->beta2;
+  rate->step = (REAL)(lr / (1 - power1)), rate->root = (REAL)(1 / __builtin_sqrt(1 - power2));
+  rate->eps = (REAL)call->eps;
+}
+
+static void NAME(update_member)(const TemporalDifference *call, int64_t n) {
+  const Member *member = call->member + n;
+  int64_t columns = PADDED(call->batch), batch = call->batch, inputs = call->inputs, widest = NAME(widest)(member);
+  int64_t actions = member->layers[member->depth - 1].out, size = inputs * columns;
+  REAL *value = (REAL *)call->value + n * call->stride, *target = (REAL *)call->target + n * call->stride;
+  REAL *first = (REAL *)call->first + n * call->stride, *second = (REAL *)call->second + n * call->stride;
+  REAL *obs = call->room, *next_obs = obs + size, *room = next_obs + size;
+  NAME(Kept) kept[MAX_DEPTH], other_kept[MAX_DEPTH];
+  NAME(lay_out)(member, columns, room, kept), room += NAME(kept_size)(member, columns);
+  NAME(lay_out)(member, columns, room, other_kept), room += NAME(kept_size)(member, columns);
+  REAL *grad = room, *other = grad + widest * columns, *turned = other + widest * columns;
+  REAL *spare = turned + PADDED(widest) * columns, *gradient = spare + 2 * columns;
+  for (int64_t u = 0; u < call->updates; u++) {
+    int64_t at = (u * call->members + n) * batch;
+    const REAL *reward = (const REAL *)call->reward + at, *discount = (const REAL *)call->discount + at;
+    const REAL *weight = (const REAL *)call->weight + at;
+    const int64_t *action = call->action + at;
+    const uint8_t *mask = call->next_mask ? call->next_mask + at * actions : 0;
+    REAL *error = (REAL *)call->error + at, *goals = gradient;
+    NAME(load_rows)((const REAL *)call->obs + at * inputs, batch, inputs, columns, obs);
+    NAME(load_rows)((const REAL *)call->next_obs + at * inputs, batch, inputs, columns, next_obs);
+    NAME(forward)(member, target, next_obs, columns, other_kept, spare);
+    if (call->is_double) NAME(forward)(member, value, next_obs, columns, kept, spare);
+    const REAL *next = other_kept[member->depth - 1].outputs;
+    const REAL *choose = call->is_double ? kept[member->depth - 1].outputs : next;
+    for (int64_t b = 0; b < batch; b++) {
+      int64_t best = -1;
+      for (int64_t a = 0; a < actions; a++) {
+        if (mask && !mask[b * actions + a]) continue;
+        REAL held = best < 0 ? 0 : choose[best * columns + b];
+        if (best < 0 || choose[a * columns + b] > held || choose[a * columns + b] != choose[a * columns + b]) best = a;
+        if (choose[best * columns + b] != choose[best * columns + b]) break; /* NaN wins, as in torch */
+      }
+      REAL after = best < 0 ? -(REAL)INFINITY : next[best * columns + b];
+      goals[b] = FMA(discount[b], after, reward[b]);
+    }
+    NAME(forward)(member, value, obs, columns, kept, spare);
+    const REAL *values = kept[member->depth - 1].outputs;
+    for (int64_t i = 0; i < actions * columns; i++) grad[i] = 0;
+    REAL *losses = spare;
+    for (int64_t b = 0; b < columns; b++) losses[b] = 0;
+    for (int64_t b = 0; b < batch; b++) {
+      error[b] = values[action[b] * columns + b] - goals[b];
+      REAL weighted = error[b] * weight[b];
+      losses[b] = weighted * error[b], grad[action[b] * columns + b] = weighted + weighted;
+    }
+    ((REAL *)call->loss)[u * call->members + n] = NAME(row_sum)(losses, columns);
+    NAME(Rate) rate;
+    call->steps[n] += 1;
+    NAME(rate_of)(call, n, &rate);
+    NAME(descend)(member, &rate, value, first, second, obs, columns, kept, grad, other, turned, gradient, spare);
+    REAL tau = (REAL)call->tau[n];
+    for (int l = 0; l < member->depth; l++) {
+      const Layer *layer = member->layers + l;
+      for (int64_t o = 0; o < layer->out; o++) {
+        REAL *t = target + layer->weight + o * layer->weight_row;
+        const REAL *v = value + layer->weight + o * layer->weight_row;
+        for (int64_t i = 0; i < layer->in; i++) t[i] = FMA(tau, v[i] - t[i], t[i]);
+      }
+      int64_t parts[3] = {layer->bias, layer->gain, layer->shift};
+      for (int p = 0; p < (layer->norm ? 3 : 1); p++) {
+        REAL *t = target + parts[p];
+        const REAL *v = value + parts[p];
+        for (int64_t o = 0; o < layer->out; o++) t[o] = FMA(tau, v[o] - t[o], t[o]);
+      }
+    }
+  }
+}
+
+static void NAME(temporal_difference)(const TemporalDifference *call) {
+  for (int64_t n = call->begin; n < call->end; n++)
+    if (!call->live || call->live[n]) NAME(update_member)(call, n);
+}

@@ -1,0 +1,127 @@
+"""The compiled kernels: found, checked and called through ctypes; see `kernels/population.h` for what they take."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from agilerl.errors import ConfigError
+
+ABI = 1
+MAX_DEPTH = 12
+ACTIVATIONS = (
+    "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
+)  # fmt: skip
+VARIABLE = "AGILERL_NATIVE"
+CHOICES = ("0", "1", "256", "512")
+
+
+class Layer(Structure):
+    """One dense layer: real widths, activation, and the columns of its parameters in a row."""
+
+    _fields_ = [  # noqa: RUF012
+        (name, c_int64)
+        for name in ("inputs", "outputs", "activation", "norm", "weight", "weight_row", "bias", "gain", "shift")
+    ]
+
+
+class Member(Structure):
+    """The network of one member."""
+
+    _fields_ = [("depth", c_int64), ("layers", Layer * MAX_DEPTH)]  # noqa: RUF012
+
+
+class TemporalDifference(Structure):
+    """Arguments of temporal-difference updates of several members."""
+
+    _fields_ = [  # noqa: RUF012
+        *((name, c_int64) for name in (
+            "begin", "end", "updates", "members", "batch", "inputs", "stride", "is_double",
+        )),
+        ("member", POINTER(Member)),
+        *((name, c_void_p) for name in ("value", "target", "first", "second", "steps", "lr", "tau")),
+        *((name, c_double) for name in ("beta1", "beta2", "eps", "decay")),
+        ("decouples_decay", c_int64),
+        *((name, c_void_p) for name in (
+            "live", "obs", "next_obs", "reward", "discount", "weight", "action", "next_mask", "loss", "error", "room",
+        )),
+    ]  # fmt: skip
+
+
+class Library:
+    """The loaded kernels.
+
+    Args:
+        path: the shared library. vector: width of the vectors in bits.
+
+    Raises:
+        OSError: a file that is no library, or one of another version.
+    """
+
+    def __init__(self, path: Path, vector: int | None = None) -> None:
+        self.path, self._library = path, ctypes.CDLL(str(path))
+        for name in ("population_abi", "population_vectors", "population_room", "population_td"):
+            getattr(self._library, name).restype = c_int64
+        found = self._library.population_abi()
+        if found != ABI:
+            raise OSError(f"{path} has the interface {found}; expected {ABI}")
+        widths = [width for width in (512, 256, 128) if self._library.population_vectors() & width]
+        if vector is not None:
+            widths = [width for width in widths if width == vector]
+        if not widths:
+            raise OSError(f"this processor has no vectors of {vector or 'AVX2, AVX-512 or NEON'}")
+        self.vector = widths[0]
+
+    @property
+    def name(self) -> str:
+        """Return the name that records show; results do not depend on the width of vectors."""
+        return "native"
+
+    def room(self, call: TemporalDifference) -> int:
+        """Return how many numbers `call.room` must hold."""
+        sizes = [self._library.population_room(byref(call), c_int64(n)) for n in range(call.begin, call.end)]
+        return int(max(sizes))
+
+    def temporal_difference(self, call: TemporalDifference, is_float64: bool) -> None:
+        """Run the updates."""
+        if self._library.population_td(byref(call), c_int64(self.vector), c_int64(is_float64)):
+            raise RuntimeError(f"{self.path} has no kernels for vectors of {self.vector} bits")
+
+
+def wanted() -> str:
+    """Return the value of AGILERL_NATIVE, "1" by default.
+
+    Raises:
+        ConfigError: another word.
+    """
+    word = os.environ.get(VARIABLE, "1")
+    if word not in CHOICES:
+        raise ConfigError(f"{VARIABLE}={word!r} is none of {', '.join(CHOICES)}. fix: {VARIABLE}=0 for torch alone.")
+    return word
+
+
+@functools.cache
+def _load(word: str) -> Library | None:
+    vector = int(word) if len(word) > 1 else None
+    for path in sorted(Path(__file__).parent.glob("_population*")):
+        if path.suffix in (".so", ".pyd", ".dylib"):
+            try:
+                return Library(path, vector)
+            except OSError:
+                continue
+    return None
+
+
+def library() -> Library | None:
+    """Return the kernels; None where there are none for this machine, or with AGILERL_NATIVE=0."""
+    word = wanted()
+    return None if word == "0" else _load(word)
+
+
+def pointer(tensor: Any) -> int:
+    """Return the address of a tensor's numbers."""
+    return int(tensor.data_ptr())

@@ -1,0 +1,36 @@
+"""The optional C library; everything else is in pyproject.toml."""
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+UNIX = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+
+
+class BuildOptional(build_ext):
+    """Builds a plain shared library, without Python's interface, where there is a C11 compiler other than MSVC."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Refuse MSVC, which knows none of the kernels' vector types; the package then runs in torch."""
+        if self.compiler.compiler_type == "msvc":
+            raise OSError("MSVC cannot compile the kernels")
+        super().build_extension(ext)
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        """Return none: the library is no Python module."""
+        return []
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "agilerl.native._population",
+            ["agilerl/native/kernels/population.c"],
+            depends=[f"agilerl/native/kernels/{name}.h" for name in (
+                "activations", "dense", "elementary", "population", "real", "simd", "temporal_difference",
+            )],
+            extra_compile_args=UNIX,
+            optional=True,
+        )
+    ],
+    cmdclass={"build_ext": BuildOptional},
+)  # fmt: skip
