@@ -23,7 +23,7 @@ CHOICES = ("0", "1", "256", "512")
 class Layer(Structure):
     """One dense layer: real widths, activation, and the columns of its parameters in a row."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         (name, c_int64)
         for name in ("inputs", "outputs", "activation", "norm", "weight", "weight_row", "bias", "gain", "shift")
     ]
@@ -32,13 +32,13 @@ class Layer(Structure):
 class Member(Structure):
     """The network of one member."""
 
-    _fields_ = [("depth", c_int64), ("layers", Layer * MAX_DEPTH)]  # noqa: RUF012
+    _fields_ = [("depth", c_int64), ("layers", Layer * MAX_DEPTH)]
 
 
 class TemporalDifference(Structure):
     """Arguments of temporal-difference updates of several members."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *((name, c_int64) for name in (
             "begin", "end", "updates", "members", "batch", "inputs", "stride", "is_double",
         )),

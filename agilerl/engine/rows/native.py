@@ -83,9 +83,7 @@ class NativeUpdates:
         call.room = pointer(room)
         return TDCall(call, members, steps, room)
 
-    def _run(
-        self, bound: TDCall, batch: Any, lr: Tensor, tau: Tensor, live: Sequence[bool] | None
-    ) -> UpdateResult:
+    def _run(self, bound: TDCall, batch: Any, lr: Tensor, tau: Tensor, live: Sequence[bool] | None) -> UpdateResult:
         assert self.library is not None
         call, updates = bound.call, len(batch.obs)
         tensors = {name: vars(batch)[name].contiguous() for name in ("obs", "next_obs", "reward", "discount")}
