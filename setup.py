@@ -2,8 +2,10 @@
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
-UNIX = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
+UNIX = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
+        "-g0"]  # fmt: skip
 
 
 class BuildOptional(build_ext):
@@ -12,7 +14,7 @@ class BuildOptional(build_ext):
     def build_extension(self, ext: Extension) -> None:
         """Refuse MSVC, which knows none of the kernels' vector types; the package then runs in torch."""
         if self.compiler.compiler_type == "msvc":
-            raise OSError("MSVC cannot compile the kernels")
+            raise CompileError("MSVC cannot compile the kernels")
         super().build_extension(ext)
 
     def get_export_symbols(self, ext: Extension) -> list[str]:

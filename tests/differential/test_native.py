@@ -230,7 +230,7 @@ def test_what_c_has_no_kernel_for_is_left_to_torch() -> None:
 
 def test_the_variable_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGILERL_NATIVE", "yes")
-    with pytest.raises(native.ConfigError, match="AGILERL_NATIVE='yes' is none of 0, 1, 256, 512. fix: "):
+    with pytest.raises(native.ConfigError, match=r"AGILERL_NATIVE='yes' is none of 0, 1, 256, 512\. fix: "):
         native.library()
     monkeypatch.setenv("AGILERL_NATIVE", "0")
     assert native.library() is None
