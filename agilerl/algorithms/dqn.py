@@ -23,6 +23,7 @@ from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.engine.modules import raw_output, soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import TDRecipe
 from agilerl.errors import ShapeError
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
@@ -108,6 +109,9 @@ class DQN(RLAlgorithm):
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.double,)
+
+    def recipe(self) -> TDRecipe:
+        return TDRecipe("actor", "optimizer", is_double=self.double)
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Perform one Adam step on the squared TD error of the taken actions, and one soft target update."""

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.parts import MemberBinding, by_size, parts_of
-from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, UpdateResult
+from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, TransitionBatches, UpdateResult
+from agilerl.engine.recipes import recipe_of
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.modules.base import EvolvableModule
@@ -43,6 +44,10 @@ class Group(ABC):
     @abstractmethod
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
         """Update the members that are `live` (None: all) once on their rows of `batch`."""
+
+    def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
+        """Run all updates in one call of a back end; None by default (unsupported)."""
+        return None
 
     @abstractmethod
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
@@ -102,6 +107,7 @@ class RowsGroup(Group):
         self._hyperparameters: list[dict[str, float]] = []
         self.refresh()
         self._policy = str(self.lead.registry.policy())
+        self._recipe = recipe_of(self.lead)
         self._noisy = self.lead.policy_program(self.engine.frozen)
         self._quiet = self.lead.policy_program(lambda name: self.engine.frozen(name, noisy=False))
 
@@ -112,6 +118,15 @@ class RowsGroup(Group):
             with self.engine.only(live):
                 result = self.lead.update(self.engine, batch)
         return result
+
+    def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
+        if self._recipe is None or not self.engine.kernels.whole:
+            return None
+        result = self.engine.whole(self._recipe, batches.stacked(), live)
+        if result is None:
+            return None
+        assert result.priorities is not None
+        return [UpdateResult(*one) for one in zip(result.loss, [None] * batches.count, result.priorities, strict=True)]
 
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
         with torch.no_grad():
@@ -295,6 +310,18 @@ class Learner:
             if live is None or live[row]:
                 agent.__dict__["learn_counter"] += 1  # skips the registration in __setattr__
         return chosen.learn(batch, live)
+
+    def learn_each(
+        self, group: int, batches: TransitionBatches, live: Sequence[bool] | None = None
+    ) -> list[UpdateResult]:
+        """Update every live member of a group on each of `batches`, in one call if the back end can."""
+        results = self.groups[group].learn_whole(batches, live)
+        if results is None:
+            return [self.learn(group, batch, live) for batch in batches.each()]
+        for row, agent in enumerate(self.groups[group].agents):
+            if live is None or live[row]:
+                agent.__dict__["learn_counter"] += batches.count
+        return results
 
     def prepare(self, group: int, obs: Any) -> Any:
         """Convert stored observations (nested for Dict and Tuple spaces) to inputs of a group's engine."""

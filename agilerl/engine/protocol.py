@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from agilerl import tree as trees
+from agilerl.engine.recipes import TDRecipe
 from agilerl.ranks import Ranks
 from agilerl.tree import map_leaves
 
@@ -74,6 +76,69 @@ class TransitionBatch:
     def of_member(self, member: int) -> TransitionBatch:
         """Return the rows of one member, without the member axis."""
         return self.map(lambda x: x[member])
+
+
+@dataclass(frozen=True)
+class TransitionBatches:
+    """Batches of U consecutive updates.
+
+    Attributes:
+        fields: name -> [U, ...], the attributes of `TransitionBatch` by name; nested dicts for Dict and Tuple spaces.
+        weight: [U, ...], or the same tensor [...] for every update. noise: name -> [U, ...].
+        count: U. number: of the first update in its generation. wants_priorities: see `TransitionBatch`.
+    """
+
+    fields: Mapping[str, Any]
+    weight: Tensor
+    noise: Mapping[str, Tensor]
+    count: int
+    number: int
+    wants_priorities: bool
+
+    def each(self) -> list[TransitionBatch]:
+        """Return the batch of every update."""
+        fields = {
+            name: values.unbind() if isinstance(values, Tensor) else _unbound(values, self.count)
+            for name, values in self.fields.items()
+        }
+        has_own = self.weight.dim() == self.fields["reward"].dim()
+        weight = self.weight.unbind() if has_own else [self.weight] * self.count
+        return [
+            TransitionBatch(
+                **{name: values[k] for name, values in fields.items()},
+                weight=weight[k],
+                noise={name: values[k] for name, values in self.noise.items()},
+                number=self.number + k,
+                wants_priorities=self.wants_priorities,
+            )
+            for k in range(self.count)
+        ]
+
+    def stacked(self) -> TransitionBatch:
+        """Return one batch whose tensors have a leading axis of updates."""
+        reward = self.fields["reward"]
+        weight = (
+            self.weight if self.weight.dim() == reward.dim() else self.weight.expand(self.count, *self.weight.shape)
+        )
+        return TransitionBatch(**self.fields, weight=weight, noise=self.noise, number=self.number)
+
+
+def _unbound(tree: Any, count: int) -> list[Any]:
+    """Unbind a tree with leaves [count, ...]; as `unbind`, but faster for the dict of dicts of a team."""
+    if type(tree) is not dict:
+        return trees.unbind(tree)
+    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    for key, part in tree.items():
+        if isinstance(part, Tensor):
+            parts: Sequence[Any] = part.unbind()
+        elif type(part) is dict and all(isinstance(leaf, Tensor) for leaf in part.values()):
+            inner = [leaf.unbind() for leaf in part.values()]
+            parts = [dict(zip(part, row, strict=True)) for row in zip(*inner, strict=True)]
+        else:
+            parts = trees.unbind(part)
+        for row, entry in zip(rows, parts, strict=True):
+            row[key] = entry
+    return rows
 
 
 @dataclass(frozen=True)
@@ -244,6 +309,12 @@ class Trainable(Protocol):
 
     def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
         """Update every member in `engine` once."""
+
+    def recipe(self) -> TDRecipe | None:
+        """Return the update as data for a back end that runs whole updates; None if only `update` can run it.
+
+        It must describe the `update` of the same class: a subclass that overrides one of them alone runs by `update`.
+        """
 
     def update_hyperparameters(self) -> dict[str, float]:
         """Return the hyperparameters that an update reads as tensors."""

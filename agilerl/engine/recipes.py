@@ -1,18 +1,19 @@
-"""Updates as data: what an algorithm hands to a back end that runs whole updates by itself."""
+"""Updates as data, for a back end that runs whole updates without the algorithm."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class TDRecipe:
-    """The update of Q-learning with a target network, and the squared error (`DQN.update` in torch).
+    """Q-learning with a target network and the squared error (`DQN.update` in torch).
 
     Attributes:
         network: name of the action values; its shared network is the target. optimizer: name of its optimiser.
         lr, tau: names of the hyperparameters that are the learning rate and the share of the soft target update.
-        is_double: whether the evaluation network chooses the next action (van Hasselt et al. 2016, arXiv:1509.06461).
+        is_double: whether the evaluation network selects the next action (van Hasselt et al. 2016, arXiv:1509.06461).
     """
 
     network: str
@@ -20,3 +21,13 @@ class TDRecipe:
     lr: str = "lr"
     tau: str = "tau"
     is_double: bool = False
+
+
+def recipe_of(agent: Any) -> TDRecipe | None:
+    """Return the agent's recipe; None if a subclass overrides `update` but not `recipe`."""
+    classes = type(agent).__mro__
+    update, recipe = (
+        next(depth for depth, base in enumerate(classes) if name in vars(base)) for name in ("update", "recipe")
+    )
+    description: TDRecipe | None = agent.recipe() if recipe <= update else None
+    return description

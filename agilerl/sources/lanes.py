@@ -13,7 +13,7 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.algorithms.base.wrapped import overrides
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
-from agilerl.engine.rows.kernels import TORCH
+from agilerl.engine.rows.native import available_kernels
 from agilerl.env_ids import is_team_id
 from agilerl.envs.adapters import EnvPoolLanes
 from agilerl.envs.healing import HealingLanes
@@ -72,7 +72,6 @@ class LaneSource(Source, Generic[Options]):
         steps_add_up: whether every rank makes separate environment steps.
     """
 
-    kernels = TORCH
     steps_add_up = True
     acts = True  # whether members act in training, so that an overridden get_action() is called
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
@@ -83,6 +82,7 @@ class LaneSource(Source, Generic[Options]):
         self.num_envs = foreign.num_envs(env)
         self.notes: list[str] = []
         self._replaced = 0  # number of environments, in training and evaluation
+        self.kernels = available_kernels()
         self._is_replicable = foreign.can_replicate(env)
         self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.components.prioritized import beta_schedule
 from agilerl.engine.learner import Learner
-from agilerl.engine.protocol import TransitionBatch, UpdateResult
+from agilerl.engine.protocol import TransitionBatches, UpdateResult
 from agilerl.options import OfflineOptions, OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.sources.divergence import Watch
@@ -178,8 +177,7 @@ class Updates:
         for row, member, size in taking_part:
             indices[:, row, :size] = sample(self._rngs[member], (count, size))
         batches = self.batches(plan, sizes, indices, index)
-        some = None if all(live) else live
-        results: list[UpdateResult] = [self.learner.learn(plan.number, batch, some) for batch in batches]
+        results: list[UpdateResult] = self.learner.learn_each(plan.number, batches, None if all(live) else live)
         for result in results:
             plan.loss = result.loss if plan.loss is None else plan.loss + result.loss
         for _, member, _ in taking_part:
@@ -201,8 +199,8 @@ class Updates:
             if self.watch.priorities(member, values):
                 self.replay.memory.update_priorities(indices, values)
 
-    def batches(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> list[TransitionBatch]:
-        """Return batches [N_g, B, ...] of rows `indices` [updates, N_g, B]; weights beyond a member's size are 0."""
+    def batches(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> TransitionBatches:
+        """Return batches [updates, N_g, B, ...] of rows `indices` [updates, N_g, B]; weights beyond a member's size are 0."""
         count, prepare = len(indices), self.learner.groups[plan.number].prepare
         if plan.learns_from_both:
             assert plan.gammas is not None
@@ -210,13 +208,13 @@ class Updates:
         else:
             rows = self.replay.rows.gather(indices)
         if self.replay.prioritized:
-            weight: Sequence[Tensor] = self._priority_weights(plan, sizes, indices, index).unbind()
+            weight = self._priority_weights(plan, sizes, indices, index)
         else:
             cached = plan.weights.get(tuple(sizes))
-            weight = [self._plain_weights(plan, sizes) if cached is None else cached] * count
+            weight = self._plain_weights(plan, sizes) if cached is None else cached
         like = plan.like
         reward, done = (rows[name].to(like.device, like.dtype) for name in ("reward", "done"))
-        fields: dict[str, Tensor] = {
+        fields: dict[str, Any] = {
             "action": rows["action"].long() if self.are_choices else rows["action"],
             "reward": reward if self.rewards is None else reward * self.rewards.factor,
             "done": done,
@@ -231,26 +229,14 @@ class Updates:
                 legal = plan.lead.legal_choices(rows[name].numpy(force=True))
                 fields[name] = torch.from_numpy(legal).to(like.device).bool()
         noise = self._draw_noise(plan, sizes, count) if plan.draws_noise else {}
-        each: dict[str, Sequence[Any]] = {name: values.unbind() for name, values in fields.items()}
-        for name in ("obs", "next_obs"):
-            prepared = prepare(rows[name])
-            each[name] = prepared.unbind() if isinstance(prepared, Tensor) else _unbound(prepared, count)
-        last = count - 1
+        fields |= {name: prepare(rows[name]) for name in ("obs", "next_obs")}
+        number, last = 0, count - 1
         for row, (member, size) in enumerate(zip(plan.members, sizes, strict=True)):
             if size:
                 self._updates[member] += count
                 number = self._updates[member] - last
                 self._last[member] = rows["obs"], last, row, size
-        return [
-            TransitionBatch(
-                **{name: values[k] for name, values in each.items()},
-                weight=weight[k],
-                noise={name: values[k] for name, values in noise.items()},
-                number=number + k,
-                wants_priorities=self.replay.prioritized,
-            )
-            for k in range(count)
-        ]
+        return TransitionBatches(fields, weight, noise, count, number, self.replay.prioritized)
 
     def _plain_weights(self, plan: Plan, sizes: list[int]) -> Tensor:
         """Return [N_g, B] weights for uniform replay: 1/B_i in the rows of member i, 0 beyond.
@@ -288,24 +274,6 @@ class Updates:
                 stacked[:, row, : parts[name].shape[1]] = parts[name]
             noise[name] = plan.to_device(torch.from_numpy(stacked))
         return noise
-
-
-def _unbound(tree: Any, count: int) -> list[Any]:
-    """Unbind a tree with leaves [count, ...]; faster than `tree.unbind` for the dict of dicts of a team."""
-    if type(tree) is not dict:
-        return trees.unbind(tree)
-    rows: list[dict[str, Any]] = [{} for _ in range(count)]
-    for key, part in tree.items():
-        if isinstance(part, Tensor):
-            parts: Sequence[Any] = part.unbind()
-        elif type(part) is dict and all(isinstance(leaf, Tensor) for leaf in part.values()):
-            inner = [leaf.unbind() for leaf in part.values()]
-            parts = [dict(zip(part, row, strict=True)) for row in zip(*inner, strict=True)]
-        else:
-            parts = trees.unbind(part)
-        for row, entry in zip(rows, parts, strict=True):
-            row[key] = entry
-    return rows
 
 
 def _twice(plan: Plan, weight: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup,
 from agilerl.algorithms.base.transitions import check_not_empty, check_observation_space, module_inputs
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import TDRecipe
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
@@ -255,6 +256,10 @@ class RLAlgorithm(EvolvableAlgorithm):
     def update_interval(self) -> int:
         """Steps between updates; equal for all members of a cohort."""
         return int(self.learn_step) if hasattr(self, "learn_step") else 1
+
+    def recipe(self) -> TDRecipe | None:
+        """See `engine.protocol.Trainable`; None by default."""
+        return None
 
     def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
         """Perform one update of every member in `engine`; only the options above may be read from this agent.

@@ -15,7 +15,7 @@ float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -393,6 +393,7 @@ class Kernels:
         name: for records of a run.
         forward: see `mlp_forward`. backward: see `mlp_backward`.
         step: see `step_live`. track: see `track_rows`.
+        whole: dtypes for which recipes run in C (`engine.rows.native`); updates of others run in torch.
     """
 
     name: str
@@ -400,6 +401,8 @@ class Kernels:
     backward: Callable[[list[LayerViews], list[Saved], Tensor, bool, bool], tuple[list[Tensor], Tensor | None]]
     step: Callable[[Columns, Tensor, OptimizerRule, Sequence[bool] | None], None]
     track: Callable[[Sequence[tuple[Tensor, Tensor]], Tensor], None]
+    whole: tuple[torch.dtype, ...] = ()
 
 
 TORCH = Kernels("torch", mlp_forward, mlp_backward, step_live, track_rows)
+NATIVE = replace(TORCH, name="native", whole=(torch.float32,))

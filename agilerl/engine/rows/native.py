@@ -15,6 +15,7 @@ from agilerl.engine.parts import WHOLE, PartKind
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import TDRecipe
 from agilerl.engine.rows.cohort import Cohort, PartLayout
+from agilerl.engine.rows.kernels import NATIVE, TORCH, Kernels
 from agilerl.native.library import ACTIVATIONS, MAX_DEPTH, Library, Member, TemporalDifference, library, pointer
 
 ADAM = {"Adam": 0, "AdamW": 1}  # kind of rule -> whether the decay of weights is decoupled from the gradient
@@ -100,6 +101,11 @@ class NativeUpdates:
         call.live = None if moving is None else moving.ctypes.data
         self.library.temporal_difference(call, batch.obs.dtype == torch.float64)
         return UpdateResult(tensors["loss"], priorities=tensors["error"].abs_())
+
+
+def available_kernels() -> Kernels:
+    """Return the kernels in C if they were built for this machine, else those of torch alone."""
+    return TORCH if library() is None else NATIVE
 
 
 def _member(cohort: Cohort, layout: PartLayout, row: int) -> Member:

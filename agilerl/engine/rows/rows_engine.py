@@ -18,9 +18,11 @@ from torch import Tensor
 
 from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, PartName, clusters_of, parts_of
-from agilerl.engine.protocol import Network
+from agilerl.engine.protocol import Network, UpdateResult
+from agilerl.engine.recipes import TDRecipe
 from agilerl.engine.rows.cohort import Cohort, Rows
 from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
+from agilerl.engine.rows.native import NativeUpdates
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranks import ONE, Ranks
@@ -254,6 +256,7 @@ class RowsEngine:
         self._live: tuple[bool, ...] | None = None
         self._noise_positions: dict[str, Tensor] = {}
         self._gradients = Gradients(kernels)
+        self._native: NativeUpdates | None = None
         first = self.cohorts[0]
         self.dtype, self.device = first.dtype, first.device
         self._anchor = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
@@ -407,6 +410,17 @@ class RowsEngine:
         return self._target.get(names) or _each(self._target, names)
 
     # --- updates ------------------------------------------------------------------------------------------------------
+
+    def whole(self, recipe: TDRecipe, batch: Any, live: Sequence[bool] | None) -> UpdateResult | None:
+        """Run the updates of a recipe in C on a batch [U, N, B, ...]; None if torch has to run them.
+
+        `live` [N] as in `only`. Results are [U, N, ...].
+        """
+        if not self.kernels.whole or self.ranks.size > 1:
+            return None
+        if self._native is None:
+            self._native = NativeUpdates(self.cohorts, self.count, self.kernels.whole)
+        return self._native.run(recipe, batch, self.hp, live)
 
     def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass | Tensor]:
         unit = self._units[(name,)]
