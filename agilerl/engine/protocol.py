@@ -116,10 +116,9 @@ class TransitionBatches:
 
     def stacked(self) -> TransitionBatch:
         """Return one batch whose tensors have a leading axis of updates."""
-        reward = self.fields["reward"]
-        weight = (
-            self.weight if self.weight.dim() == reward.dim() else self.weight.expand(self.count, *self.weight.shape)
-        )
+        weight = self.weight
+        if weight.dim() < self.fields["reward"].dim():
+            weight = weight.expand(self.count, *weight.shape)
         return TransitionBatch(**self.fields, weight=weight, noise=self.noise, number=self.number)
 
 

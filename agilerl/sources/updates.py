@@ -200,7 +200,7 @@ class Updates:
                 self.replay.memory.update_priorities(indices, values)
 
     def batches(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> TransitionBatches:
-        """Return batches [updates, N_g, B, ...] of rows `indices` [updates, N_g, B]; weights beyond a member's size are 0."""
+        """Return batches of the rows `indices` [updates, N_g, B]; weights beyond a member's size are 0."""
         count, prepare = len(indices), self.learner.groups[plan.number].prepare
         if plan.learns_from_both:
             assert plan.gammas is not None
