@@ -233,6 +233,7 @@ def resume(
     carry_envs: bool | None = None,
     callbacks: Sequence[Any] = (),
     restart: bool = False,
+    allow_other_kernels: bool = False,
 ) -> Run:
     """Resume a run from its newest intact checkpoint, bit-identical to an uninterrupted run.
 
@@ -247,6 +248,8 @@ def resume(
         strict_replay: reject a damaged replay instead of continuing without the lost rows.
         carry_envs: changes that option from here on, which the run records; None follows the record.
         restart: start again if every checkpoint is damaged; files of the run are renamed `bad-*`.
+        allow_other_kernels: continue on a machine without the kernels of the run (`native`: built by a C compiler at
+            installation); the last bits then differ.
 
     Raises:
         RunError: no run at the path, another process trains it, or a file that it needs is missing.
@@ -263,6 +266,7 @@ def resume(
             carry_envs=carry_envs,
             callbacks=callbacks,
             restart=restart,
+            allow_other_kernels=allow_other_kernels,
         )
     )
 

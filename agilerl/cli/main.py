@@ -426,6 +426,10 @@ def resume(
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin again if no checkpoint can be read; the old files are set aside.")
     ] = False,
+    allow_other_kernels: Annotated[
+        bool,
+        typer.Option("--allow-other-kernels", help="Go on where the kernels of the run are missing; last bits differ."),
+    ] = False,
     quiet: Quiet = False,
     strict_replay: Annotated[
         bool, typer.Option("--strict-replay", help="Refuse to go on if a part of the replay is damaged.")
@@ -455,6 +459,7 @@ def resume(
         changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
         more |= {"settings": changes, "restart": restart, "imports": imports or ()}
+        more |= {"allow_other_kernels": allow_other_kernels}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
         _close(ended, test_episodes)
 

@@ -24,10 +24,11 @@ class TDRecipe:
 
 
 def recipe_of(agent: Any) -> TDRecipe | None:
-    """Return the agent's recipe; None if a subclass overrides `update` but not `recipe`."""
-    classes = type(agent).__mro__
-    update, recipe = (
-        next(depth for depth, base in enumerate(classes) if name in vars(base)) for name in ("update", "recipe")
-    )
-    description: TDRecipe | None = agent.recipe() if recipe <= update else None
-    return description
+    """Return the agent's recipe; None without one, or if a subclass overrides `update` alone."""
+    for base in type(agent).__mro__:
+        if "recipe" in vars(base):
+            description: TDRecipe | None = agent.recipe()
+            return description
+        if "update" in vars(base):
+            return None
+    return None

@@ -85,6 +85,7 @@ class RunStore:
         facts: JSON values for every manifest (configuration, how the run was started).
         keep: number of checkpoints to keep, besides the one of the best agent.
         strict_replay: reject a damaged replay instead of continuing without the lost rows.
+        allow_other_kernels: continue with the kernels of this machine if the recorded ones are missing.
         restart: start again if no checkpoint is intact; files of the run are renamed `bad-*` first.
         max_failures: number of consecutive failed saves after which the run stops.
 
@@ -105,7 +106,9 @@ class RunStore:
         strict_replay: bool = False,
         max_failures: int = MAX_FAILURES,
         restart: bool = False,
+        allow_other_kernels: bool = False,
     ) -> None:
+        self.allow_other_kernels = allow_other_kernels
         self.folder, self.facts = Path(folder), dict(facts or {})
         self.keep, self.strict_replay, self.max_failures = keep, strict_replay, max_failures
         self.lock = RunLock(self.folder)
@@ -194,7 +197,7 @@ class RunStore:
                 decode_tree(saved.files[name], str(saved.path / name)) for name in (POPULATION, BEST, REST)
             )
             self._check_settings(run, saved.body)
-            run.load((population, best, rest), saved.body["run"])
+            run.load((population, best, rest), self._settings(run, saved.body["run"]))
             self._check_parts(run, saved.body)
             self.notes += self._restore_replay(run, saved.body, rest["memories"])
             self.notes += self.files.rewind(saved.body["files_of_run"], run.births)
@@ -205,6 +208,16 @@ class RunStore:
             self.saved = Saved(saved.path, saved.number, saved.body, {})  # the files' bytes are no longer needed
         self._say()
         return True
+
+    def _settings(self, run: Savable, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the recorded settings, with the kernels of this machine if others are allowed."""
+        before, here = recorded.get("kernels", "torch"), run.facts()["kernels"]
+        if not self.allow_other_kernels or before == here:
+            return recorded
+        self.notes.append(
+            f"the run continues with other kernels ({before} -> {here}); it will not equal one that never stopped."
+        )
+        return {**recorded, "kernels": here}
 
     def _say(self) -> None:
         for note in self.notes:

@@ -13,7 +13,7 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.algorithms.base.wrapped import overrides
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
-from agilerl.engine.rows.native import available_kernels
+from agilerl.engine.rows.native import available_kernels, kernels_named
 from agilerl.env_ids import is_team_id
 from agilerl.envs.adapters import EnvPoolLanes
 from agilerl.envs.healing import HealingLanes
@@ -331,6 +331,9 @@ class LaneSource(Source, Generic[Options]):
     def facts(self) -> dict[str, Any]:
         lanes = {"env_backend": self.lanes.backend, "num_envs": self.num_envs}
         return {"learner": self.learner, **lanes, "lockstep": self.lockstep, "kernels": self.kernels.name}
+
+    def use_kernels(self, name: str) -> None:
+        self.kernels = kernels_named(name)
 
     def faults(self) -> list[str]:
         """Return one line per environment replaced since the last call (self-healing lanes only)."""

@@ -302,6 +302,13 @@ class Source(ABC):
         Additional keys are written to run.json too. The first three must not change on resume.
         """
 
+    def use_kernels(self, name: str) -> None:  # noqa: B027  # optional hook
+        """Update members by the kernels of this name from here on, as a resumed run did; ignored by default.
+
+        Raises:
+            RunError: kernels that this machine does not have.
+        """
+
     @abstractmethod
     def steps_of_generation(self, evo_steps: int) -> int:
         """Environment steps per member in a generation of about `evo_steps`."""

@@ -49,6 +49,7 @@ class SavableLoop:
             "seed": loop.seed,
             **{name: facts[name] for name in ("learner", "env_backend", "num_envs")},
             "threads": loop.options.threads,
+            "kernels": facts.get("kernels", "torch"),
             "env_id": loop.env_id,
             "deterministic": loop.probe.is_deterministic,
             **({"ranks": loop.ranks.size} if loop.ranks.size > 1 else {}),
@@ -134,6 +135,7 @@ class SavableLoop:
         loop.source.evaluation_env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
         loop.source.evaluated = rest.get("evaluated", 0.0)
         loop.source.load_state(rest["source"])
+        loop.source.use_kernels(str(facts.get("kernels", "torch")))  # missing in earlier runs
         loop.share_budget()
         loop.fit_to_population()
         loop.probe = Probe(facts.get("deterministic"))

@@ -16,6 +16,7 @@ from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import TDRecipe
 from agilerl.engine.rows.cohort import Cohort, PartLayout
 from agilerl.engine.rows.kernels import NATIVE, TORCH, Kernels
+from agilerl.errors import RunError
 from agilerl.native.library import ACTIVATIONS, MAX_DEPTH, Library, Member, TemporalDifference, library, pointer
 
 ADAM = {"Adam": 0, "AdamW": 1}  # kind of rule -> whether the decay of weights is decoupled from the gradient
@@ -106,6 +107,22 @@ class NativeUpdates:
 def available_kernels() -> Kernels:
     """Return the kernels in C if they were built for this machine, else those of torch alone."""
     return TORCH if library() is None else NATIVE
+
+
+def kernels_named(name: str) -> Kernels:
+    """Return the kernels that a run recorded as `name`.
+
+    Raises:
+        RunError: kernels in C, which were not built here.
+    """
+    if name == TORCH.name:
+        return TORCH
+    if library() is None:
+        raise RunError(
+            f"the run was made with kernels in C ({name!r}), and this installation has none for this machine. fix: "
+            "allow_other_kernels=True, whose last bits differ, or install with a C compiler and without AGILERL_NATIVE=0."
+        )
+    return NATIVE
 
 
 def _member(cohort: Cohort, layout: PartLayout, row: int) -> Member:

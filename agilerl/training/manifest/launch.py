@@ -329,6 +329,7 @@ def resume_training(
     settings: Sequence[str] = (),
     restart: bool = False,
     imports: Sequence[str] = (),
+    allow_other_kernels: bool = False,
 ) -> Run:
     """Implement `agilerl.resume`, which documents the arguments; for argv and imports see `run_training`.
 
@@ -338,7 +339,9 @@ def resume_training(
     folder = Path(path)
     if not (folder / "checkpoints").is_dir():
         RunDirectory.open(folder)
-    with contextlib.closing(RunStore(folder, strict_replay=strict_replay, restart=restart)) as store:
+    with contextlib.closing(
+        RunStore(folder, strict_replay=strict_replay, restart=restart, allow_other_kernels=allow_other_kernels)
+    ) as store:
         manifest, start = _record(folder, store)
         if bool(start["env_given"]) != (env is not None):
             raise RunError(

@@ -83,7 +83,7 @@ def test_replay_holds_rewards_as_they_are_and_learning_sees_them_scaled(monkeypa
         made = batches(self, plan, sizes, indices, index)
         assert self.rewards is not None
         raw = self.replay.memory.gather(indices)["reward"]
-        pairs.append((raw.numpy(), np.stack([b.reward.numpy() for b in made]), self.rewards.factor))
+        pairs.append((raw.numpy(), made.fields["reward"].numpy(), self.rewards.factor))
         return made
 
     monkeypatch.setattr(Updates, "batches", record)
