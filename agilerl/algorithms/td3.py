@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -95,7 +96,7 @@ class TD3(DeterministicActorCritic):
 
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Draw standard normal numbers for target policy smoothing, [*shape, A]."""
-        return {"smoothing": rng.standard_normal((*shape, self.action_size))}
+        return {"smoothing": rng.standard_normal((*shape, math.prod(self.action_space.shape)))}
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper."""

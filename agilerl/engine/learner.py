@@ -16,7 +16,7 @@ from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.parts import MemberBinding, by_size, parts_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, TransitionBatches, UpdateResult
-from agilerl.engine.recipes import recipe_of
+from agilerl.engine.recipes import TDRecipe, recipe_of
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.modules.base import EvolvableModule
@@ -33,9 +33,11 @@ class Group(ABC):
         members: positions in the population, in row order. agents: the members.
         lead: member whose `update` and options are used for all of them. engine: runs their updates.
         prepare: converts stored observations (nested for Dict and Tuple spaces) to inputs of `values` and `learn`.
+        recipe: the update as data, if a back end can run whole updates; None runs `update` of the lead.
     """
 
     engine: Any
+    recipe: TDRecipe | None = None
 
     def __init__(self, members: list[int], agents: list[Trainable], prepare: Callable[[Any], Any]) -> None:
         self.members, self.agents, self.prepare = members, agents, prepare
@@ -45,8 +47,16 @@ class Group(ABC):
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
         """Update the members that are `live` (None: all) once on their rows of `batch`."""
 
+    def learn_each(self, batches: TransitionBatches, live: Sequence[bool] | None = None) -> list[UpdateResult]:
+        """Update every live member on each of `batches`, in one call if a back end can; see `Learner.learn`."""
+        for row, agent in enumerate(self.agents):
+            if live is None or live[row]:
+                agent.__dict__["learn_counter"] += batches.count  # see `Learner.learn`
+        results = None if self.recipe is None else self.learn_whole(batches, live)
+        return [self.learn(batch, live) for batch in batches.each()] if results is None else results
+
     def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
-        """Run all updates in one call of a back end; None by default (unsupported)."""
+        """Run all updates of a recipe in one call of a back end; None by default (unsupported)."""
         return None
 
     @abstractmethod
@@ -107,7 +117,7 @@ class RowsGroup(Group):
         self._hyperparameters: list[dict[str, float]] = []
         self.refresh()
         self._policy = str(self.lead.registry.policy())
-        self._recipe = recipe_of(self.lead)
+        self.recipe = recipe_of(self.lead) if kernels.whole and ranks.size == 1 else None
         self._noisy = self.lead.policy_program(self.engine.frozen)
         self._quiet = self.lead.policy_program(lambda name: self.engine.frozen(name, noisy=False))
 
@@ -120,9 +130,8 @@ class RowsGroup(Group):
         return result
 
     def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
-        if self._recipe is None or not self.engine.kernels.whole:
-            return None
-        result = self.engine.whole(self._recipe, batches.stacked(), live)
+        assert self.recipe is not None
+        result = self.engine.whole(self.recipe, batches.stacked(), live)
         if result is None:
             return None
         assert result.priorities is not None
@@ -310,18 +319,6 @@ class Learner:
             if live is None or live[row]:
                 agent.__dict__["learn_counter"] += 1  # skips the registration in __setattr__
         return chosen.learn(batch, live)
-
-    def learn_each(
-        self, group: int, batches: TransitionBatches, live: Sequence[bool] | None = None
-    ) -> list[UpdateResult]:
-        """Update every live member of a group on each of `batches`, in one call if the back end can."""
-        results = self.groups[group].learn_whole(batches, live)
-        if results is None:
-            return [self.learn(group, batch, live) for batch in batches.each()]
-        for row, agent in enumerate(self.groups[group].agents):
-            if live is None or live[row]:
-                agent.__dict__["learn_counter"] += batches.count
-        return results
 
     def prepare(self, group: int, obs: Any) -> Any:
         """Convert stored observations (nested for Dict and Tuple spaces) to inputs of a group's engine."""

@@ -177,7 +177,7 @@ class Updates:
         for row, member, size in taking_part:
             indices[:, row, :size] = sample(self._rngs[member], (count, size))
         batches = self.batches(plan, sizes, indices, index)
-        results: list[UpdateResult] = self.learner.learn_each(plan.number, batches, None if all(live) else live)
+        results: list[UpdateResult] = self.learner.groups[plan.number].learn_each(batches, None if all(live) else live)
         for result in results:
             plan.loss = result.loss if plan.loss is None else plan.loss + result.loss
         for _, member, _ in taking_part:

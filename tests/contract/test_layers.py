@@ -14,6 +14,7 @@ PACKAGE = ROOT / "agilerl"
 LAYERS = {
     "errors": 0,
     "foreign": 0,
+    "native": 1,
     "standalone": 0,
     "env_ids": 1,
     "host": 1,

@@ -13,6 +13,7 @@ import torch
 import agilerl
 from agilerl.algorithms import DQN, PPO, SAC, RainbowDQN, dqn
 from agilerl.components.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.engine.learner import Group
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
@@ -187,9 +188,15 @@ def test_the_learning_delay_counts_transitions_ever_stored_not_those_that_a_smal
         monkeypatch.setattr(OwnLearn, "counters", counters)
         with monkeypatch.context() as patch:
             if cls is DQN:
-                update = DQN.update
-                count = lambda *a, m=memory, c=counters, u=update: c.append(m.counter) or u(*a)  # noqa: E731
-                patch.setattr(DQN, "update", count)
+                learn = Group.learn_each
+
+                def count(
+                    self: Any, batches: Any, live: Any, m: Any = memory, c: Any = counters, f: Any = learn
+                ) -> Any:
+                    c += [m.counter] * batches.count
+                    return f(self, batches, live)
+
+                patch.setattr(Group, "learn_each", count)
             train_off_policy(
                 envs(), "Wages", pop=members(cls, 1, batch_size=4, learn_step=2), memory=memory, learning_delay=20,
                 max_steps=40, evo_steps=40, eval_steps=2, verbose=False, seed=3,

@@ -15,7 +15,7 @@ import torch
 from agilerl.algorithms import BC, DQN, SAC, SFT, TD3
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.learner import HiddenStates, Learner
+from agilerl.engine.learner import HiddenStates
 from agilerl.envs.observed_masks import split_mask
 from agilerl.hpo import architecture, effects
 from agilerl.hpo.effects import Probe
@@ -170,13 +170,13 @@ def test_steps_of_an_architecture_are_halved_down_to_four_units(monkeypatch: pyt
 
 
 def test_learning_begins_with_the_first_step_beyond_the_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, inner = [], Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda self, *given: calls.append(given) or inner(self, *given))
+    calls, inner = [], Group.learn_each
+    monkeypatch.setattr(Group, "learn_each", lambda self, *given: calls.append(given) or inner(self, *given))
     env = make_vect_envs("CartPole-v1", 2)
     agent = DQN(env.single_observation_space, env.single_action_space, net_config=NET, batch_size=4, learn_step=1)
     train_off_policy(env, "CartPole-v1", pop=[agent], memory=ReplayBuffer(100), max_steps=20, evo_steps=20,
                      eval_steps=5, learning_delay=16, learner="fused", verbose=False, seed=1)  # fmt: skip
-    updates = len(calls)
+    updates = sum(batches.count for batches, _ in calls)
     assert updates == 2 * 2, "two vector steps are beyond 16 transitions, each of two steps"
 
 

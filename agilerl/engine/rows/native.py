@@ -120,7 +120,7 @@ def kernels_named(name: str) -> Kernels:
     if library() is None:
         raise RunError(
             f"the run was made with kernels in C ({name!r}), and this installation has none for this machine. fix: "
-            "allow_other_kernels=True, whose last bits differ, or a C compiler at installation, without AGILERL_NATIVE=0."
+            "allow_other_kernels=True, whose last bits differ, or a C compiler at installation and no AGILERL_NATIVE=0."
         )
     return NATIVE
 

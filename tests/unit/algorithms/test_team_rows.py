@@ -16,10 +16,10 @@ from agilerl.algorithms import MADDPG
 from agilerl.algorithms.teams.actions import TeamActions
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.uniform import ReplayBuffer
+from agilerl.engine.protocol import _unbound
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT
 from agilerl.modules.paths import resolve
 from agilerl.sources.acting import _by_member
-from agilerl.sources.updates import _unbound
 
 IDS, WIDTHS = ("walker_1", "walker_0", "seer_0"), (3, 3, 5)
 ACTED = {
