@@ -211,7 +211,7 @@ class RunStore:
 
     def _settings(self, run: Savable, recorded: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the recorded settings, with the kernels of this machine if others are allowed."""
-        before, here = recorded.get("kernels", "torch"), run.facts()["kernels"]
+        before, here = recorded.get("kernels", "torch"), run.facts().get("kernels", "torch")
         if not self.allow_other_kernels or before == here:
             return recorded
         self.notes.append(

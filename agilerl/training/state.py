@@ -49,7 +49,7 @@ class SavableLoop:
             "seed": loop.seed,
             **{name: facts[name] for name in ("learner", "env_backend", "num_envs")},
             "threads": loop.options.threads,
-            "kernels": facts.get("kernels", "torch"),
+            **({"kernels": facts["kernels"]} if facts.get("kernels", "torch") != "torch" else {}),
             "env_id": loop.env_id,
             "deterministic": loop.probe.is_deterministic,
             **({"ranks": loop.ranks.size} if loop.ranks.size > 1 else {}),

@@ -15,7 +15,7 @@ import torch
 from agilerl.algorithms import BC, DQN, SAC, SFT, TD3
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
-from agilerl.engine.learner import HiddenStates
+from agilerl.engine.learner import Group, HiddenStates
 from agilerl.envs.observed_masks import split_mask
 from agilerl.hpo import architecture, effects
 from agilerl.hpo.effects import Probe
