@@ -81,6 +81,19 @@ def packages() -> Iterator[Finding]:
             yield Finding(name, BROKEN, "is not installed", f"pip install {name}")
 
 
+def kernels() -> Finding:
+    """What runs the updates: C, or torch alone."""
+    from agilerl.native.library import VARIABLE, library, wanted
+
+    built = library()
+    if built is not None:
+        return Finding("kernels", OK, f"native: DQN's updates run in C, with vectors of {built.vector} bits")
+    if wanted() == "0":
+        return Finding("kernels", NOTE, f"torch: {VARIABLE}=0 switches those in C off", f"unset {VARIABLE}")
+    reason = "torch: none in C were built for this processor"
+    return Finding("kernels", NOTE, reason, "install a C compiler, then agilerl again")
+
+
 def extras() -> Iterator[Finding]:
     """Optional dependencies."""
     for extra, (module, purpose) in EXTRAS.items():
@@ -93,6 +106,7 @@ def extras() -> Iterator[Finding]:
 def machine(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Cores and load, display, GPU, disk."""
     yield threads(os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
+    yield kernels()
     if environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY") or sys.platform != "linux":
         yield Finding("display", OK, "there is one")
     else:
