@@ -218,6 +218,16 @@ def differ(built: Space[Any], given: Space[Any]) -> bool:
     return is_byte_image(built) != is_byte_image(given)
 
 
+def actions_differ(built: Space[Any], given: Space[Any]) -> bool:
+    """Whether actions for one space are wrong in the other: as `differ`, and Box bounds must agree."""
+    theirs = parts_of(given)
+    if differ(built, given):
+        return True
+    if isinstance(built, spaces.Box) and isinstance(given, spaces.Box):
+        return not (np.allclose(built.low, given.low) and np.allclose(built.high, given.high))
+    return any(actions_differ(part, theirs[key]) for key, part in parts_of(built).items())
+
+
 def mask_width(space: Space[Any] | None) -> int:
     """Return the length of the canonical action mask of one lane (`envs.masks`); 0 without discrete choices.
 

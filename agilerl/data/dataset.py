@@ -371,7 +371,11 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     later = trees.map_leaves(lambda x: x[keep], later)
     ended = _ends_before(ended, keep)
     rest = {"reward": reward[keep], "terminated": terminated[keep], "ended": ended, "left_out": int((~keep).sum())}
-    rest |= {role: None if mask is None else np.asarray(mask, bool)[keep] for role, mask in masks.items()}
+    for role, mask in masks.items():
+        if mask is not None and not np.isin(mask, (0, 1)).all():
+            name = "action_masks" if role == "obs_mask" else "next_action_masks"
+            raise ShapeError(f"{where}: {name} hold other numbers than 0 and 1. fix: 1 = legal and 0 = not.")
+        rest[role] = None if mask is None else np.asarray(mask, bool)[keep]
     missing = [name for name in WANTED if name not in arrays and not (is_episode and name == "timeouts")]
     missing = [name for name in missing if not (name == "next_observations" and count == steps + 1)]
     return {"obs": obs, "next_obs": later, "action": action[keep], "missing": tuple(missing), **rest}

@@ -35,6 +35,7 @@ from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
+from agilerl.spaces import mask_width
 
 MAX_UPDATES_AT_ONCE = 32  # updates whose rows are fetched in one call
 
@@ -226,6 +227,7 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
         notes.append(f"the memory grew from {memory.max_size} to {rows} rows, to hold the whole data set")
     memory.clear()
     memory.reserve(rows)
+    _check_masks(dataset, agent)
     obs, later = (_observed(agent, x, options) for x in (dataset.obs, dataset.next_obs))
     _check_finite({"observations": obs, "rewards": dataset.reward, "next_observations": later})
     action = _stored(agent, dataset)
@@ -233,6 +235,28 @@ def fill(memory: Any, dataset: Dataset, agent: RLAlgorithm, options: OfflineOpti
     masks = {"obs_mask": dataset.obs_mask if agent.learns_from_obs_mask else None, "next_mask": dataset.next_mask}
     memory.write(obs, action, reward, later, dataset.terminated, **masks)
     return notes
+
+
+def _check_masks(dataset: Dataset, agent: RLAlgorithm) -> None:
+    """Raise ShapeError for masks that do not fit the actions, or that allow none where the agent acts."""
+    width, goes_on = mask_width(agent.action_space), ~dataset.terminated
+    everywhere = np.ones(len(dataset), bool)
+    masks = {"action_masks": (dataset.obs_mask, everywhere), "next_action_masks": (dataset.next_mask, goes_on)}
+    for name, (mask, acts) in masks.items():
+        if mask is None:
+            continue
+        rows = np.asarray(mask)
+        if rows.reshape(len(rows), -1).shape[1] != width:
+            raise ShapeError(
+                f"{name} have the shape {rows.shape}; expected {(len(rows), width)} for {agent.action_space}, 1 = "
+                "legal and 0 = not. fix: one entry for each choice, or leave the masks out."
+            )
+        blocked = acts & ~rows.reshape(len(rows), -1).astype(bool).any(1)
+        if blocked.any():
+            raise ShapeError(
+                f"{name} allow no action in row {int(np.argmax(blocked))} ({int(blocked.sum())} rows in all). "
+                "fix: at least one 1 where the episode goes on."
+            )
 
 
 def without_masks(dataset: Dataset, agent: Any) -> Dataset:

@@ -29,7 +29,7 @@ from agilerl.runs.store import RunStore, store_in
 from agilerl.sources.custom.learn import brings_own_learn
 from agilerl.sources.source import Source
 from agilerl.sources.teams.transitions import team_in
-from agilerl.spaces import differ, observation_space_channels_to_first
+from agilerl.spaces import actions_differ, differ, observation_space_channels_to_first
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
@@ -86,6 +86,11 @@ class Request:
 
     def _check_agents(self) -> None:
         """Raise AlgorithmError for agents that lack something that this run reads or calls."""
+        if len({id(agent) for agent in self.population}) < len(self.population):
+            raise AlgorithmError(
+                f"{self.function}: the population holds one agent twice, which would then learn twice as often. "
+                "fix: agent.clone(index) for each further member, or create_population."
+            )
         asked, needed = self.asked, ["index", "steps", "scores", "fitness", "algo", "test"]
         needed += ["clone"] if isinstance(asked["tournament"], TournamentSelection) else []
         needed += ["save_checkpoint"] if asked["save_elite"] or asked["checkpoint"] is not None else []
@@ -197,7 +202,8 @@ def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) 
                 continue
             read = env_space if name == "action_space" else without_mask(env_space, foreign.action_space(agent))
             turned = [observation_space_channels_to_first(read)] if swap_channels else []
-            if all(differ(built, space) for space in (env_space, read, *turned)):
+            is_other = actions_differ if name == "action_space" else differ
+            if all(is_other(built, space) for space in (env_space, read, *turned)):
                 raise ShapeError(
                     f"agent {agent.index} was built for the {name} {built}; {env_name} has {env_space}. "
                     f"fix: create_population(..., {name}=env.single_{name})."

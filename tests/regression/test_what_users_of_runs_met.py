@@ -11,16 +11,21 @@ import pytest
 import torch
 
 import agilerl
-from agilerl.algorithms import DQN, PPO, SAC
+from agilerl.algorithms import CQN, DQN, IPPO, MADDPG, PPO, SAC
 from agilerl.algorithms.core.base import RLAlgorithm
 from agilerl.algorithms.core.registry import NetworkGroup
+from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError, RunError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError, ShapeError
 from agilerl.export import plain_policy
 from agilerl.modules.configs import MlpNetConfig
+from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
+from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_off_policy import train_off_policy
+from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import create_population
+from agilerl.vector import SyncPettingZooVecEnv
 from agilerl.wrappers.agent import RSNorm
 
 SHORT: dict[str, Any] = {
@@ -219,3 +224,90 @@ def test_the_seed_of_a_run_decides_what_wrapped_agents_sample() -> None:
         return [p.detach().clone() for agent in agents for p in agent.agent.actor.parameters()]
 
     assert all(torch.equal(a, b) for a, b in zip(weights(1), weights(2), strict=True))
+
+
+BODY = gym.spaces.Box(-1, 1, (3,))
+
+
+class Pair:
+    """Two agents, five steps; remembers the actions."""
+
+    metadata: dict[str, Any] = {"name": "pair"}  # noqa: RUF012
+    render_mode = None
+    possible_agents = ["x_0", "x_1"]  # noqa: RUF012
+
+    def __init__(self, actions: Any) -> None:
+        self.actions = actions
+
+    def observation_space(self, agent: str) -> Any:
+        return BODY
+
+    def action_space(self, agent: str) -> Any:
+        return self.actions
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self.agents, self.time = list(self.possible_agents), 0
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        self.time += 1
+        over, agents = self.time >= 5, list(self.agents)
+        self.agents = [] if over else agents
+        flags = dict.fromkeys(agents, False), dict.fromkeys(agents, over)
+        return self._seen(), dict.fromkeys(agents, 1.0), *flags, {agent: {} for agent in agents}
+
+    def _seen(self) -> Any:
+        return {agent: np.zeros(3, np.float32) for agent in self.possible_agents}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+OTHERS = [
+    (gym.spaces.Discrete(3, start=1), gym.spaces.Discrete(3)),
+    (gym.spaces.Discrete(4), gym.spaces.Discrete(3)),
+    (gym.spaces.Box(-5, 5, (2,)), gym.spaces.Box(-1, 1, (2,))),
+]
+
+
+@pytest.mark.parametrize(("built", "given"), OTHERS)
+@pytest.mark.parametrize("cls", [IPPO, MADDPG])
+def test_a_team_of_other_spaces_is_named(cls: Any, built: Any, given: Any) -> None:
+    env: Any = SyncPettingZooVecEnv([lambda: Pair(given)] * 2)
+    team = cls([BODY] * 2, [built] * 2, agent_ids=list(Pair.possible_agents))
+    train: Any = train_multi_agent_on_policy if cls is IPPO else train_multi_agent_off_policy
+    fields = ["state", "action", "reward", "next_state", "done"]
+    more = {} if cls is IPPO else {"memory": MultiAgentReplayBuffer(500, fields, list(Pair.possible_agents))}
+    with pytest.raises(ConfigError, match=r"team 0 was built for the action space .* of x_0; the environment has"):
+        train(env, "pair", pop=[team], max_steps=64, evo_steps=32, verbose=False, **more)
+
+
+def test_an_agent_of_other_bounds_and_an_agent_given_twice_are_named() -> None:
+    env, other = make_vect_envs(make_env=BoxCounted, num_envs=2), gym.spaces.Box(-5, 5, (1,))
+    budget: dict[str, Any] = {"max_steps": 40, "evo_steps": 20, "verbose": False}
+    with pytest.raises(ShapeError, match="agent 0 was built for the action_space"):
+        train_off_policy(env, "x", "SAC", [SAC(Counted.observation_space, other)], ReplayBuffer(100), **budget)
+    agent = SAC(Counted.observation_space, BoxCounted.action_space)
+    with pytest.raises(AlgorithmError, match=r"holds one agent twice.* fix: agent\.clone\(index\)"):
+        train_off_policy(env, "x", "SAC", [agent, agent], ReplayBuffer(100), **budget)
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        (np.ones((40, 3)), "have the shape"),
+        (np.ones(40), "have the shape"),
+        (np.full((40, 4), 0.5), "hold other numbers than 0 and 1"),
+        (np.zeros((40, 4)), "allow no action in row 0"),
+    ],
+)
+@pytest.mark.parametrize("name", ["action_masks", "next_action_masks"])
+def test_masks_of_a_data_set_are_looked_at(name: str, mask: Any, says: str) -> None:
+    data = {
+        "observations": np.zeros((40, 3), np.float32), "actions": np.zeros(40, int), "rewards": np.ones(40),
+        "terminals": np.arange(40) % 10 == 9, "action_masks": np.ones((40, 4)), "next_action_masks": np.ones((40, 4)),
+    }  # fmt: skip
+    agents = CQN.population(1, Counted.observation_space, Counted.action_space, seed=1)
+    env = make_vect_envs(make_env=Counted, num_envs=1)
+    with pytest.raises(ShapeError, match=rf"{name} .*{says}"):
+        train_offline(env, "x", {**data, name: mask}, "CQN", agents, ReplayBuffer(100), max_steps=8, verbose=False)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agilerl import foreign
-from agilerl.algorithms.base.wrapped import is_team
+from agilerl.algorithms.base.wrapped import is_team, unwrapped
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
@@ -19,6 +20,7 @@ from agilerl.sources.evaluator import Evaluator, FitnessEvaluator
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import Shard, ShardResult, Steps
+from agilerl.spaces import actions_differ, differ
 
 
 class OfTeams(LaneSource[Any]):
@@ -75,6 +77,17 @@ class OfTeams(LaneSource[Any]):
                 f"team {agent.index} has the agents {list(agent_ids)}, the environment has {list(team.agents)}. "
                 "fix: agent_ids=env.possible_agents, in this order."
             )
+        inner = unwrapped(agent)
+        if not isinstance(inner, MultiAgentRLAlgorithm):
+            return
+        for name in team.agents:
+            for what, is_other in (("observation", differ), ("action", actions_differ)):
+                built, given = vars(inner)[f"possible_{what}_spaces"][name], vars(team)[f"{what}_spaces"][name]
+                if is_other(built, given):
+                    raise ConfigError(
+                        f"team {agent.index} was built for the {what} space {built} of {name}; the environment has "
+                        f"{given}. fix: the spaces of the environment, env.{what}_space({name!r})."
+                    )
 
 
 class TeamTransitions(OfTeams, OffPolicySource):
