@@ -31,7 +31,6 @@ from agilerl.config.schema import (
 from agilerl.env_ids import is_language_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest, with_one_fix
 from agilerl.hostile import read_text
-from agilerl.modules.configs import NetConfig
 from agilerl.ranges import describe
 
 SECTION_ALIASES = {"selection_strategy": "tournament_selection"}
@@ -583,7 +582,7 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
             if not isinstance(target.get(section), dict):
                 target[section] = {}
             target = target[section]
-        target[leaf] = dict(value) if isinstance(value, NetConfig) else value
+        target[leaf] = _plain(value)
     try:
         return manifest_from(_giving_way(data, asked), source, manifest.as_dict())
     except ConfigError:
@@ -594,6 +593,15 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
             f"{source}: algorithm.name={after} does not fit the other settings, which are those of {before}. "
             f"fix: algo={after!r}, which has settings of its own."
         ) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return typed network configurations as plain mappings, other values unchanged."""
+    if value is None or isinstance(value, str | int | float | list | tuple | Mapping):
+        return value
+    from agilerl.modules.configs import NetConfig  # lazy: it imports torch
+
+    return dict(value) if isinstance(value, NetConfig) else value
 
 
 def _giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:

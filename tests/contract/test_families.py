@@ -18,7 +18,7 @@ import cases
 
 # What an algorithm is made, copied and saved with is no hook. A subclass with its own `learn` or `get_action` is
 # trained by it (test_overridden_methods.py).
-NO_HOOKS = {"__init__", "__new__", "learn", "published_learn", "get_action", "test"}
+NO_HOOKS = {"__init__", "__new__", "learn", "published_learn", "get_action", "_greedy", "test"}
 RUNS = [
     "dqn-n-step", "rainbow-priorities-n-step", "ddpg", "td3", "sac-box", "sac-discrete", "ppo-discrete",
     "ppo-recurrent", "ippo", "ippo-recurrent", "mappo", "maddpg", "matd3", "cqn", "cql", "iql", "td3bc", "bc",
