@@ -24,7 +24,7 @@ from agilerl.algorithms import DQN, PPO, TD3
 from agilerl.algorithms.core import EvolvableAlgorithm
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.choose import choose
-from agilerl.engine.learner import Learner
+from agilerl.engine.learner import Group, Learner
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.engine.rollouts import learn_rollout, make_rollout
 from agilerl.hpo.mutation import Mutations
@@ -277,16 +277,18 @@ def decisions(run: Run) -> dict[str, Any]:
         result = learn(learner, group, batch, live)
         return replace(result, kl=result.kl + 100)
 
-    def broken(learner: Learner, group: int, batch: Any, live: Any = None) -> Any:
-        result = learn(learner, group, batch, live)
-        result.loss[0] = float("nan")
-        return result
+    learn_each = Group.learn_each
+
+    def broken(group: Group, batches: Any, live: Any = None) -> Any:
+        results = learn_each(group, batches, live)
+        results[0].loss[0] = float("nan")
+        return results
 
     hp = {"target_kl": 1.0, "update_epochs": 5}
     no_mutation = Mutations(1, 0, 0, 0, 0, 0, rand_seed=4)
     with replaced(Learner, "learn", divergent, rank == 1):
         found["kl"] = run("PPO", hp=hp, mutation=no_mutation, max_steps=64)
-    with replaced(Learner, "learn", broken, rank == 1):
+    with replaced(Group, "learn_each", broken, rank == 1):
         found["loss"] = run("DQN", mutation=no_mutation, max_steps=64)
     lost = lambda *args: np.full((3, 2, 2), np.nan, np.float32)  # noqa: E731
     with replaced(Learner, "explore", lost, rank == 1):
@@ -328,7 +330,7 @@ def failures(run: Run) -> dict[str, Any]:
     def broken(*args: Any) -> Any:
         raise ValueError("of this rank alone")
 
-    with replaced(Learner, "learn", broken, rank == 1):
+    with replaced(Group, "learn_each", broken, rank == 1):
         found["while learning"] = error_of(lambda: run("DQN"))
     with replaced(EvolvableAlgorithm, "remember_observations", broken, rank == 0):
         found["rank 0"] = error_of(lambda: run("PPO"))
