@@ -217,7 +217,7 @@ class Run:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Digests and tags are noted inside."""
-        check, learn = training_loop.check_alike, Learner.learn
+        check, learn, learn_each = training_loop.check_alike, Learner.learn, Group.learn_each
 
         def noted(loop: Any) -> None:
             self.digests.append(digest(loop.population))
@@ -229,11 +229,18 @@ class Run:
             self.tags |= set(obs[..., 0].flatten().tolist())
             return learn(learner, group, batch, live)
 
+        def tagged_each(group: Group, batches: Any, live: Any = None) -> Any:
+            self.minibatches += batches.count
+            self.tags |= set(torch.as_tensor(batches.fields["obs"])[..., 0].flatten().tolist())
+            return learn_each(group, batches, live)
+
         training_loop.check_alike, Learner.learn = noted, tagged  # type: ignore[assignment,method-assign]
+        Group.learn_each = tagged_each  # type: ignore[method-assign]
         try:
             yield
         finally:
             training_loop.check_alike, Learner.learn = check, learn  # type: ignore[method-assign]
+            Group.learn_each = learn_each  # type: ignore[method-assign]
 
 
 def population(algo: str, env: Any, hp: dict[str, Any]) -> list[Any]:
