@@ -75,7 +75,7 @@ def test_replay_keeps_rewards_as_they_are_and_teams_learn_from_scaled_ones(
         assert self.rewards is not None
         made = batches(self, *given)
         raw = self.replay.rows.gather(given[2])["reward"].numpy()
-        np.testing.assert_allclose(np.stack([b.reward for b in made]), raw * self.rewards.factor, rtol=1e-6)
+        np.testing.assert_allclose(made.fields["reward"], raw * self.rewards.factor, rtol=1e-6)
         seen.append((raw, self.rewards.factor))
         return made
 
