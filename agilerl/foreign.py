@@ -96,7 +96,8 @@ def overridden(kind: type, *names: str) -> str | None:
 
 
 def defined_outside(kind: type, name: str, *, unless: str) -> bool:
-    """Whether a class outside this package defines the method `name`, and no class above defines `unless` later."""
+    """Whether the method `name` comes from outside this package, unless an equally or more derived class there has
+    `unless`."""
     for base in kind.__mro__:
         if unless in vars(base) and not _is_shipped(base):
             return False

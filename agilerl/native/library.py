@@ -66,20 +66,15 @@ class Library:
         self.path, self._library = path, ctypes.CDLL(str(path))
         for name in ("population_abi", "population_vectors", "population_room", "population_td"):
             getattr(self._library, name).restype = c_int64
-        found = self._library.population_abi()
-        if found != ABI:
-            raise OSError(f"{path} has the interface {found}; expected {ABI}")
+        abi = self._library.population_abi()
+        if abi != ABI:
+            raise OSError(f"{path} has the interface {abi}; expected {ABI}")
         widths = [width for width in (512, 256, 128) if self._library.population_vectors() & width]
         if vector is not None:
             widths = [width for width in widths if width == vector]
         if not widths:
             raise OSError(f"this processor has no vectors of {vector or 'AVX2, AVX-512 or NEON'}")
         self.vector = widths[0]
-
-    @property
-    def name(self) -> str:
-        """Return the name that records show; results do not depend on the width of vectors."""
-        return "native"
 
     def room(self, call: TemporalDifference) -> int:
         """Return how many numbers `call.room` must hold."""

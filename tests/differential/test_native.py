@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -189,7 +189,7 @@ def test_vectors_of_every_width_give_the_same_bits(rows: int, activation: str, d
 
 
 def test_float32_is_as_near_to_float64_as_torch_is() -> None:
-    given, exact = batch(100, 3, 64, torch.float32), None
+    given = batch(100, 3, 64, torch.float32)
     wide = given.map(lambda x: x.double() if x.is_floating_point() else x)
     agents = [members(EQUAL, torch.float32) for _ in range(3)]
     for agent in agents[0]:
@@ -222,6 +222,11 @@ def test_what_c_has_no_kernel_for_is_left_to_torch() -> None:
         (members(EQUAL), given, (torch.float32,)),
         (members(EQUAL, optimizer=(torch.optim.SGD, {})), given, (torch.float64,)),
         (members(EQUAL), given.map(lambda x: x[0]), (torch.float64,)),
+        (members(EQUAL), replace(given, action=given.action + 4), (torch.float64,)),
+        (members(EQUAL), replace(given, action=given.action - 4), (torch.float64,)),
+        (members(EQUAL), replace(given, action=given.action.unsqueeze(-1)), (torch.float64,)),
+        (members(EQUAL), replace(given, next_mask=torch.ones(2, 3, 21, 3, dtype=torch.bool)), (torch.float64,)),
+        (members(EQUAL), replace(given, next_obs=given.next_obs[..., :7]), (torch.float64,)),
     ]
     for agents, some, dtypes in rest:
         engine = Learner(agents).groups[0].engine
@@ -242,4 +247,3 @@ def test_activations_have_the_numbers_of_the_header() -> None:
     assert [name.strip().replace("_", "").lower() for name in names] == [name.lower() for name in ACTIVATIONS]
     assert f"POPULATION_ABI {native.ABI}\n" in header
     assert f"MAX_DEPTH {native.MAX_DEPTH}\n" in header
-    assert np.dtype(np.int64).itemsize == native.ctypes.sizeof(native.c_int64)

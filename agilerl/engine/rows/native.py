@@ -30,6 +30,13 @@ class TDCall:
     members: Any
     steps: Tensor
     room: Tensor
+    actions: int
+
+    def holds(self, batch: Any) -> bool:
+        """Whether actions and masks are those of the network: C would read and write beyond its memory otherwise."""
+        mask, low, high = batch.next_mask, *torch.aminmax(batch.action)
+        has_width = mask is None or mask.shape == (*batch.action.shape, self.actions)
+        return has_width and int(low) >= 0 and int(high) < self.actions
 
 
 class NativeUpdates:
@@ -49,13 +56,15 @@ class NativeUpdates:
         obs = batch.obs
         if self.library is None or not isinstance(obs, Tensor) or obs.dim() != 4 or obs.dtype not in self.dtypes:
             return None
-        if batch.noise or batch.discount is None or batch.reward.dim() != 3:
+        if batch.noise or batch.discount is None or not _is_plain(batch):
             return None
         key = recipe, obs.shape[2]
         if key not in self._calls:
             self._calls[key] = self._bind(recipe, obs.shape[2], obs.shape[3])
         bound = self._calls[key]
-        return None if bound is None else self._run(bound, batch, hp[recipe.lr], hp[recipe.tau], live)
+        if bound is None or not bound.holds(batch):
+            return None
+        return self._run(bound, batch, hp[recipe.lr], hp[recipe.tau], live)
 
     def _bind(self, recipe: TDRecipe, batch: int, inputs: int) -> TDCall | None:
         """Look up what a recipe needs of the rows; None where C has no kernel for these networks or this optimiser."""
@@ -83,7 +92,7 @@ class NativeUpdates:
         assert self.library is not None
         room = torch.empty(self.library.room(call), dtype=cohort.dtype)
         call.room = pointer(room)
-        return TDCall(call, members, steps, room)
+        return TDCall(call, members, steps, room, layers[-1].out_features)
 
     def _run(self, bound: TDCall, batch: Any, lr: Tensor, tau: Tensor, live: Sequence[bool] | None) -> UpdateResult:
         assert self.library is not None
@@ -102,6 +111,14 @@ class NativeUpdates:
         call.live = None if moving is None else moving.ctypes.data
         self.library.temporal_difference(call, batch.obs.dtype == torch.float64)
         return UpdateResult(tensors["loss"], priorities=tensors["error"].abs_())
+
+
+def _is_plain(batch: Any) -> bool:
+    """Whether every field has the shape [U, N, B], observations alike, and actions are whole numbers."""
+    shape = batch.obs.shape[:3]
+    fields = (batch.action, batch.reward, batch.discount, batch.weight)
+    is_alike = batch.next_obs.shape == batch.obs.shape and batch.next_obs.dtype == batch.obs.dtype
+    return is_alike and batch.action.dtype == torch.int64 and all(field.shape == shape for field in fields)
 
 
 def available_kernels() -> Kernels:
