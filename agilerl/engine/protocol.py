@@ -84,7 +84,7 @@ class TransitionBatches:
 
     Attributes:
         fields: name -> [U, ...], the attributes of `TransitionBatch` by name; nested dicts for Dict and Tuple spaces.
-        weight: [U, ...], or the same tensor [...] for every update. noise: name -> [U, ...].
+        weight: [U, ...]. noise: name -> [U, ...].
         count: U. number: of the first update in its generation. wants_priorities: see `TransitionBatch`.
     """
 
@@ -101,8 +101,7 @@ class TransitionBatches:
             name: values.unbind() if isinstance(values, Tensor) else _unbound(values, self.count)
             for name, values in self.fields.items()
         }
-        has_own = self.weight.dim() == self.fields["reward"].dim()
-        weight = self.weight.unbind() if has_own else [self.weight] * self.count
+        weight = self.weight.unbind()
         return [
             TransitionBatch(
                 **{name: values[k] for name, values in fields.items()},
@@ -116,10 +115,7 @@ class TransitionBatches:
 
     def stacked(self) -> TransitionBatch:
         """Return one batch whose tensors have a leading axis of updates."""
-        weight = self.weight
-        if weight.dim() < self.fields["reward"].dim():
-            weight = weight.expand(self.count, *weight.shape)
-        return TransitionBatch(**self.fields, weight=weight, noise=self.noise, number=self.number)
+        return TransitionBatch(**self.fields, weight=self.weight, noise=self.noise, number=self.number)
 
 
 def _unbound(tree: Any, count: int) -> list[Any]:

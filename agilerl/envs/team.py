@@ -154,12 +154,8 @@ def name_of(env: Any) -> str:
 
 def is_parallel(env: Any) -> bool:
     """Whether it has PettingZoo's parallel interface."""
-    needed = ("observation_space", "action_space", "reset", "step")
-    return (
-        foreign.possible_agents(env) is not None
-        and all(hasattr(env, name) for name in needed)
-        and not hasattr(env, "agent_iter")
-    )
+    needed = ("possible_agents", "observation_space", "action_space", "reset", "step")
+    return all(hasattr(env, name) for name in needed) and not hasattr(env, "agent_iter")
 
 
 def team_of(env: Any, *, with_state: bool = False) -> Team:

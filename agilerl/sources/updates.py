@@ -239,14 +239,15 @@ class Updates:
         return TransitionBatches(fields, weight, noise, count, number, self.replay.prioritized)
 
     def _plain_weights(self, plan: Plan, sizes: list[int]) -> Tensor:
-        """Return [N_g, B] weights for uniform replay: 1/B_i in the rows of member i, 0 beyond.
+        """Return [updates, N_g, B] weights for uniform replay: 1/B_i in the rows of member i, 0 beyond.
 
         With W ranks W/B_i, where B_i counts all ranks: the mean of their gradients then weights all rows equally.
         """
         weight = np.zeros((len(sizes), max(sizes)))
         for row, size in enumerate(sizes):
             weight[row, :size] = 1 / plan.divisors[row] if size else 0
-        plan.weights[tuple(sizes)] = weights = _twice(plan, plan.to_device(torch.from_numpy(weight)))
+        weights = _twice(plan, plan.to_device(torch.from_numpy(weight))).expand(plan.schedule.count, -1, -1)
+        plan.weights[tuple(sizes)] = weights
         return weights
 
     def _priority_weights(self, plan: Plan, sizes: list[int], indices: np.ndarray, index: int) -> Tensor:

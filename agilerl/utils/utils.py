@@ -314,7 +314,8 @@ def agent_from_policy(
     Raises:
         NotAvailableYetError: an algorithm that does not name the class of its policy.
     """
-    options = {name: value for name, value in (options or {}).items() if name not in STRUCTURE}
+    decided = {*STRUCTURE, "normalize_observations"}  # by the networks of the policy
+    options = {name: value for name, value in (options or {}).items() if name not in decided}
     if spec.get("normaliser") is not None:
         raise RunError(
             "the policy acts on observations that a wrapper has normalised. fix: best/policy.py loads it with its "

@@ -57,7 +57,7 @@ def test_actions_are_four_arrays_and_the_environment_takes_them(
         action, log_prob, entropy, value = ppo.get_action(seen(), training=training)
         assert action.shape == (5, *shape)
         assert log_prob.shape == entropy.shape == value.shape == (5,)
-        taken = action if not training and isinstance(space, gym.spaces.Box) else ppo.environment_action(action)
+        taken = ppo.environment_action(action) if training else action
         assert all(space.contains(a) for a in taken)
     np.testing.assert_allclose(ppo.critic(seen()).detach().numpy()[:, 0], value, rtol=1e-6)
     one = ppo.get_action(seen()[0])
