@@ -28,7 +28,8 @@ setup(
             "agilerl.native._population",
             ["agilerl/native/kernels/population.c"],
             depends=[f"agilerl/native/kernels/{name}.h" for name in (
-                "activations", "dense", "elementary", "population", "real", "simd", "temporal_difference",
+                "activations", "dense", "elementary", "policy_gradient", "population", "real", "simd",
+                "temporal_difference",
             )],
             extra_compile_args=UNIX,
             optional=True,

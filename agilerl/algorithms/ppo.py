@@ -31,6 +31,7 @@ from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import learner_of
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import PolicyGradientRecipe
 from agilerl.engine.rollouts import learn_rollout, make_rollout, sequence_kind
 from agilerl.errors import NotAvailableYetError
 from agilerl.losses.actor_critic import clipped_value_loss
@@ -319,6 +320,13 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def update_options(self) -> tuple[Any, ...]:
         sequences = self.bptt_sequence_type, self.max_seq_len
         return self.share_encoders, self.distribution, self.clip_value_loss, *sequences
+
+    def recipe(self) -> PolicyGradientRecipe | None:
+        kind = self.distribution
+        is_known = type(kind) is ActionDistribution and kind.kind in PolicyGradientRecipe.KINDS
+        if self.share_encoders or self.recurrent or not is_known:
+            return None
+        return PolicyGradientRecipe("actor", "critic", "optimizer", kind, self.clip_value_loss)
 
     def draw_entropy_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray | None:
         """Draw standard normal numbers [rows, A] that estimate a squashed policy's entropy; None for others."""

@@ -16,7 +16,7 @@ from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.parts import MemberBinding, by_size, parts_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, TransitionBatches, UpdateResult
-from agilerl.engine.recipes import TDRecipe, recipe_of
+from agilerl.engine.recipes import PolicyGradientRecipe, Recipe, TDRecipe, recipe_of
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.modules.base import EvolvableModule
@@ -37,7 +37,7 @@ class Group(ABC):
     """
 
     engine: Any
-    recipe: TDRecipe | None = None
+    recipe: Recipe | None = None
 
     def __init__(self, members: list[int], agents: list[Trainable], prepare: Callable[[Any], Any]) -> None:
         self.members, self.agents, self.prepare = members, agents, prepare
@@ -57,6 +57,10 @@ class Group(ABC):
 
     def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
         """Run all updates of a recipe in one call of a back end; None by default (unsupported)."""
+        return None
+
+    def learn_epoch(self, rollout: Any, plan: Any) -> list[UpdateResult] | None:
+        """Run the minibatches of one epoch in one call of a back end; see `Learner.learn_epoch`."""
         return None
 
     @abstractmethod
@@ -130,12 +134,22 @@ class RowsGroup(Group):
         return result
 
     def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
-        assert self.recipe is not None
+        if not isinstance(self.recipe, TDRecipe):
+            return None
         result = self.engine.whole(self.recipe, batches.stacked(), live)
         if result is None:
             return None
         assert result.priorities is not None
         return [UpdateResult(*one) for one in zip(result.loss, [None] * batches.count, result.priorities, strict=True)]
+
+    def learn_epoch(self, rollout: Any, plan: Any) -> list[UpdateResult] | None:
+        if not isinstance(self.recipe, PolicyGradientRecipe):
+            return None
+        results = self.engine.whole_epoch(self.recipe, rollout, plan)
+        if results is not None:
+            for agent in self.agents:
+                agent.__dict__["learn_counter"] += len(results)  # see `Learner.learn`
+        return results
 
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:
         with torch.no_grad():
@@ -319,6 +333,14 @@ class Learner:
             if live is None or live[row]:
                 agent.__dict__["learn_counter"] += 1  # skips the registration in __setattr__
         return chosen.learn(batch, live)
+
+    def learn_epoch(self, group: int, rollout: Any, plan: Any) -> list[UpdateResult] | None:
+        """Update every member of a group on the minibatches of one epoch in one call; None if no back end can.
+
+        Args:
+            rollout: `engine.rollouts.Rollout`. plan: `engine.rollouts.EpochPlan`.
+        """
+        return self.groups[group].learn_epoch(rollout, plan)
 
     def prepare(self, group: int, obs: Any) -> Any:
         """Convert stored observations (nested for Dict and Tuple spaces) to inputs of a group's engine."""

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from agilerl import tree as trees
-from agilerl.engine.recipes import TDRecipe
+from agilerl.engine.recipes import Recipe
 from agilerl.ranks import Ranks
 from agilerl.tree import map_leaves
 
@@ -305,7 +305,7 @@ class Trainable(Protocol):
     def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
         """Update every member in `engine` once."""
 
-    def recipe(self) -> TDRecipe | None:
+    def recipe(self) -> Recipe | None:
         """Return the update as data for a back end that runs whole updates; None if only `update` can run it.
 
         It must describe the `update` of the same class: a subclass that overrides one of them alone runs by `update`.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from agilerl.networks.distributions import ActionDistribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +24,40 @@ class TDRecipe:
     tau: str = "tau"
     is_double: bool = False
 
+    stands_for: ClassVar[frozenset[str]] = frozenset({"update"})
 
-def recipe_of(agent: Any) -> TDRecipe | None:
-    """Return the agent's recipe; None without one, or if a subclass overrides `update` alone."""
-    for base in type(agent).__mro__:
-        if "recipe" in vars(base):
-            description: TDRecipe | None = agent.recipe()
-            return description
-        if "update" in vars(base):
-            return None
-    return None
+
+@dataclass(frozen=True, slots=True)
+class PolicyGradientRecipe:
+    """Clipped policy gradient and value loss of one minibatch (`PPO.update` in torch).
+
+    Hyperparameters are `lr`, `clip_coef`, `ent_coef`, `vf_coef` and `max_grad_norm`.
+
+    Attributes:
+        policy, critic: names of the networks. optimizer: name of the optimiser of both.
+        distribution: of the actions, one of `KINDS`. clips_value: whether the value loss is clipped too.
+    """
+
+    policy: str
+    critic: str
+    optimizer: str
+    distribution: ActionDistribution
+    clips_value: bool
+
+    stands_for: ClassVar[frozenset[str]] = frozenset({"update", "_raw", "_row"})
+    KINDS: ClassVar[frozenset[str]] = frozenset({"categorical", "multi_categorical", "normal"})
+
+
+Recipe = TDRecipe | PolicyGradientRecipe
+
+
+def recipe_of(agent: Any) -> Recipe | None:
+    """Return the agent's recipe; None without one, or if a subclass overrides methods that the recipe stands for."""
+    kind = type(agent)
+    owner = next((base for base in kind.__mro__ if "recipe" in vars(base)), None)
+    description: Recipe | None = None if owner is None else agent.recipe()
+    if owner is None or description is None:
+        return None
+    below = kind.__mro__[: kind.__mro__.index(owner)]
+    is_changed = any(name in vars(base) for base in below for name in description.stands_for)
+    return None if is_changed else description

@@ -459,8 +459,10 @@ def learn_rollout(
         if not any(active):
             break
         plan = plan_epoch(rngs, rollout.samples, sizes, active, counted, ranks.rank)
-        batches = rollout.batches(plan, _entropy_noise(members, rollout, rngs, active), ranks)
-        results = [learner.learn(group, batch) for batch in batches]
+        noise = _entropy_noise(members, rollout, rngs, active)
+        results = learner.learn_epoch(group, rollout, plan) if noise is None else None
+        if results is None:
+            results = [learner.learn(group, batch) for batch in rollout.batches(plan, noise, ranks)]
         losses += [result.loss for result in results]
         divergence: Any = sum(result.kl for result in results if result.kl is not None)
         needs_kl = any(adapts) or any(m.target_kl is not None for m in members)

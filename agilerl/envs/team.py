@@ -154,8 +154,12 @@ def name_of(env: Any) -> str:
 
 def is_parallel(env: Any) -> bool:
     """Whether it has PettingZoo's parallel interface."""
-    needed = ("possible_agents", "observation_space", "action_space", "reset", "step")
-    return all(hasattr(env, name) for name in needed) and not hasattr(env, "agent_iter")
+    needed = ("observation_space", "action_space", "reset", "step")
+    return (
+        foreign.possible_agents(env) is not None
+        and all(hasattr(env, name) for name in needed)
+        and not hasattr(env, "agent_iter")
+    )
 
 
 def team_of(env: Any, *, with_state: bool = False) -> Team:
@@ -172,6 +176,8 @@ def team_of(env: Any, *, with_state: bool = False) -> Team:
             "fix: pettingzoo.utils.conversions.aec_to_parallel(env), or turn_based_aec_to_parallel of a game of turns."
         )
     if not is_parallel(env):
+        if hasattr(env, "possible_agents"):
+            _keys_of(env)  # raises if they are None or no list
         raise EnvError(
             f"{type(env).__name__} is not an environment of several agents: it needs possible_agents, "
             "observation_space(agent), action_space(agent), reset and step, as PettingZoo's parallel interface has "

@@ -11,7 +11,7 @@ from typing import Any
 
 from agilerl.errors import ConfigError
 
-ABI = 1
+ABI = 2
 MAX_DEPTH = 12
 ACTIVATIONS = (
     "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
@@ -35,21 +35,47 @@ class Member(Structure):
     _fields_ = [("depth", c_int64), ("layers", Layer * MAX_DEPTH)]
 
 
+class Rows(Structure):
+    """The rows of several members and their optimiser."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("begin", "end", "members", "stride")),
+        *((name, c_void_p) for name in ("value", "target", "first", "second", "steps", "lr")),
+        *((name, c_double) for name in ("beta1", "beta2", "eps", "decay")),
+        ("decouples_decay", c_int64),
+        ("room", c_void_p),
+    ]
+
+
 class TemporalDifference(Structure):
     """Arguments of temporal-difference updates of several members."""
 
     _fields_ = [
-        *((name, c_int64) for name in (
-            "begin", "end", "updates", "members", "batch", "inputs", "stride", "is_double",
-        )),
+        ("rows", Rows),
+        *((name, c_int64) for name in ("updates", "batch", "inputs", "is_double")),
         ("member", POINTER(Member)),
-        *((name, c_void_p) for name in ("value", "target", "first", "second", "steps", "lr", "tau")),
-        *((name, c_double) for name in ("beta1", "beta2", "eps", "decay")),
-        ("decouples_decay", c_int64),
         *((name, c_void_p) for name in (
-            "live", "obs", "next_obs", "reward", "discount", "weight", "action", "next_mask", "loss", "error", "room",
+            "tau", "live", "obs", "next_obs", "reward", "discount", "weight", "action", "next_mask", "loss", "error",
         )),
     ]  # fmt: skip
+
+
+class PolicyGradient(Structure):
+    """Arguments of the minibatches of one epoch of several members."""
+
+    _fields_ = [
+        ("rows", Rows),
+        *((name, c_int64) for name in ("updates", "batch", "inputs", "samples", "components", "clips_value")),
+        *((name, POINTER(Member)) for name in ("policy", "critic")),
+        *((name, c_void_p) for name in (
+            "clip", "entropy_share", "value_share", "max_norm", "sizes", "least", "obs", "action", "numbers", "weight",
+            "choice", "sample", "legal", "live", "loss", "policy_loss", "divergence",
+        )),
+    ]  # fmt: skip
+
+
+Call = TemporalDifference | PolicyGradient
+ENTRIES = {TemporalDifference: "population_td", PolicyGradient: "population_pg"}
 
 
 class Library:
@@ -64,11 +90,12 @@ class Library:
 
     def __init__(self, path: Path, vector: int | None = None) -> None:
         self.path, self._library = path, ctypes.CDLL(str(path))
-        for name in ("population_abi", "population_vectors", "population_room", "population_td"):
-            getattr(self._library, name).restype = c_int64
+        self._library.population_abi.restype = self._library.population_vectors.restype = c_int64
         abi = self._library.population_abi()
         if abi != ABI:
             raise OSError(f"{path} has the interface {abi}; expected {ABI}")
+        self._runs = {kind: self._function(name) for kind, name in ENTRIES.items()}
+        self._rooms = {kind: self._function(f"{name}_room") for kind, name in ENTRIES.items()}
         widths = [width for width in (512, 256, 128) if self._library.population_vectors() & width]
         if vector is not None:
             widths = [width for width in widths if width == vector]
@@ -76,14 +103,19 @@ class Library:
             raise OSError(f"this processor has no vectors of {vector or 'AVX2, AVX-512 or NEON'}")
         self.vector = widths[0]
 
-    def room(self, call: TemporalDifference) -> int:
-        """Return how many numbers `call.room` must hold."""
-        sizes = [self._library.population_room(byref(call), c_int64(n)) for n in range(call.begin, call.end)]
-        return int(max(sizes))
+    def _function(self, name: str) -> Any:
+        function = self._library[name]
+        function.restype = c_int64
+        return function
 
-    def temporal_difference(self, call: TemporalDifference, is_float64: bool) -> None:
+    def room(self, call: Call) -> int:
+        """Return how many numbers `call.rows.room` must hold."""
+        room = self._rooms[type(call)]
+        return max(int(room(byref(call), c_int64(n))) for n in range(call.rows.begin, call.rows.end))
+
+    def run(self, call: Call, is_float64: bool) -> None:
         """Run the updates."""
-        if self._library.population_td(byref(call), c_int64(self.vector), c_int64(is_float64)):
+        if self._runs[type(call)](byref(call), c_int64(self.vector), c_int64(is_float64)):
             raise RuntimeError(f"{self.path} has no kernels for vectors of {self.vector} bits")
 
 

@@ -25,7 +25,7 @@ from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup,
 from agilerl.algorithms.base.transitions import check_not_empty, check_observation_space, module_inputs
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import TDRecipe
+from agilerl.engine.recipes import Recipe
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
@@ -257,7 +257,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Steps between updates; equal for all members of a cohort."""
         return int(self.learn_step) if hasattr(self, "learn_step") else 1
 
-    def recipe(self) -> TDRecipe | None:
+    def recipe(self) -> Recipe | None:
         """See `engine.protocol.Trainable`; None by default."""
         return None
 

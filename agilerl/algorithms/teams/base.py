@@ -28,7 +28,7 @@ from agilerl.algorithms.teams.names import Spaces as Spaces
 from agilerl.algorithms.teams.names import group_of, groups_of, spaces_by_agent
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import TDRecipe
+from agilerl.engine.recipes import Recipe
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
@@ -231,7 +231,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """Return the environment steps between updates."""
         return int(self.learn_step) if hasattr(self, "learn_step") else 1
 
-    def recipe(self) -> TDRecipe | None:
+    def recipe(self) -> Recipe | None:
         """See `engine.protocol.Trainable`; None by default."""
         return None
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from agilerl.modules.activations import Activation
+from agilerl.native.library import ABI
 
 LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's default
 
@@ -405,4 +406,4 @@ class Kernels:
 
 
 TORCH = Kernels("torch", mlp_forward, mlp_backward, step_live, track_rows)
-NATIVE = replace(TORCH, name="native", whole=(torch.float32,))
+NATIVE = replace(TORCH, name=f"native-{ABI}", whole=(torch.float32,))  # another version has other kernels

@@ -19,7 +19,7 @@ from torch import Tensor
 from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, PartName, clusters_of, parts_of
 from agilerl.engine.protocol import Network, UpdateResult
-from agilerl.engine.recipes import TDRecipe
+from agilerl.engine.recipes import PolicyGradientRecipe, TDRecipe
 from agilerl.engine.rows.cohort import Cohort, Rows
 from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
 from agilerl.engine.rows.native import NativeUpdates
@@ -416,11 +416,24 @@ class RowsEngine:
 
         `live` [N] as in `only`. Results are [U, N, ...].
         """
+        native = self._in_c()
+        return None if native is None else native.run(recipe, batch, self.hp, live)
+
+    def whole_epoch(self, recipe: PolicyGradientRecipe, rollout: Any, plan: Any) -> list[UpdateResult] | None:
+        """Run the minibatches of one epoch in C; results [N] of each. None if torch has to run them.
+
+        Args:
+            rollout: `engine.rollouts.Rollout`. plan: `engine.rollouts.EpochPlan`.
+        """
+        native = self._in_c()
+        return None if native is None else native.run_epoch(recipe, rollout, plan, self.hp)
+
+    def _in_c(self) -> NativeUpdates | None:
         if not self.kernels.whole or self.ranks.size > 1:
             return None
         if self._native is None:
             self._native = NativeUpdates(self.cohorts, self.count, self.kernels.whole)
-        return self._native.run(recipe, batch, self.hp, live)
+        return self._native
 
     def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass | Tensor]:
         unit = self._units[(name,)]

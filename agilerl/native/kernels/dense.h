@@ -164,17 +164,30 @@ static void NAME(adam)(const NAME(Rate) *rate, int64_t count, const REAL *restri
   }
 }
 
-/* Backward from grad [out][columns] at the outputs, layer by layer, each moved by Adam once its own gradient has been
- * handed on; grad and other are overwritten. */
-static void NAME(descend)(const Member *member, const NAME(Rate) *rate, REAL *value, REAL *first, REAL *second,
-                          const REAL *inputs, int64_t columns, const NAME(Kept) *kept, REAL *grad, REAL *other,
-                          REAL *turned, REAL *gradient, REAL *spare) {
+/* The gradient of one member lies layer by layer: bias, of LayerNorm gain and shift, weight [out][PADDED(in)]; zeros
+ * fill each layer up to a whole number of the widest vectors. */
+static int64_t NAME(gradient_size)(const Member *member) {
+  int64_t size = 0;
+  for (int l = 0; l < member->depth; l++) {
+    const Layer *layer = member->layers + l;
+    size += PADDED(layer->out * (PADDED(layer->in) + (layer->norm ? 3 : 1)));
+  }
+  return size;
+}
+
+/* Write the gradient of the layers, given grad [out][columns] at the outputs; grad and other are overwritten. */
+static void NAME(backward)(const Member *member, const REAL *value, const REAL *inputs, int64_t columns,
+                           const NAME(Kept) *kept, REAL *grad, REAL *other, REAL *turned, REAL *gradient,
+                           REAL *spare) {
+  gradient += NAME(gradient_size)(member);
   for (int l = member->depth - 1; l >= 0; l--) {
     const Layer *layer = member->layers + l;
-    int64_t wide = PADDED(layer->in), size = layer->out * columns;
+    int64_t wide = PADDED(layer->in), size = layer->out * columns, count = layer->out * (wide + (layer->norm ? 3 : 1));
     const REAL *below = l ? kept[l - 1].outputs : inputs;
+    gradient -= PADDED(count);
     REAL *of_bias = gradient, *of_gain = of_bias + layer->out, *of_shift = of_gain + layer->out;
-    REAL *of_weight = of_shift + layer->out;
+    REAL *of_weight = layer->norm ? of_shift + layer->out : of_gain;
+    for (int64_t i = count; i < PADDED(count); i++) gradient[i] = 0;
     NAME(activate_backward)(layer->activation, kept[l].sums, kept[l].outputs, grad, size);
     if (layer->norm) {
       for (int64_t o = 0; o < layer->out; o++) {
@@ -192,17 +205,52 @@ static void NAME(descend)(const Member *member, const NAME(Rate) *rate, REAL *va
     if (l)
       NAME(product)(layer->in, layer->out, columns, value + layer->weight, 1, layer->weight_row, grad, columns, 0,
                     other, columns);
+    REAL *swap = grad;
+    grad = other, other = swap;
+  }
+}
+
+/* Scale a gradient to a norm of at most `limit` (Pascanu et al. 2013, arXiv:1211.5063, algorithm 1, with the 1e-6 of
+ * torch.nn.utils.clip_grad_norm_). */
+static void NAME(clip)(int64_t size, REAL limit, REAL *gradient) {
+  REAL part[16] = {0};
+  for (int64_t i = 0; i < size; i += 16)
+    for (int j = 0; j < 16; j++) part[j] = FMA(gradient[i + j], gradient[i + j], part[j]);
+  REAL share = limit / (SQRT(NAME(row_sum)(part, 16)) + (REAL)1e-6);
+  share = share > 1 ? 1 : share;
+  for (int64_t i = 0; i < size; i++) gradient[i] *= share;
+}
+
+/* Move the parameters of one member by Adam. */
+static void NAME(descend)(const Member *member, const NAME(Rate) *rate, const REAL *gradient, REAL *value, REAL *first,
+                          REAL *second) {
+  for (int l = 0; l < member->depth; l++) {
+    const Layer *layer = member->layers + l;
+    int64_t wide = PADDED(layer->in), parts[3] = {layer->bias, layer->gain, layer->shift}, vectors = layer->norm ? 3 : 1;
+    for (int64_t p = 0; p < vectors; p++)
+      NAME(adam)(rate, layer->out, gradient + p * layer->out, value + parts[p], first + parts[p], second + parts[p]);
+    const REAL *of_weight = gradient + vectors * layer->out;
     for (int64_t o = 0; o < layer->out; o++) {
       int64_t at = layer->weight + o * layer->weight_row;
       NAME(adam)(rate, layer->in, of_weight + o * wide, value + at, first + at, second + at);
     }
-    NAME(adam)(rate, layer->out, of_bias, value + layer->bias, first + layer->bias, second + layer->bias);
-    if (layer->norm) {
-      NAME(adam)(rate, layer->out, of_gain, value + layer->gain, first + layer->gain, second + layer->gain);
-      NAME(adam)(rate, layer->out, of_shift, value + layer->shift, first + layer->shift, second + layer->shift);
-    }
-    REAL *swap = grad;
-    grad = other, other = swap;
+    gradient += PADDED(layer->out * (wide + vectors));
   }
+}
+
+/* Take the next step of a member's optimiser: what Adam needs of it. */
+static void NAME(next_step)(const Rows *rows, int64_t n, NAME(Rate) *rate) {
+  double step = rows->steps[n] += 1, power1 = 1, power2 = 1, base1 = rows->beta1, base2 = rows->beta2;
+  for (int64_t k = (int64_t)step; k; k /= 2) { /* integer powers by squaring: no libm */
+    if (k % 2) power1 *= base1, power2 *= base2;
+    base1 *= base1, base2 *= base2;
+  }
+  double lr = rows->lr[n];
+  rate->keep = (REAL)(rows->decouples_decay ? 1 - lr * rows->decay : 1);
+  rate->decay = (REAL)(rows->decouples_decay ? 0 : rows->decay);
+  rate->first_share = (REAL)(1 - rows->beta1);
+  rate->second_share = (REAL)(1 - rows->beta2), rate->second_keep = (REAL)rows->beta2;
+  rate->step = (REAL)(lr / (1 - power1)), rate->root = (REAL)(1 / __builtin_sqrt(1 - power2));
+  rate->eps = (REAL)rows->eps;
 }
 #endif

@@ -81,24 +81,26 @@ EXPORT int64_t population_vectors(void) {
 #endif
 }
 
-/* Numbers that `room` must hold for a member. */
-EXPORT int64_t population_room(const TemporalDifference *call, int64_t member) {
+/* Numbers that `rows.room` must hold for a member, by call. */
 #if defined(__x86_64__) || defined(_M_X64)
-  return room_size_float_256(call, member);
+#define ROOM(kind) return kind##_room_float_256(call, member)
+#define RUN(kind)                                                                        \
+  if (vector == 256) return (is_float64 ? kind##_double_256 : kind##_float_256)(call), 0; \
+  if (vector == 512) return (is_float64 ? kind##_double_512 : kind##_float_512)(call), 0; \
+  return 1
 #elif defined(__aarch64__)
-  return room_size_float_128(call, member);
+#define ROOM(kind) return kind##_room_float_128(call, member)
+#define RUN(kind)                                                                        \
+  if (vector == 128) return (is_float64 ? kind##_double_128 : kind##_float_128)(call), 0; \
+  return 1
 #else
-  return 0;
+#define ROOM(kind) return 0
+#define RUN(kind) return 1
 #endif
-}
+
+EXPORT int64_t population_td_room(const TemporalDifference *call, int64_t member) { ROOM(td); }
+EXPORT int64_t population_pg_room(const PolicyGradient *call, int64_t member) { ROOM(pg); }
 
 /* Run a call with vectors of `vector` bits; 0, or 1 where there are none such. */
-EXPORT int64_t population_td(const TemporalDifference *call, int64_t vector, int64_t is_double) {
-#if defined(__x86_64__) || defined(_M_X64)
-  if (vector == 256) return (is_double ? temporal_difference_double_256 : temporal_difference_float_256)(call), 0;
-  if (vector == 512) return (is_double ? temporal_difference_double_512 : temporal_difference_float_512)(call), 0;
-#elif defined(__aarch64__)
-  if (vector == 128) return (is_double ? temporal_difference_double_128 : temporal_difference_float_128)(call), 0;
-#endif
-  return 1;
-}
+EXPORT int64_t population_td(const TemporalDifference *call, int64_t vector, int64_t is_float64) { RUN(td); }
+EXPORT int64_t population_pg(const PolicyGradient *call, int64_t vector, int64_t is_float64) { RUN(pg); }

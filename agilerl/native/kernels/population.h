@@ -1,7 +1,7 @@
 /* What Python and the kernels agree on. Every change of a field here raises POPULATION_ABI. */
 #include <stdint.h>
 
-#define POPULATION_ABI 1
+#define POPULATION_ABI 2
 #define MAX_DEPTH 12
 
 /* As `agilerl.native.library.ACTIVATIONS` numbers them. */
@@ -18,24 +18,59 @@ typedef struct {
   Layer layers[MAX_DEPTH];
 } Member;
 
-/* Temporal-difference updates of the members from `begin` to `end` (excluded).
+/* The rows of N members, of which those from `begin` to `end` (excluded) are updated, and their optimiser.
  *
- * Shapes: U updates, N members, B rows, A actions, I inputs, D columns of a row. value, target, first and second are
- * [N][D] with `stride` numbers from row to row; obs and next_obs [U][N][B][I]; action [U][N][B]; reward, discount and
- * weight [U][N][B]; next_mask [U][N][B][A], null where everything is legal; loss [U][N]; error [U][N][B].
+ * value, target, first and second are [N][D] with `stride` numbers from row to row; steps and lr [N]. room: numbers for
+ * intermediate results, as many as the room function of the call says.
  */
 typedef struct {
-  int64_t begin, end, updates, members, batch, inputs, stride, is_double;
-  const Member *member;
+  int64_t begin, end, members, stride;
   void *value, *target, *first, *second;
   double *steps;
-  const double *lr, *tau;
+  const double *lr;
   double beta1, beta2, eps, decay;
   int64_t decouples_decay;
+  void *room;
+} Rows;
+
+/* Temporal-difference updates.
+ *
+ * Shapes: U updates, N members, B rows, A actions, I inputs. member, tau and live [N]; obs and next_obs [U][N][B][I];
+ * action, reward, discount and weight [U][N][B]; next_mask [U][N][B][A], null where everything is legal; loss [U][N];
+ * error [U][N][B].
+ */
+typedef struct {
+  Rows rows;
+  int64_t updates, batch, inputs, is_double;
+  const Member *member;
+  const double *tau;
   const uint8_t *live;
   const void *obs, *next_obs, *reward, *discount, *weight;
   const int64_t *action;
   const uint8_t *next_mask;
   void *loss, *error;
-  void *room;
 } TemporalDifference;
+
+/* Updates of a policy and a value network on the minibatches of one epoch.
+ *
+ * Shapes: U minibatches, N members, B rows, S samples of a rollout, I inputs, C components of an action, W choices of all
+ * components. policy, critic, clip, entropy_share, value_share and max_norm [N]; obs [N][S][I]; choice [N][S][C] (of
+ * discrete actions) or action [N][S][C] (of normal ones, in units of the policy); numbers [N][S][4]: log probability,
+ * value, advantage and return; legal [N][S][W], null where everything is legal; sample and weight [U][N][B]; live [U][N];
+ * loss, policy_loss and divergence [U][N].
+ *
+ * sizes: [C] number of choices of each component; null for normal actions, whose log standard deviations are at least
+ * `least` [C].
+ */
+typedef struct {
+  Rows rows;
+  int64_t updates, batch, inputs, samples, components, clips_value;
+  const Member *policy, *critic;
+  const double *clip, *entropy_share, *value_share, *max_norm;
+  const int64_t *sizes;
+  const double *least;
+  const void *obs, *action, *numbers, *weight;
+  const int64_t *choice, *sample;
+  const uint8_t *legal, *live;
+  void *loss, *policy_loss, *divergence;
+} PolicyGradient;

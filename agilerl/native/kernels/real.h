@@ -6,14 +6,17 @@
 #undef SQRT
 #undef RINT
 #undef NAME
+#undef NEGLIGIBLE
 #ifdef DOUBLE
 #define REAL double
+#define NEGLIGIBLE (-700) /* exponents from which a power is taken as 0 */
 #define FMA __builtin_fma
 #define SQRT __builtin_sqrt
 #define RINT __builtin_rint
 #define NAME(x) JOIN(x, double, VECTOR)
 #else
 #define REAL float
+#define NEGLIGIBLE (-87)
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define RINT __builtin_rintf
@@ -29,3 +32,4 @@ typedef struct {
 #include "activations.h"
 #include "dense.h"
 #include "temporal_difference.h"
+#include "policy_gradient.h"

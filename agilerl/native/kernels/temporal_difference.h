@@ -1,13 +1,10 @@
 /* A whole update of Q-learning: targets (Mnih et al. 2015; van Hasselt et al. 2016, arXiv:1509.06461, eq. 4), the
  * squared error of the actions that were taken, Adam, and the soft move of the target network. */
 
-static inline int64_t NAME(room_size)(const TemporalDifference *call, int64_t n) {
+static inline int64_t NAME(td_room)(const TemporalDifference *call, int64_t n) {
   const Member *member = call->member + n;
-  int64_t columns = PADDED(call->batch), widest = NAME(widest)(member), gradient = columns;
-  for (int l = 0; l < member->depth; l++) {
-    int64_t size = member->layers[l].out * (PADDED(member->layers[l].in) + 3);
-    if (size > gradient) gradient = size;
-  }
+  int64_t columns = PADDED(call->batch), widest = NAME(widest)(member), gradient = NAME(gradient_size)(member);
+  if (gradient < columns) gradient = columns;
   return 2 * member->layers[0].in * columns + 2 * NAME(kept_size)(member, columns) + 2 * widest * columns +
          PADDED(widest) * columns + gradient + 2 * columns + 64;
 }
@@ -20,35 +17,21 @@ static void NAME(load_rows)(const REAL *rows, int64_t batch, int64_t inputs, int
   }
 }
 
-static void NAME(rate_of)(const TemporalDifference *call, int64_t n, NAME(Rate) *rate) {
-  double step = call->steps[n], power1 = 1, power2 = 1, base1 = call->beta1, base2 = call->beta2;
-  for (int64_t k = (int64_t)step; k; k /= 2) { /* integer powers by squaring: no libm */
-    if (k % 2) power1 *= base1, power2 *= base2;
-    base1 *= base1, base2 *= base2;
-  }
-  double lr = call->lr[n];
-  rate->keep = (REAL)(call->decouples_decay ? 1 - lr * call->decay : 1);
-  rate->decay = (REAL)(call->decouples_decay ? 0 : call->decay);
-  rate->first_share = (REAL)(1 - call->beta1);
-  rate->second_share = (REAL)(1 - call->beta2), rate->second_keep = (REAL)call->beta2;
-  rate->step = (REAL)(lr / (1 - power1)), rate->root = (REAL)(1 / __builtin_sqrt(1 - power2));
-  rate->eps = (REAL)call->eps;
-}
-
-static void NAME(update_member)(const TemporalDifference *call, int64_t n) {
+static void NAME(td_member)(const TemporalDifference *call, int64_t n) {
+  const Rows *rows = &call->rows;
   const Member *member = call->member + n;
   int64_t columns = PADDED(call->batch), batch = call->batch, inputs = call->inputs, widest = NAME(widest)(member);
   int64_t actions = member->layers[member->depth - 1].out, size = inputs * columns;
-  REAL *value = (REAL *)call->value + n * call->stride, *target = (REAL *)call->target + n * call->stride;
-  REAL *first = (REAL *)call->first + n * call->stride, *second = (REAL *)call->second + n * call->stride;
-  REAL *obs = call->room, *next_obs = obs + size, *room = next_obs + size;
+  REAL *value = (REAL *)rows->value + n * rows->stride, *target = (REAL *)rows->target + n * rows->stride;
+  REAL *first = (REAL *)rows->first + n * rows->stride, *second = (REAL *)rows->second + n * rows->stride;
+  REAL *obs = rows->room, *next_obs = obs + size, *room = next_obs + size;
   NAME(Kept) kept[MAX_DEPTH], other_kept[MAX_DEPTH];
   NAME(lay_out)(member, columns, room, kept), room += NAME(kept_size)(member, columns);
   NAME(lay_out)(member, columns, room, other_kept), room += NAME(kept_size)(member, columns);
   REAL *grad = room, *other = grad + widest * columns, *turned = other + widest * columns;
   REAL *spare = turned + PADDED(widest) * columns, *gradient = spare + 2 * columns;
   for (int64_t u = 0; u < call->updates; u++) {
-    int64_t at = (u * call->members + n) * batch;
+    int64_t at = (u * rows->members + n) * batch;
     const REAL *reward = (const REAL *)call->reward + at, *discount = (const REAL *)call->discount + at;
     const REAL *weight = (const REAL *)call->weight + at;
     const int64_t *action = call->action + at;
@@ -81,11 +64,11 @@ static void NAME(update_member)(const TemporalDifference *call, int64_t n) {
       REAL weighted = error[b] * weight[b];
       losses[b] = weighted * error[b], grad[action[b] * columns + b] = weighted + weighted;
     }
-    ((REAL *)call->loss)[u * call->members + n] = NAME(row_sum)(losses, columns);
+    ((REAL *)call->loss)[u * rows->members + n] = NAME(row_sum)(losses, columns);
     NAME(Rate) rate;
-    call->steps[n] += 1;
-    NAME(rate_of)(call, n, &rate);
-    NAME(descend)(member, &rate, value, first, second, obs, columns, kept, grad, other, turned, gradient, spare);
+    NAME(next_step)(rows, n, &rate);
+    NAME(backward)(member, value, obs, columns, kept, grad, other, turned, gradient, spare);
+    NAME(descend)(member, &rate, gradient, value, first, second);
     REAL tau = (REAL)call->tau[n];
     for (int l = 0; l < member->depth; l++) {
       const Layer *layer = member->layers + l;
@@ -104,7 +87,7 @@ static void NAME(update_member)(const TemporalDifference *call, int64_t n) {
   }
 }
 
-static void NAME(temporal_difference)(const TemporalDifference *call) {
-  for (int64_t n = call->begin; n < call->end; n++)
-    if (!call->live || call->live[n]) NAME(update_member)(call, n);
+static void NAME(td)(const TemporalDifference *call) {
+  for (int64_t n = call->rows.begin; n < call->rows.end; n++)
+    if (!call->live || call->live[n]) NAME(td_member)(call, n);
 }

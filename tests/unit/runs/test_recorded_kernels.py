@@ -13,6 +13,7 @@ import torch
 import agilerl
 from agilerl.algorithms import CQN, DQN
 from agilerl.engine.recipes import TDRecipe, recipe_of
+from agilerl.engine.rows.native import kernels_named
 from agilerl.errors import AgileRLWarning, RunError
 from agilerl.native.library import library
 
@@ -39,10 +40,18 @@ def assert_equal(one: Any, other: Any) -> None:
 def test_a_run_of_c_is_refused_where_c_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained(tmp_path, 800)
     monkeypatch.setenv("AGILERL_NATIVE", "0")
-    with pytest.raises(RunError, match=r"made with kernels in C \('native'\).*fix: allow_other_kernels=True"):
+    with pytest.raises(RunError, match=r"made with kernels in C \('native-\d+'\).*fix: allow_other_kernels=True"):
         agilerl.resume(run.path, steps=1200, verbose=False)
-    with pytest.warns(AgileRLWarning, match=r"continues with other kernels \(native -> torch\)"):
+    with pytest.warns(AgileRLWarning, match=r"continues with other kernels \(native-\d+ -> torch\)"):
         assert agilerl.resume(run.path, steps=1200, verbose=False, allow_other_kernels=True).best is not None
+
+
+@needs_c
+def test_kernels_of_another_version_are_refused() -> None:
+    with pytest.raises(
+        RunError, match=r"the kernels 'native-0'; this version .* 'native-\d+'.*fix: allow_other_kernels"
+    ):
+        kernels_named("native-0")
 
 
 @needs_c

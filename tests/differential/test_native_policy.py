@@ -1,0 +1,247 @@
+"""Epochs of PPO in C against the update in torch, in float64; and equal bits where nothing may make a difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import PPO
+from agilerl.engine.learner import Learner
+from agilerl.engine.recipes import PolicyGradientRecipe, recipe_of
+from agilerl.engine.rollouts import EpochPlan, Rollout, plan_epoch
+from agilerl.engine.rows.kernels import NATIVE, TORCH
+from agilerl.engine.rows.native import NativeUpdates
+from agilerl.native import library as native
+from agilerl.native.library import ACTIVATIONS, Library
+
+OBS = gym.spaces.Box(-1, 1, (8,))
+DISCRETE, CHOICES = gym.spaces.Discrete(4), gym.spaces.MultiDiscrete([3, 2, 4])
+WIDE = gym.spaces.Box(np.float32(-2), np.float32(5), (2, 2))
+SAMPLES, SIZES = 100, [32, 25, 40]
+FOUND = native.library()
+BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))
+pytestmark = pytest.mark.skipif(FOUND is None, reason="no kernels were built for this machine")
+
+
+def members(
+    space: gym.Space[Any], dtype: torch.dtype = torch.float64, *, equal: bool = False, **more: Any
+) -> list[PPO]:
+    """Three agents with learning rates of their own; of widths of their own, unless `equal`."""
+    parts = {"activation": more.pop("activation", "ReLU"), "layer_norm": more.pop("norm", False)}
+    agents = []
+    for index in range(3):
+        wider = 0 if equal else index
+        config = {
+            "latent_dim": 16 + wider,
+            "encoder_config": {"hidden_size": [20 + 13 * wider], **parts},
+            "head_config": {"hidden_size": [12 - 3 * wider], **parts},
+        }
+        agent = PPO(OBS, space, index=index, seed=index, lr=1e-3 * (index + 1), net_config=config, **more)
+        for network in (agent.actor, agent.critic):
+            network.to(dtype)
+        agent.reinit_optimizers()
+        agents.append(agent)
+    return agents
+
+
+def rollout(space: Any, dtype: torch.dtype, masked: bool = False) -> Rollout:
+    """Random rollouts of three members; old log probabilities and values are near enough for every branch to occur."""
+    draws = torch.Generator().manual_seed(3)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(3, SAMPLES, *shape, generator=draws, dtype=torch.float64).to(dtype)
+
+    sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else [int(n) for n in getattr(space, "nvec", ())]
+    chosen = [torch.randint(0, n, (3, SAMPLES), generator=draws) for n in sizes]
+    legal = None
+    if masked:
+        legal = torch.rand(3, SAMPLES, sum(sizes), generator=draws) < 0.5
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        for start, action in zip(starts, chosen, strict=True):
+            legal.scatter_(-1, (start + action).unsqueeze(-1), True)
+    action = normal(*space.shape) if not sizes else chosen[0] if len(sizes) == 1 else torch.stack(chosen, -1)
+    old = -1.5 * len(sizes) + 0.4 * normal() if sizes else -1.5 * float(np.prod(space.shape)) + normal()
+    numbers = torch.stack((old, 0.2 * normal(), normal(), normal()), -1)
+    return Rollout(normal(8), action, numbers, legal, [np.arange(SAMPLES)] * 3)
+
+
+def plans(epochs: int) -> list[EpochPlan]:
+    """Minibatches of all members' own sizes; the second member is out of every third epoch."""
+    rngs = [np.random.default_rng(i) for i in range(3)]
+    return [plan_epoch(rngs, [np.arange(SAMPLES)] * 3, SIZES, [True, k % 3 != 2, True]) for k in range(epochs)]
+
+
+def one_by_one(plan: EpochPlan) -> list[EpochPlan]:
+    each = zip(plan.rows, plan.weight, plan.live, strict=True)
+    return [EpochPlan(rows[None], weight[None], live[None]) for rows, weight, live in each]
+
+
+def state_of(learner: Learner, results: list[Any]) -> list[Tensor]:
+    (cohort,) = learner.groups[0].engine.cohorts
+    reports = [torch.stack((result.loss, result.actor_loss, result.kl)) for result in results]
+    rows = (cohort.value, cohort.first, cohort.second, *cohort.step.values())
+    return [*[x.clone() for x in rows], torch.stack(reports)]
+
+
+def in_torch(agents: list[PPO], of: Rollout, epochs: list[EpochPlan]) -> list[Tensor]:
+    learner = Learner(agents, kernels=TORCH)
+    assert len(learner.groups) == 1
+    return state_of(learner, [learner.learn(0, batch) for plan in epochs for batch in of.batches(plan)])
+
+
+def in_c(agents: list[PPO], of: Rollout, epochs: list[EpochPlan], library: Any = None) -> list[Tensor]:
+    learner = Learner(agents, kernels=BOTH)
+    if library is not None:
+        engine = learner.groups[0].engine
+        engine._native = NativeUpdates(engine.cohorts, len(agents), BOTH.whole)
+        engine._native.library = library
+    results = []
+    for plan in epochs:
+        some = learner.learn_epoch(0, of, plan)
+        assert some is not None
+        results += some
+    return state_of(learner, results)
+
+
+def assert_close(one: list[Tensor], other: list[Tensor]) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def assert_equal(one: list[Tensor], other: list[Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+CASES: dict[str, tuple[Any, bool, dict[str, Any]]] = {
+    "choice": (DISCRETE, False, {}),
+    "masked choice": (DISCRETE, True, {"ent_coef": 0.1}),
+    "unclipped": (DISCRETE, False, {"clip_value_loss": False, "max_grad_norm": None}),
+    "clipped hard": (DISCRETE, False, {"max_grad_norm": 0.01, "clip_coef": 0.05}),
+    "several choices": (CHOICES, False, {}),
+    "several masked choices": (CHOICES, True, {"ent_coef": 0.1}),
+    "normal": (gym.spaces.Box(-1, 1, (3,)), False, {"ent_coef": 0.1}),
+    "normal in other units": (WIDE, False, {"action_std_init": 0.3}),
+    "normal in units of the space": (WIDE, False, {"action_scaling": "none"}),
+    "wide normal": (gym.spaces.Box(-2, 5, (1,)), False, {"action_std_min": 0.9, "ent_coef": 0.1}),
+    "wide normals": (gym.spaces.Box(np.float32([-2, 0]), np.float32([5, 1])), False, {"action_std_min": 0.9}),
+}
+
+
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "different"])
+@pytest.mark.parametrize("case", CASES)
+def test_two_hundred_minibatches_are_those_of_torch(case: str, equal: bool) -> None:
+    space, masked, more = CASES[case]
+    of, epochs = rollout(space, torch.float64, masked), plans(50)
+    mine = in_c(members(space, equal=equal, **more), of, epochs)
+    assert len(mine[-1]) >= 200
+    assert_close(mine, in_torch(members(space, equal=equal, **more), of, epochs))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("norm", [False, True])
+def test_activations_are_those_of_torch(activation: str, norm: bool) -> None:
+    of, epochs, made = rollout(DISCRETE, torch.float64), plans(6), {"activation": activation, "norm": norm}
+    assert_close(in_c(members(DISCRETE, **made), of, epochs), in_torch(members(DISCRETE, **made), of, epochs))
+
+
+def member_of(of: Rollout, index: int) -> Rollout:
+    legal = None if of.legal is None else of.legal[[index]]
+    return Rollout(of.obs[[index]], of.action[[index]], of.numbers[[index]], legal, [of.samples[index]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", ["several masked choices", "wide normal"])
+def test_members_together_are_members_alone_to_the_bit(case: str, dtype: torch.dtype) -> None:
+    space, masked, more = CASES[case]
+    of, epochs = rollout(space, dtype, masked), plans(4)
+    together = in_c(members(space, dtype, equal=True, **more), of, epochs)
+    for index in range(3):
+        mine = [EpochPlan(p.rows[:, [index]], p.weight[:, [index]], p.live[:, [index]]) for p in epochs]
+        alone = in_c([members(space, dtype, equal=True, **more)[index]], member_of(of, index), mine)
+        for k in range(4):
+            assert torch.equal(alone[k][0], together[k][index])
+        assert torch.equal(alone[4][..., 0], together[4][..., index])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", ["several masked choices", "wide normal"])
+def test_an_epoch_in_one_call_is_its_minibatches_to_the_bit(case: str, dtype: torch.dtype) -> None:
+    space, masked, more = CASES[case]
+    of, epochs = rollout(space, dtype, masked), plans(4)
+    each = [part for plan in epochs for part in one_by_one(plan)]
+    assert_equal(in_c(members(space, dtype, **more), of, epochs), in_c(members(space, dtype, **more), of, each))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", ["masked choice", "several choices", "normal"])
+@pytest.mark.parametrize("activation", ["Tanh", "GELU"])
+def test_vectors_of_every_width_give_the_same_bits(case: str, activation: str, dtype: torch.dtype) -> None:
+    assert FOUND is not None
+    if FOUND.vector != 512:
+        pytest.skip("this processor has one width of vectors")
+    space, masked, more = CASES[case]
+    of, epochs, made = rollout(space, dtype, masked), plans(3), {**more, "activation": activation, "norm": True}
+    narrow = in_c(members(space, dtype, **made), of, epochs, Library(FOUND.path, 256))
+    assert_equal(in_c(members(space, dtype, **made), of, epochs), narrow)
+
+
+@pytest.mark.parametrize("case", ["choice", "normal"])
+def test_float32_is_as_near_to_float64_as_torch_is(case: str) -> None:
+    space, masked, more = CASES[case]
+    narrow, epochs = rollout(space, torch.float32, masked), plans(25)
+    wide = replace(narrow, obs=narrow.obs.double(), numbers=narrow.numbers.double())
+    agents = members(space, torch.float32, **more)
+    for agent in agents:
+        for network in (agent.actor, agent.critic):
+            network.double()
+        agent.reinit_optimizers()
+    exact = in_torch(agents, wide, epochs)[0]
+    errors = [(run(members(space, torch.float32, **more), narrow, epochs)[0] - exact).abs() for run in (in_c, in_torch)]
+    assert errors[0].mean() < 1.5 * errors[1].mean()
+    assert errors[0].max() < 3 * errors[1].max()
+
+
+@pytest.mark.parametrize("case", ["choice", "normal"])
+def test_a_nan_stays_in_its_member_and_shows(case: str) -> None:
+    space, masked, more = CASES[case]
+    of, epochs = rollout(space, torch.float32, masked), plans(2)
+    agents = members(space, torch.float32, **more)
+    with torch.no_grad():
+        next(agents[1].actor.parameters())[0, 0] = torch.nan
+    spoiled, clean = in_c(agents, of, epochs), in_c(members(space, torch.float32, **more), of, epochs)
+    assert spoiled[4][0, :, 1].isnan().all()
+    for row in (0, 2):
+        assert torch.equal(spoiled[4][..., row], clean[4][..., row])
+        assert all(torch.equal(a[row], b[row]) for a, b in zip(spoiled[:4], clean[:4], strict=True))
+
+
+def test_what_c_has_no_kernel_for_is_left_to_torch() -> None:
+    of, (plan,) = rollout(DISCRETE, torch.float64), plans(1)
+    masks = torch.ones(3, SAMPLES, 5, dtype=torch.bool)
+    others = [replace(of, action=of.action + 4), replace(of, action=of.action - 4), replace(of, legal=masks),
+              replace(of, obs=of.obs[..., :7]), replace(of, numbers=of.numbers.float())]  # fmt: skip
+    for some in others:
+        assert Learner(members(DISCRETE), kernels=BOTH).learn_epoch(0, some, plan) is None
+    assert Learner(members(DISCRETE), kernels=NATIVE).learn_epoch(0, of, plan) is None  # float64
+    assert Learner(members(DISCRETE), kernels=TORCH).learn_epoch(0, of, plan) is None
+
+
+@pytest.mark.parametrize("name", sorted(PolicyGradientRecipe.stands_for))
+def test_an_algorithm_with_its_own_update_has_no_recipe(name: str) -> None:
+    changed = type("Changed", (PPO,), {name: lambda self, *args: getattr(PPO, name)(self, *args)})
+    recipes = [recipe_of(kind(OBS, DISCRETE)) for kind in (PPO, changed)]
+    assert isinstance(recipes[0], PolicyGradientRecipe)
+    assert recipes[1] is None
+
+
+@pytest.mark.parametrize("space", [gym.spaces.MultiBinary(3), gym.spaces.Tuple((DISCRETE, WIDE))])
+def test_other_actions_and_shared_encoders_have_no_recipe(space: Any) -> None:
+    assert PPO(OBS, space).recipe() is None
+    assert PPO(OBS, DISCRETE, share_encoders=True).recipe() is None
+    assert PPO(OBS, WIDE, squash_output=True).recipe() is None
