@@ -168,6 +168,18 @@ class Alike:
     count: int
 
 
+class _OnDevice(dict[torch.device, Tensor]):
+    """A constant by device, moved there at first use."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        super().__init__()
+        self._values = torch.from_numpy(values)
+
+    def __missing__(self, device: torch.device) -> Tensor:
+        moved = self[device] = self._values.to(device)
+        return moved
+
+
 @dataclass(frozen=True)
 class TeamActions(_Layout):
     """The action layouts of all agents, concatenated in their order.
@@ -222,6 +234,11 @@ class TeamActions(_Layout):
     def owners(self) -> np.ndarray:
         """Agent index of each feature, [F] int64."""
         return np.repeat(np.arange(len(self.each)), [one.width for one in self.each])
+
+    @cached_property
+    def owners_on(self) -> Mapping[torch.device, Tensor]:
+        """`owners` as a tensor by device; moved there once."""
+        return _OnDevice(self.owners)
 
     @cached_property
     def masks(self) -> dict[str, slice]:

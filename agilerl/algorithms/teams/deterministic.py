@@ -252,7 +252,7 @@ def of_groups(alike: Alike, per_agent: Tensor, axis: int) -> Tensor:
 def presence(team: Team, obs: Any, like: Tensor) -> Tensor:
     """Return [..., B, F]: 1 for features of agents that are present, or waiting and holding their last action."""
     there = obs[PRESENT] if WAITING not in obs else obs[PRESENT] + obs[WAITING]
-    mask: Tensor = there.to(like).index_select(-1, torch.from_numpy(team.actions.owners).to(like.device))
+    mask: Tensor = there.to(like).index_select(-1, team.actions.owners_on[like.device])
     return mask
 
 
@@ -292,7 +292,7 @@ def next_actions(
     chosen = torch.cat([by_agent[agent] for agent in team.agent_ids], -1)
     if smooth is not None:
         chosen = smooth(chosen)
-    owners = torch.from_numpy(actions.owners).to(chosen.device)
+    owners = actions.owners_on[chosen.device]
     there: Tensor = obs[PRESENT].to(chosen).index_select(-1, owners)
     if LAST_ACTION not in obs:
         return chosen * there

@@ -201,11 +201,11 @@ class Cohort:
 
     def write_steps(self) -> None:
         """Write the step counts into the torch optimisers' states (each parameter's own tensor)."""
+        taken = {name: step.flatten().tolist() for name, step in self.step.items()}
         for row in range(len(self.members)):
             for parameter, binding in self._optimizer_of_parameter(row).items():
-                binding.optimizer.state[parameter]["step"] = torch.tensor(
-                    float(self.step[binding.name][row]), dtype=torch.float32
-                )
+                steps = torch.tensor(taken[binding.name][row], dtype=torch.float32)
+                binding.optimizer.state[parameter]["step"] = steps
 
     def release(self) -> None:
         """Give every member separate tensors again: parameters, targets, moments and step counts."""
@@ -243,7 +243,7 @@ class Cohort:
                 layer,
                 [slot.of(rows) for slot in slots],
                 [slot.of(noise) for slot in pair],
-                (widths.repeat(2) if which is Rows.BOTH else widths[members]).to(self.device),
+                widths.repeat(2) if which is Rows.BOTH else widths[members],
                 self.dtype,
             )
             for layer, slots, pair, widths in zip(layout.layers, layout.slots, layout.noise, layout.widths, strict=True)
@@ -267,9 +267,10 @@ class Cohort:
 def _layer_views(
     layer: DenseLayer, views: list[Tensor], noise: list[Tensor], widths: Tensor, dtype: torch.dtype
 ) -> LayerViews:
-    padded = bool((widths != layer.out_features).any())
-    real = (torch.arange(layer.out_features, device=widths.device) < widths[:, None]).to(dtype)
     weight, bias, *rest = views
+    padded = bool((widths != layer.out_features).any())  # widths lie on the CPU
+    real = (torch.arange(layer.out_features) < widths[:, None]).to(weight.device, dtype)
+    widths = widths.to(weight.device, dtype)
     norm = [v.unsqueeze(2) for v in rest[:2]] if layer.layer_norm else [None, None]
     return LayerViews(
         weight,
@@ -278,6 +279,6 @@ def _layer_views(
         norm[1],
         ACTIVATIONS[layer.activation] if layer.activation else None,
         real.unsqueeze(2) if padded else None,
-        (real / widths[:, None].to(dtype)).unsqueeze(1) if layer.layer_norm else None,
+        (real / widths[:, None]).unsqueeze(1) if layer.layer_norm else None,
         NoiseViews(rest[-2], rest[-1].unsqueeze(2), noise[0].unsqueeze(1), noise[1].unsqueeze(2)) if noise else None,
     )

@@ -241,8 +241,8 @@ def kernels_named(name: str) -> Kernels:
         )
     if name != NATIVE.name:
         raise RunError(
-            f"the run was made with the kernels {name!r}; this version of agilerl has {NATIVE.name!r}, whose last bits may "
-            "differ. fix: allow_other_kernels=True, or the version that made it."
+            f"the run was made with the kernels {name!r}; this version of agilerl has {NATIVE.name!r}, whose last bits "
+            "may differ. fix: allow_other_kernels=True, or the version that made it."
         )
     return NATIVE
 
