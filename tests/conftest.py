@@ -80,7 +80,7 @@ WHOLE_RUNS = (
     "cli/test_printed_commands", "envs/test_readable", "envs/test_team_vector", "networks/test_least_std",
     "networks/test_shared_encoders", "sources/test_self_play", "sources/test_stages_and_pace",
     "sources/test_team_options", "training/test_noise_persistence", "training/test_published_llm_scripts",
-    "training/test_random_play", "training/test_train_replay", "utils/test_probe_teams",
+    "training/test_random_play", "training/test_train_replay", "testing/test_probe_teams",
 )  # fmt: skip
 THOROUGH = (
     "differential/", "distributed/", "documents/", "faults/", "probe/", "contract/test_house.py",

@@ -349,13 +349,13 @@ COMMON: dict[str, Any] = {
 def probes() -> Iterator[Finding]:
     """Train the default algorithm of each kind on environments that isolate one component each; check the values."""
     from agilerl.algorithms import DEFAULT_ALGORITHM, available, find_algorithm
-    from agilerl.envs import probe
+    from agilerl.testing import probes as tasks
 
     cases = [
-        Probe("constant", probe.ConstantRewardEnv, "the value head, the loss or the optimiser"),
-        Probe("observation", probe.ObsDependentRewardEnv, "the way from observations to values"),
-        Probe("discount", probe.DiscountedRewardEnv, "the discount or the next observation"),
-        Probe("policy", probe.PolicyEnv, "the choice of actions"),
+        Probe("constant", tasks.ConstantRewardEnv, "the value head, the loss or the optimiser"),
+        Probe("observation", tasks.ObsDependentRewardEnv, "the way from observations to values"),
+        Probe("discount", tasks.DiscountedRewardEnv, "the discount or the next observation"),
+        Probe("policy", tasks.PolicyEnv, "the choice of actions"),
     ]
     usual = {find_algorithm(name).experience.name: name for name in (*available(), DEFAULT_ALGORITHM)}
     for kind, settings in SETTINGS.items():

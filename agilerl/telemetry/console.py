@@ -156,7 +156,7 @@ def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
             record.population_env_steps, record.env_steps, record.max_env_steps, record.going_on, record.seconds, name
         )
     )
-    return line if record.confirmation is None else f"{line}   confirmed at {number(record.confirmation)}"
+    return line if record.confirmation is None else f"{line}   held-out {number(record.confirmation)}"
 
 
 class PlainSink(BaseSink):

@@ -1,7 +1,7 @@
 """The probe environments under their published names, and checks that an agent learns each of them.
 
-`utils.probe_tasks` has the tasks: with integers, images and dictionaries as observations, with Discrete actions and
-with Box ones in [0, 1]. `env.observations` are all possible observations, `env.expected_q(gamma)` the value of each
+`testing.published_probes` has the tasks: with integers, images and dictionaries as observations, with Discrete actions
+and with Box ones in [0, 1]. `env.observations` are all possible observations, `env.expected_q(gamma)` the value of each
 action. The checks compare the learned values with these, and raise AssertionError if they differ.
 """
 
@@ -15,9 +15,9 @@ import torch
 
 from agilerl import tree as trees
 from agilerl.components.data import Transition
-from agilerl.envs.probe import RecallEnv
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.utils.probe_tasks import TASKS, probe
+from agilerl.testing.probes import RecallEnv
+from agilerl.testing.published_probes import TASKS, probe
 
 ConstantRewardEnv = probe("ConstantRewardEnv", TASKS["ConstantReward"], "vector")
 ConstantRewardImageEnv = probe("ConstantRewardImageEnv", TASKS["ConstantReward"], "image")

@@ -1,4 +1,4 @@
-"""The probe environments for teams under their published names; see `agilerl.utils.probe_team_tasks`."""
+"""The probe environments for teams under their published names; see `agilerl.testing.published_team_probes`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gymnasium import spaces
 
 from agilerl import tree as trees
 from agilerl.envs.masks import ActionMasks
-from agilerl.envs.probe_teams import TeamProbe
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError
 from agilerl.sources.replay import SharedReplay
-from agilerl.utils.probe_team_tasks import team_probe
+from agilerl.testing.published_team_probes import team_probe
+from agilerl.testing.team_probes import TeamProbe
 
 __all__ = [
     "ConstantRewardContActionsDictEnv",

@@ -40,6 +40,7 @@ LAYERS = {
     "networks": 3,
     "protocols": 3,
     "telemetry": 3,
+    "testing": 3,
     "engine": 4,
     "hpo": 4,
     "rollouts": 4,

@@ -13,7 +13,7 @@ import torch
 
 from agilerl.algorithms import DDPG, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.probe import (
+from agilerl.testing.probes import (
     ActionRewardEnv,
     ContinuousProbe,
     DiscountedActionEnv,

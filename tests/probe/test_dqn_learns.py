@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.probe import (
+from agilerl.testing.probes import (
     ActionRewardEnv,
     ConstantRewardEnv,
     DiscountedRewardEnv,

@@ -15,7 +15,7 @@ import torch
 
 from agilerl.algorithms import BC, CQL, IQL, TD3BC
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.probe import ContinuousPolicyEnv, PolicyEnv
+from agilerl.testing.probes import ContinuousPolicyEnv, PolicyEnv
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import make_vect_envs
 

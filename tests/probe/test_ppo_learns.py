@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agilerl.algorithms import PPO
-from agilerl.envs.probe import (
+from agilerl.testing.probes import (
     ConstantRewardEnv,
     DiscountedRewardEnv,
     MaskedActionEnv,

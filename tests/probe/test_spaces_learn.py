@@ -15,7 +15,7 @@ import torch
 
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.probe import (
+from agilerl.testing.probes import (
     ActionRewardEnv,
     ConstantRewardEnv,
     ContinuousConstantEnv,

@@ -10,7 +10,7 @@ import pytest
 
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.envs.probe_teams import (
+from agilerl.testing.team_probes import (
     TEAM_PROBES,
     JointPolicyTeam,
     MemoryTeam,

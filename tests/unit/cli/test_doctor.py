@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from agilerl.cli import app, doctor
 from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, threads, verdict_of
-from agilerl.envs.probe import DiscountedRewardEnv, PolicyEnv
+from agilerl.testing.probes import DiscountedRewardEnv, PolicyEnv
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,12 +12,12 @@ import pytest
 
 import agilerl
 from agilerl import errors
-from agilerl.envs.probe import MaskedActionEnv
 from agilerl.errors import AgileRLWarning
 from agilerl.export import export_onnx, sample_masks
 from agilerl.standalone.policy import PolicyError, build
 from agilerl.standalone.policy import load as load_plain
 from agilerl.telemetry.record import BaseSink
+from agilerl.testing.probes import MaskedActionEnv
 
 SHORT: dict[str, Any] = {
     "population": 2, "num_envs": 2, "steps": 32, "training.evo_steps": 16, "eval_episodes": 2, "verbose": False,

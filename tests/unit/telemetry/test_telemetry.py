@@ -122,7 +122,7 @@ def test_plain_output_is_one_line_per_generation_without_escape_codes() -> None:
     assert "best 20 (member 0)" in one  # NaN never wins, and is left out of the mean
     assert "mean 20" in one
     assert "1k/2k env steps (500/1k per member)   250 steps/s   elapsed 00:04   left 00:04" in one
-    assert "confirmed at 28.5" in two
+    assert "held-out 28.5" in two
 
 
 def test_the_live_table_shows_best_parent_and_the_trend_of_the_line() -> None:

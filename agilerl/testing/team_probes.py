@@ -1,8 +1,8 @@
 """Probe environments for teams: each isolates one failure mode of a multi-agent learner and knows the correct values.
 
-As in `envs.probe`, the dynamics are deterministic and only the start state is random. They have PettingZoo's parallel
-interface, with vectors, images or dictionaries as observations and Discrete or Box actions. The two agents are in
-different groups and have different rewards, so that swapped rewards are detected.
+As in `testing.probes`, the dynamics are deterministic and only the start state is random. They have PettingZoo's
+parallel interface, with vectors, images or dictionaries as observations and Discrete or Box actions. The two agents are
+in different groups and have different rewards, so that swapped rewards are detected.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from agilerl.envs.probe import (
+from agilerl.errors import EnvError
+from agilerl.testing.probes import (
     CONTINUOUS_PROBES,
     ContinuousDiscountedEnv,
     ContinuousPolicyEnv,
@@ -20,7 +21,6 @@ from agilerl.envs.probe import (
     ImageProbe,
     TwoStepCreditEnv,
 )
-from agilerl.errors import EnvError
 
 GAMMA = 0.9
 

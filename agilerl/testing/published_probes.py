@@ -1,7 +1,7 @@
 """Tasks of the published single-agent probe environments, in three observation forms.
 
 Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both; actions are
-Discrete, or Box in [0, 1]. This project's own tests use the probes of `agilerl.envs.probe`.
+Discrete, or Box in [0, 1]. This project's own tests use the probes of `agilerl.testing.probes`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from agilerl.envs.probe_teams import (
+from agilerl.errors import EnvError
+from agilerl.testing.published_probes import SIDE, WIDTH
+from agilerl.testing.team_probes import (
     ConstantTeam,
     DiscountedTeam,
     FixedObsPolicyTeam,
@@ -17,8 +19,6 @@ from agilerl.envs.probe_teams import (
     PolicyTeam,
     TeamProbe,
 )
-from agilerl.errors import EnvError
-from agilerl.utils.probe_tasks import SIDE, WIDTH
 
 
 class SpacesByAgent(dict[str, Space[Any]]):
@@ -29,7 +29,7 @@ class SpacesByAgent(dict[str, Space[Any]]):
 
 
 class PublishedTeam(TeamProbe):
-    """Base class: a task of `envs.probe_teams` with published spaces.
+    """Base class: a task of `testing.team_probes` with published spaces.
 
     Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both; actions are
     Discrete(2) or Box(0, 1, (1,)), where 0.25 corresponds to sign 0 and 0.75 to sign 1.
