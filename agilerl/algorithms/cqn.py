@@ -11,6 +11,7 @@ from agilerl.algorithms.base.declared import DATASET, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.dqn import DQN
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import TDRecipe
 from agilerl.losses.conservative import conservative_penalty
 from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
@@ -64,6 +65,9 @@ class CQN(DQN):
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {**super().update_hyperparameters(), "alpha": self.alpha}
+
+    def recipe(self) -> TDRecipe:
+        return TDRecipe("actor", "optimizer", is_double=self.double, conservative="alpha")
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Perform one Adam step on α R + ½ Σ_b w_b δ_b² (eq. 4 of the paper, R as in `conservative_penalty`), and one

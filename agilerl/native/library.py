@@ -11,7 +11,7 @@ from typing import Any
 
 from agilerl.errors import ConfigError
 
-ABI = 2
+ABI = 3
 MAX_DEPTH = 12
 ACTIVATIONS = (
     "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
@@ -55,7 +55,8 @@ class TemporalDifference(Structure):
         *((name, c_int64) for name in ("updates", "batch", "inputs", "is_double")),
         ("member", POINTER(Member)),
         *((name, c_void_p) for name in (
-            "tau", "live", "obs", "next_obs", "reward", "discount", "weight", "action", "next_mask", "loss", "error",
+            "tau", "conservative", "live", "obs", "next_obs", "reward", "discount", "weight", "action", "next_mask",
+            "obs_mask", "loss", "error",
         )),
     ]  # fmt: skip
 

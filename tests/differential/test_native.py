@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agilerl.algorithms import DQN
+from agilerl.algorithms import CQN, DQN
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch, UpdateResult
 from agilerl.engine.recipes import TDRecipe
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(FOUND is None, reason="no kernels were built for
 
 
 def members(widths: Any, dtype: torch.dtype = torch.float64, activation: str = "ReLU", **more: Any) -> list[DQN]:
-    """Agents of these widths (latent, encoder, head) with learning rates of their own."""
-    norm, optimizer = more.pop("norm", False), more.pop("optimizer", None)
+    """Agents of these widths (latent, encoder, head) with learning rates of their own; CQNs if `alpha` is given."""
+    norm, optimizer, kind = more.pop("norm", False), more.pop("optimizer", None), CQN if "alpha" in more else DQN
     agents = []
     for index, (latent, encoder, head) in enumerate(widths):
         parts = {"activation": activation, "layer_norm": norm}
@@ -35,7 +35,7 @@ def members(widths: Any, dtype: torch.dtype = torch.float64, activation: str = "
             "encoder_config": {"hidden_size": [encoder], **parts},
             "head_config": {"hidden_size": [head], **parts},
         }
-        agent = DQN(OBS, ACTIONS, index=index, seed=index, lr=1e-3 * (index + 1), net_config=config, **more)
+        agent = kind(OBS, ACTIONS, index=index, seed=index, lr=1e-3 * (index + 1), net_config=config, **more)
         for network in (agent.actor, agent.actor_target):
             network.to(dtype)
         if optimizer is not None:
@@ -66,6 +66,7 @@ def batch(updates: int, count: int, rows: int, dtype: torch.dtype, *, masked: bo
         weight,
         discount=0.99 * (torch.rand(*shape, generator=draws, dtype=torch.float64) < 0.9).to(dtype),
         next_mask=legal,
+        obs_mask=legal,
     )
 
 
@@ -94,7 +95,7 @@ def in_c(
     engine = learner.groups[0].engine
     updates = NativeUpdates(engine.cohorts, len(agents), (torch.float32, torch.float64))
     updates.library = library or updates.library
-    recipe = TDRecipe("actor", "optimizer", is_double=agents[0].double)
+    recipe = agents[0].recipe()
     losses, priorities = [], []
     for start in range(0, len(given.obs), at_once or len(given.obs)):
         part = slice(start, start + (at_once or len(given.obs)))
@@ -121,6 +122,15 @@ def assert_equal(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("norm", [False, True])
 def test_two_hundred_updates_are_those_of_torch(widths: Any, masked: bool, double: bool, norm: bool) -> None:
     made = {"double": double, "norm": norm}
+    given = batch(200, len(widths), 37, torch.float64, masked=masked)
+    assert_close(in_c(members(widths, **made), given), in_torch(members(widths, **made), given), 1e-10)
+
+
+@pytest.mark.parametrize("widths", [EQUAL, DIFFERENT, [(1, 1, 1)]], ids=["equal", "different", "narrow"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_two_hundred_conservative_updates_are_those_of_torch(widths: Any, masked: bool, alpha: float) -> None:
+    made = {"double": True, "alpha": alpha}
     given = batch(200, len(widths), 37, torch.float64, masked=masked)
     assert_close(in_c(members(widths, **made), given), in_torch(members(widths, **made), given), 1e-10)
 
@@ -184,8 +194,9 @@ def test_vectors_of_every_width_give_the_same_bits(rows: int, activation: str, d
         pytest.skip("this processor has one width of vectors")
     given = batch(6, 3, rows, dtype)
     made: Any = (DIFFERENT, dtype, activation)
-    narrow = in_c(members(*made, norm=True), given, library=Library(FOUND.path, 256))
-    assert_equal(in_c(members(*made, norm=True), given), narrow)
+    for more in ({}, {"alpha": 0.7}):
+        narrow = in_c(members(*made, norm=True, **more), given, library=Library(FOUND.path, 256))
+        assert_equal(in_c(members(*made, norm=True, **more), given), narrow)
 
 
 def test_float32_is_as_near_to_float64_as_torch_is() -> None:

@@ -65,17 +65,21 @@ class NativeUpdates:
         if batch.noise or batch.discount is None or not _is_plain(batch):
             return None
         bound = self._bound(recipe, *obs.shape[2:])
-        if bound is None or not _has_choices(batch.action.unsqueeze(-1), bound.outputs, batch.next_mask):
+        if bound is None or not _has_choices(
+            batch.action.unsqueeze(-1), bound.outputs, batch.next_mask, batch.obs_mask
+        ):
             return None
         updates = len(obs)
         given = {name: vars(batch)[name] for name in ("obs", "next_obs", "reward", "discount", "weight", "action")}
         results = {"loss": obs.new_zeros(updates, self.count), "error": obs.new_zeros(obs.shape[:3])}
-        moving = None if live is None else torch.tensor(live, dtype=torch.uint8)
-        legal = None if batch.next_mask is None else batch.next_mask.to(torch.uint8)
+        optional = {
+            "live": None if live is None else torch.tensor(live, dtype=torch.uint8),
+            "next_mask": None if batch.next_mask is None else batch.next_mask.to(torch.uint8),
+            "obs_mask": None if batch.obs_mask is None else batch.obs_mask.to(torch.uint8),
+            "conservative": None if recipe.conservative is None else hp[recipe.conservative].double(),
+        }
         bound.call.updates = updates
-        self._run(
-            bound, hp["lr"], {**given, **results, "tau": hp[recipe.tau].double(), "live": moving, "next_mask": legal}
-        )
+        self._run(bound, hp["lr"], {**given, **results, **optional, "tau": hp[recipe.tau].double()})
         return UpdateResult(results["loss"], priorities=results["error"].abs_())
 
     def run_epoch(self, recipe: PolicyGradientRecipe, rollout: Any, plan: Any, hp: Any) -> list[UpdateResult] | None:
@@ -210,14 +214,15 @@ def _is_plain(batch: Any) -> bool:
     return is_alike and batch.action.dtype == torch.int64 and all(field.shape == shape for field in fields)
 
 
-def _has_choices(action: Tensor, sizes: Sequence[int], legal: Tensor | None) -> bool:
+def _has_choices(action: Tensor, sizes: Sequence[int], *masks: Tensor | None) -> bool:
     """Whether actions [..., C] and masks [..., W] are those of `sizes`: C would reach beyond its memory otherwise."""
     if not sizes:  # not discrete
-        return legal is None
+        return masks == (None,)
     if action.dtype != torch.int64 or action.shape[-1] != len(sizes):
         return False
     low, high = torch.aminmax(action.reshape(-1, len(sizes)), dim=0)
-    has_width = legal is None or legal.shape == (*action.shape[:-1], sum(sizes))
+    shape = (*action.shape[:-1], sum(sizes))
+    has_width = all(legal is None or legal.shape == shape for legal in masks)
     return has_width and int(low.min()) >= 0 and all(n < size for n, size in zip(high.tolist(), sizes, strict=True))
 
 

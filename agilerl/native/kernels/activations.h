@@ -101,3 +101,28 @@ static void NAME(activate_backward)(int kind, const REAL *restrict x, const REAL
     break;
   }
 }
+
+/* x [size][columns] becomes log softmax over the rows of each column, and total [columns] log sum exp; highest
+ * [columns] is overwritten. Powers of exponents below NEGLIGIBLE count as 0. */
+static void NAME(log_softmax)(int64_t size, int64_t columns, REAL *restrict x, REAL *restrict highest,
+                              REAL *restrict total) {
+  for (int64_t b = 0; b < columns; b++) highest[b] = x[b], total[b] = 0;
+  for (int64_t j = 1; j < size; j++)
+    for (int64_t b = 0; b < columns; b++)
+      highest[b] = x[j * columns + b] > highest[b] ? x[j * columns + b] : highest[b];
+  for (int64_t j = 0; j < size; j++)
+    for (int64_t b = 0; b < columns; b++) {
+      REAL below = x[j * columns + b] - highest[b], e = NAME(exp)(below);
+      x[j * columns + b] = below, total[b] += below < (REAL)NEGLIGIBLE ? 0 : e;
+    }
+  for (int64_t b = 0; b < columns; b++) total[b] = NAME(log1p)(total[b] - 1);
+  for (int64_t j = 0; j < size; j++)
+    for (int64_t b = 0; b < columns; b++) x[j * columns + b] -= total[b];
+  for (int64_t b = 0; b < columns; b++) total[b] += highest[b];
+}
+
+/* e^x of log probabilities. */
+static inline REAL NAME(probability)(REAL x) {
+  REAL p = NAME(exp)(x);
+  return x < (REAL)NEGLIGIBLE ? 0 : p;
+}

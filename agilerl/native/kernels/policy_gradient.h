@@ -2,7 +2,6 @@
  * arXiv:1707.06347, eq. 7 and 9), for discrete actions of one or several components and for normal ones. */
 
 #define MAX_LOG_RATIO 20
-#define ILLEGAL (-1e9) /* as in torch: exp gives exactly 0, and products stay finite */
 #define LOG_STD_MIN (-20)
 #define LOG_STD_MAX 2
 #define HALF_LOG_TWO_PI 0.91893853320467274178
@@ -35,22 +34,11 @@ static void NAME(choices_forward)(const PolicyGradient *call, const int64_t *sam
   for (int64_t b = 0; b < columns; b++) at->log_prob[b] = at->entropy[b] = 0;
   for (int64_t c = 0; c < call->components; c++) {
     int64_t size = call->sizes[c];
-    REAL *highest = at->spare, *sum = at->losses;
-    for (int64_t b = 0; b < columns; b++) highest[b] = logits[b], sum[b] = 0;
-    for (int64_t j = 1; j < size; j++)
-      for (int64_t b = 0; b < columns; b++)
-        highest[b] = logits[j * columns + b] > highest[b] ? logits[j * columns + b] : highest[b];
+    NAME(log_softmax)(size, columns, logits, at->spare, at->losses);
     for (int64_t j = 0; j < size; j++)
       for (int64_t b = 0; b < columns; b++) {
-        REAL x = logits[j * columns + b] - highest[b], e = NAME(exp)(x);
-        logits[j * columns + b] = x, sum[b] += x < (REAL)NEGLIGIBLE ? 0 : e;
-      }
-    for (int64_t b = 0; b < columns; b++) sum[b] = NAME(log1p)(sum[b] - 1);
-    for (int64_t j = 0; j < size; j++)
-      for (int64_t b = 0; b < columns; b++) {
-        REAL x = logits[j * columns + b] - sum[b], p = NAME(exp)(x);
-        logits[j * columns + b] = x;
-        at->entropy[b] = FMA(-(x < (REAL)NEGLIGIBLE ? 0 : p), x, at->entropy[b]);
+        REAL x = logits[j * columns + b];
+        at->entropy[b] = FMA(-NAME(probability)(x), x, at->entropy[b]);
       }
     for (int64_t b = 0; b < batch; b++)
       at->log_prob[b] += logits[choice[samples[b] * call->components + c] * columns + b];
@@ -70,8 +58,7 @@ static void NAME(choices_backward)(const PolicyGradient *call, const int64_t *sa
     for (int64_t b = 0; b < columns; b++) entropy[b] = 0;
     for (int64_t j = 0; j < size; j++)
       for (int64_t b = 0; b < columns; b++) {
-        REAL p = NAME(exp)(x[j * columns + b]);
-        p = x[j * columns + b] < (REAL)NEGLIGIBLE ? 0 : p;
+        REAL p = NAME(probability)(x[j * columns + b]);
         g[j * columns + b] = p, entropy[b] = FMA(-p, x[j * columns + b], entropy[b]);
       }
     for (int64_t j = 0; j < size; j++)

@@ -1,7 +1,7 @@
 /* What Python and the kernels agree on. Every change of a field here raises POPULATION_ABI. */
 #include <stdint.h>
 
-#define POPULATION_ABI 2
+#define POPULATION_ABI 3
 #define MAX_DEPTH 12
 
 /* As `agilerl.native.library.ACTIVATIONS` numbers them. */
@@ -36,18 +36,18 @@ typedef struct {
 /* Temporal-difference updates.
  *
  * Shapes: U updates, N members, B rows, A actions, I inputs. member, tau and live [N]; obs and next_obs [U][N][B][I];
- * action, reward, discount and weight [U][N][B]; next_mask [U][N][B][A], null where everything is legal; loss [U][N];
- * error [U][N][B].
+ * action, reward, discount and weight [U][N][B]; next_mask and obs_mask [U][N][B][A], null where everything is legal;
+ * loss [U][N]; error [U][N][B]. conservative [N]: weights of the conservative term, null without it.
  */
 typedef struct {
   Rows rows;
   int64_t updates, batch, inputs, is_double;
   const Member *member;
-  const double *tau;
+  const double *tau, *conservative;
   const uint8_t *live;
   const void *obs, *next_obs, *reward, *discount, *weight;
   const int64_t *action;
-  const uint8_t *next_mask;
+  const uint8_t *next_mask, *obs_mask;
   void *loss, *error;
 } TemporalDifference;
 

@@ -28,6 +28,8 @@ typedef struct {
   REAL keep, decay, first_share, second_share, second_keep, step, root, eps;
 } NAME(Rate);
 
+#define ILLEGAL (-1e9) /* as in torch: exp gives exactly 0, and products stay finite */
+
 #include "elementary.h"
 #include "activations.h"
 #include "dense.h"

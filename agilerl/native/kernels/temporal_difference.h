@@ -17,6 +17,28 @@ static void NAME(load_rows)(const REAL *rows, int64_t batch, int64_t inputs, int
   }
 }
 
+/* The conservative term, share sum_b w_b (log sum_a exp Q(s_b, a) - Q(s_b, a_b)) (Kumar et al. 2020, arXiv:2006.04779,
+ * eq. 4): its gradient, and its part of the loss of each row. room: two columns. */
+static void NAME(conservative)(const Member *member, int64_t batch, int64_t columns, const REAL *values,
+                               const int64_t *action, const uint8_t *legal, const REAL *weight, REAL share, REAL *grad,
+                               REAL *room, REAL *losses) {
+  int64_t actions = member->layers[member->depth - 1].out;
+  REAL *total = room, *highest = room + columns;
+  memcpy(grad, values, (size_t)(actions * columns) * sizeof(REAL));
+  for (int64_t b = 0; legal && b < batch; b++)
+    for (int64_t a = 0; a < actions; a++)
+      if (!legal[b * actions + a]) grad[a * columns + b] = (REAL)ILLEGAL;
+  NAME(log_softmax)(actions, columns, grad, highest, total);
+  for (int64_t a = 0; a < actions; a++) {
+    for (int64_t b = 0; b < batch; b++) grad[a * columns + b] = share * weight[b] * NAME(probability)(grad[a * columns + b]);
+    for (int64_t b = batch; b < columns; b++) grad[a * columns + b] = 0;
+  }
+  for (int64_t b = 0; b < batch; b++) {
+    losses[b] = share * weight[b] * (total[b] - values[action[b] * columns + b]);
+    grad[action[b] * columns + b] -= share * weight[b];
+  }
+}
+
 static void NAME(td_member)(const TemporalDifference *call, int64_t n) {
   const Rows *rows = &call->rows;
   const Member *member = call->member + n;
@@ -56,13 +78,20 @@ static void NAME(td_member)(const TemporalDifference *call, int64_t n) {
     }
     NAME(forward)(member, value, obs, columns, kept, spare);
     const REAL *values = kept[member->depth - 1].outputs;
-    for (int64_t i = 0; i < actions * columns; i++) grad[i] = 0;
     REAL *losses = spare;
     for (int64_t b = 0; b < columns; b++) losses[b] = 0;
+    if (call->conservative) {
+      const uint8_t *legal = call->obs_mask ? call->obs_mask + at * actions : 0;
+      NAME(conservative)(member, batch, columns, values, action, legal, weight, (REAL)call->conservative[n], grad,
+                         turned, losses);
+    } else {
+      for (int64_t i = 0; i < actions * columns; i++) grad[i] = 0;
+    }
+    const REAL share = call->conservative ? (REAL)0.5 : 1;
     for (int64_t b = 0; b < batch; b++) {
       error[b] = values[action[b] * columns + b] - goals[b];
-      REAL weighted = error[b] * weight[b];
-      losses[b] = weighted * error[b], grad[action[b] * columns + b] = weighted + weighted;
+      REAL weighted = share * (error[b] * weight[b]);
+      losses[b] = FMA(weighted, error[b], losses[b]), grad[action[b] * columns + b] += weighted + weighted;
     }
     ((REAL *)call->loss)[u * rows->members + n] = NAME(row_sum)(losses, columns);
     NAME(Rate) rate;

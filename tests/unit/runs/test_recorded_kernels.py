@@ -90,6 +90,6 @@ def test_a_subclass_that_overrides_the_update_has_no_recipe() -> None:
     env = gym.make("CartPole-v1")
     spaces = env.observation_space, env.action_space
     assert recipe_of(Own(*spaces)) is None
-    assert recipe_of(CQN(*spaces)) is None, "another update"
+    assert recipe_of(CQN(*spaces)) == TDRecipe("actor", "optimizer", conservative="alpha")
     assert recipe_of(Both(*spaces)) == TDRecipe("actor", "optimizer", is_double=True)
     assert recipe_of(Later(*spaces, double=True)) == TDRecipe("actor", "optimizer", is_double=True)
