@@ -190,7 +190,7 @@ def ancestors_in(agents: Any, device: str) -> Ancestors:
 def dotted(manifest: Manifest, names: Iterable[str]) -> list[str]:
     """Resolve names of settings to dotted keys."""
     paths = leaf_paths(manifest.algorithm.name)
-    return [resolve_key(name, paths, "train()") for name in names]
+    return [resolve_key(name, paths, "train()", manifest.algorithm.name) for name in names]
 
 
 def continue_training(

@@ -31,6 +31,7 @@ from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.signatures import construct
 from agilerl.spaces import MaskAsFeature, space_from_json
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
@@ -440,6 +441,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         member_seeds = seeds(run_seed, Purpose.INITIAL_WEIGHTS, size)
         with one_thread():  # orthogonal initialisation rounds differently by thread count
             agents: list[Any] = [
-                cls(observation_space, action_space, index=i, seed=int(member_seeds[i]), **kwargs) for i in range(size)
+                construct(cls, observation_space, action_space, index=i, seed=int(member_seeds[i]), **kwargs)
+                for i in range(size)
             ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in agents] if wrapper_cls else agents
