@@ -330,7 +330,7 @@ def agent_from_policy(
             name = cls.__name__
             raise NotAvailableYetError(
                 f"{name} does not name the class of its policy, so that a policy file cannot be read. fix: "
-                f"policy_class = QNetwork (or another network) in class {name}, or {name}.load of a checkpoint."
+                f"policy_class = QNetwork (or another network) in class {name}; a run with a checkpoint needs none."
             )
         network = cls.policy_from_spec(spec["network"], check_device(device))
         network.load_state_dict(dict(state))

@@ -163,7 +163,8 @@ def _hints(constructor: Any) -> dict[str, Any]:
     try:
         return get_type_hints(constructor, include_extras=True)
     except NameError:
-        scope, hints = inspect.unwrap(constructor).__globals__, {}
+        scope = inspect.unwrap(constructor).__globals__
+        hints: dict[str, Any] = {}
         for name, written in constructor.__annotations__.items():
             with suppress(NameError):
                 hints |= get_type_hints(types.SimpleNamespace(__annotations__={name: written}), scope, None, True)

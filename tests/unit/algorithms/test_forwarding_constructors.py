@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,11 +70,10 @@ OWN = (Forwarding, WithExtra, WithDefault, Doubled, Closed, Team)
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algorithms, "_registered", dict(algorithms._registered))
     for cls in OWN:
         register(cls)
-    yield
 
 
 def test_a_constructor_that_passes_arguments_on_has_the_hyperparameters_of_its_base() -> None:
@@ -126,7 +124,8 @@ def test_options_reach_the_agents_and_runs_are_resumed_and_loaded(tmp_path: Path
     run = agilerl.train("CartPole-v1", algo, seed=1, out=tmp_path, verbose=False, evolution=False, **short, **more)
     cls = find_algorithm(algo)
     assert [(type(agent), agent.lr, agent.batch_size) for agent in run.population] == [(cls, 3e-3, 16)] * 2
-    assert run.manifest is not None and run.manifest.algorithm.hyperparameters["lr"] == 3e-3
+    assert run.manifest is not None
+    assert run.manifest.algorithm.hyperparameters["lr"] == 3e-3
     loaded = agilerl.load(run.path)
     assert (type(loaded.best), loaded.best.lr, loaded.best.batch_size, loaded.best.double) == (cls, 3e-3, 16, True)
     assert [agent.lr for agent in agilerl.resume(run.path, steps=128, verbose=False).population] == [3e-3, 3e-3]
