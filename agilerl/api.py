@@ -328,7 +328,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
 
 
 def _best_agent(directory: RunDirectory, manifest: Manifest, device: str) -> Any:
-    """Rebuild the best agent from its policy file, or from the newest checkpoint if the algorithm has no policy class."""
+    """Rebuild the best agent from its policy file, or from the newest checkpoint for lack of a `policy_class`."""
     spec, state = directory.load_best()
     rebuild = import_module("agilerl.utils.utils").agent_from_policy
     try:
