@@ -19,6 +19,10 @@ class AlgorithmError(AgileRLError, ValueError):
     """The algorithm is unknown or does not fit the spaces, the population or the loop."""
 
 
+class UnknownAlgorithmError(AlgorithmError):
+    """No algorithm of this name is registered."""
+
+
 class ArgumentError(AlgorithmError, TypeError):
     """The constructor of an algorithm got arguments that it does not have."""
 
