@@ -10,6 +10,7 @@ from typing import Any
 from agilerl import foreign
 from agilerl.errors import AgileRLError, ArgumentError, warn_once
 
+OF_POPULATIONS = ("index", "seed", "hp_config", "net_config", "device")  # arguments that populations are made with
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -53,12 +54,33 @@ def constructor_arguments(cls: Any) -> dict[str, inspect.Parameter]:
     return dict(arguments)
 
 
+def by_position_or_name(cls: Any, **arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return (positional, named) arguments for a constructor: by name only if it has `**kwargs` and too few positions.
+
+    A constructor may have other names for the first ones of its base class, or no positional argument at all.
+    """
+    own = inspect.signature(cls.__init__).parameters
+    kinds = [parameter.kind for parameter in own.values()]
+    positions = sum(kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) - 1  # without self
+    if takes_any_name(own) and inspect.Parameter.VAR_POSITIONAL not in kinds and positions < len(arguments):
+        return (), arguments
+    return tuple(arguments.values()), {}
+
+
 def construct(cls: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Create an agent; a call that its constructor, which may be a user's, cannot take is named.
 
     Raises:
         ArgumentError: the constructor does not take these arguments.
     """
+    parameters = constructor_signature(cls).parameters
+    missing = [name for name in OF_POPULATIONS if name in kwargs and name not in parameters]
+    if missing and not takes_any_name(parameters):
+        raise ArgumentError(
+            f"{foreign.name_of_function(cls, 'the agent')} cannot be made: its constructor takes no "
+            f"{', '.join(missing)}, which a population needs. fix: **kwargs in its constructor, passed to "
+            "super().__init__."
+        )
     try:
         return construct_without_repeats(cls, args, kwargs)
     except TypeError as error:

@@ -24,7 +24,7 @@ from agilerl.moved import forward
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
-from agilerl.signatures import construct, constructor_signature
+from agilerl.signatures import by_position_or_name, construct, constructor_signature
 from agilerl.spaces import observation_space_channels_to_first
 from agilerl.training.population import save_population
 from agilerl.utils.distributed import aggregate_metrics_across_gpus, consolidate_mutations, gather_tensor, init_wandb
@@ -336,9 +336,10 @@ def agent_from_policy(
         network.load_state_dict(dict(state))
         accepted = set(constructor_signature(cls).parameters)
         values = {k: v for k, v in {**options, **spec["hyperparameters"]}.items() if k in accepted}
-        agent = construct(
-            cls, network.observation_space, network.action_space, actor_network=network, device=device, **values
+        spaces, named = by_position_or_name(
+            cls, observation_space=network.observation_space, action_space=network.action_space
         )
+        agent = construct(cls, *spaces, actor_network=network, device=device, **named, **values)
         agent.environment = spec.get("environment")
         if spec.get("action_masks"):
             agent.action_masks = True
