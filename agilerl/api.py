@@ -19,7 +19,7 @@ from agilerl.data.handed import HandedData
 from agilerl.env_ids import has_several_agents, is_language_id, reward_threshold
 from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.commands import imports_of
 from agilerl.runs.directory import RunDirectory
@@ -31,6 +31,7 @@ from agilerl.training.manifest.adoption import (
     algorithm_of,
     ancestors_of,
     check_algorithm,
+    saved_best,
     saved_population,
     structure_of,
     with_changes,
@@ -190,7 +191,7 @@ def ancestors_in(agents: Any, device: str) -> Ancestors:
 def dotted(manifest: Manifest, names: Iterable[str]) -> list[str]:
     """Resolve names of settings to dotted keys."""
     paths = leaf_paths(manifest.algorithm.name)
-    return [resolve_key(name, paths, "train()") for name in names]
+    return [resolve_key(name, paths, "train()", manifest.algorithm.name) for name in names]
 
 
 def continue_training(
@@ -306,10 +307,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
         best.environment = None if facts.get("env_given") else identity
         best.set_training_mode(False)
     else:
-        spec, state = directory.load_best()
-        best = import_module("agilerl.utils.utils").agent_from_policy(
-            spec, state, resolve_device(device), manifest.algorithm.hyperparameters
-        )
+        best = _best_agent(directory, manifest, resolve_device(device))
     best.evaluated_in = import_module("agilerl.algorithms.base.evaluation").EvaluatedIn.of(manifest)
     with malformed(directory.path):
         return Run(
@@ -327,6 +325,19 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
             env_given=bool(facts.get("env_given")),
             failed_saves=int(facts.get("failed_saves") or 0),
         )
+
+
+def _best_agent(directory: RunDirectory, manifest: Manifest, device: str) -> Any:
+    """Rebuild the best agent from its policy file, or from the newest checkpoint for lack of a `policy_class`."""
+    spec, state = directory.load_best()
+    rebuild = import_module("agilerl.utils.utils").agent_from_policy
+    try:
+        return rebuild(spec, state, device, manifest.algorithm.hyperparameters)
+    except NotAvailableYetError:
+        best = saved_best(directory.path, spec, state, device)
+        if best is None:
+            raise
+        return best
 
 
 def env_name(env: Any) -> str:

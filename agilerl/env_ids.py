@@ -18,7 +18,11 @@ from agilerl import foreign
 from agilerl.errors import EnvError, warn_once
 
 _LIST = "fix: `agilerl list envs` prints the known ids."
-_IMPORT = "fix: --import MODULE, if a package or code of yours registers it; `agilerl list envs` prints the known ids."
+IN_PYTHON = "agilerl.train(EnvClass, 'IPPO') in Python, for a class of several agents, which has no id"
+_IMPORT = (
+    "fix: --import MODULE, if a package or code of yours registers it; `agilerl list envs` prints the known ids; "
+    f"{IN_PYTHON}."
+)
 # Packages that register their ids when imported by the user: prefixes of ids -> (module, package).
 OTHERS = {
     ("highway-", "merge-", "roundabout-", "parking-", "intersection-", "racetrack-"): ("highway_env", "highway-env"),
@@ -150,9 +154,11 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
     import gymnasium
 
     if ":" in env_id:
+        module, _, name = env_id.rpartition(":")
         raise EnvError(
-            f"{env_id!r} would import {env_id.partition(':')[0]!r}, and importing runs code. "
-            "fix: agilerl train --allow-code, or import the module yourself and leave its name out."
+            f"{env_id!r} would import {module!r}, and importing runs code. "
+            f"fix: --import {module} (or import it yourself) and the id {name}, if the module registers that one; "
+            f"agilerl train also takes --allow-code; {IN_PYTHON}."
         )
     ours: dict[str, tuple[str, int | None]] = {**SHIPPED, **TEXTS}
     try:
@@ -197,18 +203,29 @@ def import_environment(env_id: str) -> str:
     """Import the module in an id and return the id without it; other ids are unchanged.
 
     Only at the user's request: importing runs code.
+
+    Raises:
+        EnvError: the module is missing, or has something of this name that is not registered as an id.
     """
     module, separator, name = env_id.rpartition(":")
     if not separator:
         return env_id
     try:
         with working_directory():
-            importlib.import_module(module)
+            content = vars(importlib.import_module(module))
     except ImportError as error:
         raise EnvError(
             f"{env_id}: {module!r} cannot be imported ({_plain(error)}). fix: run in the folder of {module}.py, or set "
             "PYTHONPATH."
         ) from None
+    import gymnasium
+
+    if callable(content.get(name)) and name not in gymnasium.registry:
+        raise EnvError(
+            f"{env_id}: {name} of {module} is not an id that Gymnasium knows, but a class or function. "
+            f"fix: gymnasium.register({name + '-v0'!r}, entry_point={name}) in {module} and the id {name}-v0; or "
+            f"{IN_PYTHON}."
+        )
     return name
 
 

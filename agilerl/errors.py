@@ -19,6 +19,10 @@ class AlgorithmError(AgileRLError, ValueError):
     """The algorithm is unknown or does not fit the spaces, the population or the loop."""
 
 
+class UnknownAlgorithmError(AlgorithmError):
+    """No algorithm of this name is registered."""
+
+
 class ArgumentError(AlgorithmError, TypeError):
     """The constructor of an algorithm got arguments that it does not have."""
 
@@ -59,10 +63,10 @@ class AgileRLWarning(UserWarning):
     """Category of every warning of this package."""
 
 
-def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names closest to `name`, best first; case is ignored."""
+def nearest(name: str, known: Iterable[str], limit: int = 3, similarity: float = 0.5) -> list[str]:
+    """The known names closest to `name`, best first; case is ignored. `similarity`: lowest ratio of equal letters."""
     by_lower = {k.lower(): k for k in known}
-    return [by_lower[m] for m in difflib.get_close_matches(name.lower(), by_lower, n=limit, cutoff=0.5)]
+    return [by_lower[m] for m in difflib.get_close_matches(name.lower(), by_lower, n=limit, cutoff=similarity)]
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

@@ -127,6 +127,25 @@ def takes(agent: Any, method: str, name: str) -> bool:
     return True if inner is agent else takes(inner, method, name)
 
 
+def replaces(kind: type, name: str) -> bool:
+    """Whether the method `name` of `kind` is written outside this package, where a base class of the package has it."""
+    owners = [base for base in kind.__mro__ if name in vars(base)]
+    return bool(owners) and not _is_shipped(owners[0]) and any(map(_is_shipped, owners))
+
+
+def misfit(method: Callable[..., Any], positional: Sequence[str], named: Iterable[str] = ()) -> str | None:
+    """Return why a bound method cannot be called with these arguments; None if it can, or has no signature."""
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*positional, **dict.fromkeys(named))
+    except TypeError as error:
+        return str(error)
+    return None
+
+
 def published_learn(kind: type) -> Any:
     """Return the `learn` that an agent class inherits from this package; None for other classes."""
     return getattr(kind, "published_learn", None)

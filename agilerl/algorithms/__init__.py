@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agilerl.errors import AlgorithmError, NotAvailableYetError, nearest
+from agilerl.errors import AlgorithmError, NotAvailableYetError, UnknownAlgorithmError, nearest
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.agent import EvolvableAlgorithm
@@ -198,7 +198,7 @@ def canonical_name(name: str) -> str:
 
     Raises:
         NotAvailableYetError: the algorithm was published, but this version does not include it.
-        AlgorithmError: unknown name; the message suggests the nearest one.
+        UnknownAlgorithmError: unknown name; the message suggests the nearest one.
     """
     names = available()
     for each in names:
@@ -211,7 +211,7 @@ def canonical_name(name: str) -> str:
     close = nearest(name, [*names, *NOT_YET], limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     later = f"not in this version yet: {', '.join(NOT_YET)}"
-    raise AlgorithmError(
+    raise UnknownAlgorithmError(
         f"unknown algorithm {name!r}.{hint} (known: {listed}; {later}) fix: {close[0] if close else 'a known name'}."
     )
 

@@ -164,7 +164,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     import gymnasium
 
     from agilerl.algorithms import available, find_algorithm, is_team
-    from agilerl.env_ids import is_language_id, is_team_id, resolve_env_id
+    from agilerl.env_ids import IN_PYTHON, is_language_id, is_team_id, resolve_env_id
     from agilerl.envs.limits import ends_by_itself, time_limit
     from agilerl.envs.readable import readable
     from agilerl.errors import AgileRLError
@@ -181,6 +181,8 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
         env = gymnasium.make(name)
     except (AgileRLError, gymnasium.error.Error, TypeError, ImportError) as error:
         message, _, fix = " ".join(str(error).removeprefix(f"{env_id}: ").split()).partition("fix: ")
+        if "inherit from the gymnasium.Env" in message:  # registered, as a class of another interface
+            fix = fix or f"class ...(gymnasium.Env); {IN_PYTHON}"
         yield Finding(env_id, BROKEN, message.strip() or type(error).__name__, fix)
         return
     try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +40,7 @@ from agilerl.cli.options import (
     with_env_kwargs,
 )
 from agilerl.env_ids import working_directory
-from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError
+from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
 
@@ -82,7 +83,7 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
     except AgileRLError as error:
         if debug:
             raise
-        message = on_command_line(_naming_imports(error, run, imports or ()))
+        message = on_command_line(_naming_imports(error, run, list(imports or ())))
         for line in (f"{type(error).__name__}: {message}", *foreign.notes(error)):
             typer.echo(redact(line), err=True)
         raise typer.Exit(USER_ERROR) from None
@@ -103,13 +104,15 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         warnings.showwarning = show
 
 
-def _naming_imports(error: AgileRLError, run: Path | None, imports: Iterable[str]) -> str:
+def _naming_imports(error: AgileRLError, run: Path | None, imports: Sequence[str]) -> str:
     """Add to an error the imports of its run that are missing; the fix imports them.
 
     Only errors of environments and algorithms may come from a missing import; others keep their fix.
     Code is never imported automatically: a run directory may come from an untrusted source.
     """
     message = str(error)
+    if isinstance(error, UnknownAlgorithmError) and imports:
+        message = _naming_registered(message, " and ".join(imports))
     if run is None or not isinstance(error, EnvError | AlgorithmError) or not (run / "run.json").is_file():
         return message
     from agilerl.runs.commands import imports_of
@@ -123,6 +126,17 @@ def _naming_imports(error: AgileRLError, run: Path | None, imports: Iterable[str
         return message
     options = " ".join(f"--import {shlex.quote(name)}" for name in missing)
     return f"{message.partition(' fix: ')[0]} The run was made with {options}. fix: repeat {options}."
+
+
+def _naming_registered(message: str, imports: str) -> str:
+    """Add to the message about an unknown algorithm what the imported code registers."""
+    from agilerl.algorithms import available, shipped_in
+
+    registered = ", ".join(name for name in available() if shipped_in(name) is None)
+    what, _, fix = message.partition(" fix: ")
+    where = f"--import {imports} registers {f'{registered} alone' if registered else 'no algorithm'}"
+    what = re.sub(r"(unknown algorithm '[^']*')", lambda match: f"{match[1]}: {where}", what, count=1)
+    return f"{what} fix: @register above its class in {imports}, or {fix}"
 
 
 def _short_warnings(show: Any) -> Any:

@@ -6,7 +6,7 @@ import re
 import types
 import typing
 import warnings
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, canonical_name, find_algorithm
+from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, canonical_name, find_algorithm, shipped_in
 from agilerl.algorithms.base.declared import SYNONYMS, hyperparameters
 from agilerl.config.convert import convert, is_published
 from agilerl.config.schema import (
@@ -78,6 +78,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "exploration_fraction": ("eps_decay",),
     "max_episode_steps": ("train_max_episode_steps", "eval_steps"),
 }
+MIN_SIMILARITY = 0.7  # of names of settings: "beta" and "extra" have 0.67
 _OF_TOURNAMENTS = ("mutation.probabilities", "tournament_selection.tournament_size", "tournament_selection.elitism")
 RANGES = ("rl_hp_selection", "restart_ranges")  # sections whose keys are hyperparameters
 NULLABLE = ("network.encoder_config",)  # sections that can be set to null as a whole
@@ -120,7 +121,7 @@ def hint_for(name: str, known: Sequence[str]) -> str:
     if name in IMAGE_KEYS:
         return f"image keys belong in network.encoder. fix: network.encoder.{name}."
     words = {word: keys for word, keys in MEANT.items() if set(keys) <= set(known)}
-    matches = [name.lower()] if name.lower() in words else nearest(name, [*known, *words], limit=1)
+    matches = [name.lower()] if name.lower() in words else nearest(name, [*known, *words], 1, MIN_SIMILARITY)
     close = [key for word in matches for key in (words.get(word, (word,)) if word not in known else (word,))]
     return f"Did you mean {' or '.join(map(repr, close))}? fix: {' or '.join(close)}." if close else ""
 
@@ -443,12 +444,16 @@ def _preset_files() -> dict[tuple[str, str | None], Any]:
     return files
 
 
-def _preset_of(algo: str, files: Container[tuple[str, str | None]]) -> str | None:
-    """The algorithm whose general preset applies to `algo`: itself, or the parent of a custom language algorithm; None
-    without one."""
+def _model_of_presets(algo: str) -> str:
+    """The algorithm whose presets apply to `algo`: itself, or the shipped one that a custom class derives from.
+
+    Presets name every hyperparameter of their algorithm, so that a class which does not take all of them has none.
+    """
     cls = find_algorithm(algo)
-    kin = [base.__name__ for base in cls.__mro__] if cls.learns_language else [algo]
-    return next((name for name in kin if ("default", name) in files), None)
+    for base in cls.__mro__:
+        if shipped_in(base.__name__) == base.__module__:
+            return str(base.__name__) if set(hyperparameters(base)) <= set(hyperparameters(cls)) else algo
+    return algo
 
 
 def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -> Manifest:
@@ -457,7 +462,8 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
     Args:
         env_id: a Gymnasium id; `environment.name` of the result is this id, whichever preset is used.
         algo: an algorithm; if the environment has no preset for it, the general preset of that algorithm is used, with
-            the environment's budget and target.
+            the environment's budget and target. A custom class has the presets of the algorithm it derives from, if
+            it takes its hyperparameters.
         general: ignore the environment's preset.
     """
     name, files = "default" if general else _preset_name(env_id), _preset_files()
@@ -466,20 +472,22 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
     wanted = None if algo is None else canonical_name(str(algo))
     if name != "default" and wanted is not None and not is_language_id(env_id):
         check_kind(wanted, env_id)
-    label = f"{name}.{wanted}" if (name, wanted) in files and wanted is not None else name
+    model = None if wanted is None else _model_of_presets(wanted)
+    label = f"{name}.{model}" if (name, model) in files and model is not None else name
 
     def content(key: tuple[str, str | None]) -> dict[str, Any]:
         return dict(parse_yaml(files[key].read_text(encoding="utf-8"), f"preset {key[0]}"))
 
-    data = content((name, wanted if label != name else None))
-    if wanted is not None and wanted != canonical_name(data["algorithm"]["name"]):
-        general_of = _preset_of(wanted, files)
-        usual = {} if general_of is None else content(("default", general_of))
+    data = content((name, model if label != name else None))
+    if model is not None and model != canonical_name(data["algorithm"]["name"]):
+        usual = content(("default", model)) if ("default", model) in files else {}
         budget = {} if general else {k: data["training"][k] for k in BUDGET if k in data["training"]}
         training = {**usual.get("training", {}), **budget}
-        algorithm = {**usual.get("algorithm", {}), "name": wanted}
+        algorithm = usual.get("algorithm", {})
         data = {"environment": data.get("environment", {}), **usual, "algorithm": algorithm}
         data["training"] = training
+    if wanted is not None:
+        data["algorithm"] = {**data["algorithm"], "name": wanted}
     data["environment"] = {**data.get("environment", {}), "name": env_id}
     return manifest_from(data, f"preset {label}")
 
@@ -574,7 +582,7 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
     data = manifest.as_dict()
     paths, asked = leaf_paths(manifest.algorithm.name), []
     for name, value in overrides.items():
-        path = resolve_key(name, paths, source)
+        path = resolve_key(name, paths, source, manifest.algorithm.name)
         asked.append(path)
         *sections, leaf = path.split(".")
         target = data
@@ -634,8 +642,8 @@ def leaf_paths(algorithm: str, model: type[BaseModel] = Manifest, prefix: str = 
     return paths
 
 
-def resolve_key(name: str, paths: list[str], source: str) -> str:
-    """Resolve `name` to its full dotted path."""
+def resolve_key(name: str, paths: list[str], source: str, algorithm: str) -> str:
+    """Resolve `name` to its full dotted path; `paths`: those of the algorithm."""
     path = _without_aliases(name)
     if path in paths or path in NULLABLE or path.startswith(_FREE):
         return path
@@ -648,12 +656,25 @@ def resolve_key(name: str, paths: list[str], source: str) -> str:
             "encoder={'hidden_size': [64]} and head={'hidden_size': [64]}."
         )
     if "." not in path:
-        return _unique_leaf(path, paths, source)
+        return _unique_leaf(path, paths, source, algorithm)
     section = path.rpartition(".")[0]
     siblings = [p.removeprefix(section + ".") for p in paths if p.startswith(section + ".")]
+    if section == "algorithm" and not hint_for(path.rpartition(".")[2], siblings):
+        raise ConfigError(f"{source}: {_undeclared(name, algorithm)}")
     if siblings:
         raise ConfigError(f"{source}: {unknown_key(name, siblings)}")
-    raise ConfigError(f"{source}: {name} is not a known key. {_hint(path, paths)}")
+    hint = _hint(path, paths) or "fix: `agilerl train ENV_ID --dry-run` prints every key."
+    raise ConfigError(f"{source}: {name} is not a known key. {hint}")
+
+
+def _undeclared(name: str, algorithm: str) -> str:
+    """The message for a key that is near no other one: what the algorithm takes, and how a custom one declares more."""
+    accepted = ", ".join(hyperparameters(find_algorithm(algorithm))) or "no hyperparameters"
+    more = "`agilerl train ENV_ID --dry-run` prints every key"
+    if shipped_in(algorithm) is None:
+        leaf = name.rpartition(".")[2]
+        more = f"declare it in the constructor of {algorithm}: {leaf}: Annotated[float, hp()] = 0.1"
+    return f"{name} is not a known key; {algorithm} takes {accepted}. fix: one of these, or {more}."
 
 
 def _without_aliases(name: str) -> str:
@@ -664,7 +685,7 @@ def _without_aliases(name: str) -> str:
     return f"{head}{dot}{KEY_ALIASES.get((head, rest), rest)}"
 
 
-def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
+def _unique_leaf(leaf: str, paths: list[str], source: str, algorithm: str) -> str:
     leaf = {alias: name for (_, alias), name in KEY_ALIASES.items()}.get(leaf, leaf)
     matches = [p for p in paths if p.rpartition(".")[2] == leaf]
     if len(matches) == 1:
@@ -673,10 +694,13 @@ def _unique_leaf(leaf: str, paths: list[str], source: str) -> str:
         raise ConfigError(f"{source}: {leaf} is ambiguous: {', '.join(matches)}. fix: write the dotted name.")
     leaves = {p.rpartition(".")[2] for p in paths}
     leaves |= {alias for (_, alias), name in KEY_ALIASES.items() if name in leaves}
-    raise ConfigError(f"{source}: {leaf} is not a known key. {_hint(leaf, sorted(leaves))}")
+    hint = _hint(leaf, sorted(leaves))
+    if not hint:
+        raise ConfigError(f"{source}: {_undeclared(leaf, algorithm)}")
+    raise ConfigError(f"{source}: {leaf} is not a known key. {hint}")
 
 
 def _hint(name: str, valid_names: list[str]) -> str:
     if name.rpartition(".")[2] in ("model_name", "lora_config"):
         return "fix: it is of language algorithms, such as algo='GRPO'."
-    return hint_for(name, valid_names) or "fix: `agilerl train ENV_ID --dry-run` prints every key."
+    return hint_for(name, valid_names)

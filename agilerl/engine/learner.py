@@ -19,11 +19,23 @@ from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, Tra
 from agilerl.engine.recipes import PolicyGradientRecipe, Recipe, TDRecipe, recipe_of
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
+from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import set_noise
 from agilerl.modules.paths import resolve
 from agilerl.ranks import ONE, Ranks
 from agilerl.tree import leaves, map_leaves, put
+
+
+def updated(agent: Any, engine: Any, batch: Any) -> UpdateResult:
+    """Run `update` of an agent, which may be a user's. AlgorithmError unless it returns an `UpdateResult`."""
+    result = agent.update(engine, batch)
+    if not isinstance(result, UpdateResult):
+        raise AlgorithmError(
+            f"{type(agent).__name__}.update returned an object of {type(result).__name__}; expected an UpdateResult. "
+            "fix: return super().update(engine, batch), or agilerl.engine.protocol.UpdateResult(loss)."
+        )
+    return result
 
 
 class Group(ABC):
@@ -127,11 +139,9 @@ class RowsGroup(Group):
 
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
         if live is None:
-            result: UpdateResult = self.lead.update(self.engine, batch)
-        else:
-            with self.engine.only(live):
-                result = self.lead.update(self.engine, batch)
-        return result
+            return updated(self.lead, self.engine, batch)
+        with self.engine.only(live):
+            return updated(self.lead, self.engine, batch)
 
     def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
         if not isinstance(self.recipe, TDRecipe):
@@ -196,7 +206,7 @@ class ModuleGroup(Group):
 
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
         self.lead.follow_optimizers()
-        result: UpdateResult = self.lead.update(self.engine, batch.of_member(0))
+        result = updated(self.lead, self.engine, batch.of_member(0))
         return result.map(lambda x: x.detach().unsqueeze(0))
 
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from agilerl import foreign
-from agilerl.env_ids import TEAM_PACKAGES, check_lookup
+from agilerl.env_ids import IN_PYTHON, TEAM_PACKAGES, check_lookup
 from agilerl.envs.team import is_parallel, team_of
 from agilerl.envs.team_fast import FAST_TEAMS
 from agilerl.errors import EnvError, nearest
@@ -67,8 +67,8 @@ def team_module(env_id: str) -> ModuleType:
     if package not in TEAM_PACKAGES:
         raise EnvError(
             f"{env_id!r} is not the id of an environment of several agents: those begin with "
-            f"{' or '.join(f'{name}.' for name in TEAM_PACKAGES)} fix: 'mpe2.simple_speaker_listener_v4', or the "
-            "function that makes the environment."
+            f"{' or '.join(f'{name}.' for name in TEAM_PACKAGES)} fix: 'mpe2.simple_speaker_listener_v4', or "
+            f"{IN_PYTHON}."
         )
     try:
         parent = importlib.import_module(env_id.rpartition(".")[0] or package)

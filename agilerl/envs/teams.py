@@ -259,6 +259,11 @@ class TeamLanes:
         except (Exception, SystemExit) as error:
             raise failure(error, f"{self.name}, lane {lane}: reset()") from error
         where = f"{self.name}, lane {lane}"
+        if not self._living(self.envs[lane], lane):
+            raise EnvError(
+                f"{where}: env.agents is empty after reset(), so that nobody can act. "
+                "fix: self.agents = list(self.possible_agents) in reset()."
+            )
         seen, infos = reset_values(result, where, is_team=True)
         seen, infos = by_agent(seen, "observations", where, "reset()"), infos or {}
         if self._takes_turns[lane]:  # PettingZoo's conversion names the agent to move after each step, but not here

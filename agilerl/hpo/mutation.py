@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from agilerl import foreign
-from agilerl.errors import AgileRLWarning, MutationError
+from agilerl.errors import AgileRLWarning, MutationError, warn_once
 from agilerl.hpo import effects
 from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
 from agilerl.hpo.effects import MutationRecord
@@ -150,6 +150,7 @@ class Mutations:
     def mutation(self, population: Sequence[Agent], pre_training_mut: bool = False) -> list[Agent]:
         """Mutate each agent by one operator, in place; return the same agents, in order.
         `pre_training_mut`: exclude "no mutation"."""
+        self._warn_of_no_effect(population)
         options = self._options(pre_training_mut)
         self.calls += 1
         self.last_births = []
@@ -161,6 +162,21 @@ class Mutations:
             self._run(agent, operator)
             self.last_births.append(effects.inner(agent).mutation_record or MutationRecord())
         return list(population)
+
+    def _warn_of_no_effect(self, population: Sequence[Any]) -> None:
+        """Warn once if hyperparameters alone mutate, and no agent has any to mutate."""
+        if self.rl_hp_mut <= 0 or self.architecture_mut + self.parameters_mut + self.activation_mut > 0:
+            return
+        members = [m for m in map(effects.inner, population) if hasattr(m, "registry")]
+        if members and not any(self.selection.config_for(m, effects.registry_of(m).hp_config) for m in members):
+            name = type(members[0]).__name__
+            warn_once(
+                f"no hp_config {name}",
+                f"Mutations(rl_hp={self.rl_hp_mut:g}) changes nothing: no {name} of the population has an hp_config, "
+                "which lists the hyperparameters to mutate with their ranges. "
+                "fix: hp_config=HyperparameterConfig(lr=RLParameter(min=1e-4, max=1e-2)) where the agents are made "
+                "(mutation.rl_hp_selection in a manifest).",
+            )
 
     def _options(self, pre_training: bool) -> list[tuple[float, Callable[[Any], MutationRecord]]]:
         weighted = [

@@ -107,12 +107,6 @@ def is_untouched(module: nn.Module) -> bool:
     return True
 
 
-def constructor_arguments(cls: Any) -> dict[str, inspect.Parameter]:
-    """Return a class's constructor arguments; `inspect.signature(cls)` shows `__new__` in some versions of Python."""
-    _, *arguments = inspect.signature(cls.__init__).parameters.items()
-    return dict(arguments)
-
-
 class EvolvableModule(nn.Module):
     """Base class of all networks that evolution can change.
 

@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Self
 
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.activations import activation
-from agilerl.modules.base import SURROUNDINGS, constructor_arguments
+from agilerl.modules.base import SURROUNDINGS
 from agilerl.modules.cnn import EvolvableCNN, dims_of, per_axis
 from agilerl.modules.layers import as_widths, whole
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
+from agilerl.signatures import constructor_arguments
 
 
 def option(module: Any, name: str) -> Any:

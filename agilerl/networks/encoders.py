@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules import configs
-from agilerl.modules.base import EvolvableModule, MutationType, constructor_arguments
+from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.modules.cnn import EvolvableCNN, with_usual_layers
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import LayeredModule
@@ -23,6 +23,7 @@ from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.observations import InputForm
+from agilerl.signatures import constructor_arguments
 from agilerl.spaces import channels_first, flat_size, is_image, is_small, parts_of, short_form
 
 # Typed configurations determine their encoder.

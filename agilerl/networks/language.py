@@ -10,9 +10,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
-from agilerl.modules.base import EvolvableModule, constructor_arguments
+from agilerl.modules.base import EvolvableModule
 from agilerl.modules.gpt import EvolvableGPT
 from agilerl.modules.morph import prefixed
+from agilerl.signatures import constructor_arguments
 from agilerl.spaces import space_from_json, space_to_json
 
 SMALL: dict[str, Any] = {

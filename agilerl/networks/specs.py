@@ -12,9 +12,9 @@ from torch import Tensor
 
 from agilerl import foreign
 from agilerl.errors import AlgorithmError, ConfigError, RunError
-from agilerl.modules.base import constructor_arguments
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.encoders import ENCODERS
+from agilerl.signatures import constructor_arguments
 from agilerl.spaces import space_from_json, space_to_json
 
 # Options that are attributes of every network, whether or not its class takes them as arguments.

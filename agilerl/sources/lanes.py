@@ -24,6 +24,7 @@ from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
+from agilerl.sources.custom.calls import check_calls
 from agilerl.sources.custom.learn import OwnLearn, reason_to_run_alone, warn_of_uncalled
 from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator, innermost, lanes_for
@@ -130,6 +131,7 @@ class LaneSource(Source, Generic[Options]):
         self._tests = own_tests or self.learner == OwnLearn.name
         for agent in population:
             warn_of_uncalled(agent, self.learner)
+            check_calls(agent, "update", "greedy", "explore", "get_action", *(("test",) if self._tests else ()))
         if self.ranks.size > 1:
             self._check_ranks()
         self.notes.append(f"learner: {self.learner} ({self._choice.reason})")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.rng import resolve_seed
+from agilerl.signatures import constructor_signature
 from agilerl.utils.legacy import constructor_arguments
 
 OF_THE_CALL = ("self", "index", "hp_config", "device", "accelerator", "wrap", "mut", "seed")
@@ -39,7 +39,7 @@ def language_population(
                 f"create_population({name}=) describes networks or spaces, and {cls.__name__} adapts a language model. "
                 "fix: leave it out; model_name= or actor_network= with tokenizer= names the model."
             )
-    accepted = set(inspect.signature(cls.__init__).parameters).difference(OF_THE_CALL)
+    accepted = set(constructor_signature(cls).parameters).difference(OF_THE_CALL)
     base_arguments = {name: value for name, value in base.items() if value is not None}
     arguments = {**constructor_arguments(init_hp, accepted), **base_arguments, **dict(algo_kwargs or {})}
     unknown = sorted(set(arguments) - accepted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from agilerl.algorithms import available, find_algorithm
 from agilerl.errors import AgileRLWarning, ConfigError, nearest, warn_once
 from agilerl.networks.encoders import mapping_of
+from agilerl.signatures import constructor_signature
 
 # Keys of INIT_HP that are read elsewhere or ignored.
 OF_THE_RUN = frozenset({
@@ -40,8 +40,8 @@ def constructor_arguments(init_hp: Mapping[str, Any] | None, accepted: set[str])
         if upper in by_key:
             arguments[by_key[upper]] = value
             continue
-        constructors = (inspect.signature(find_algorithm(name).__init__).parameters for name in available())
-        valid_keys = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *(name.upper() for each in constructors for name in each)}
+        algorithms = (constructor_signature(find_algorithm(name)).parameters for name in available())
+        valid_keys = {*OF_THE_RUN, *OTHER_NAMES, *by_key, *(name.upper() for each in algorithms for name in each)}
         if upper in valid_keys:
             continue  # of another algorithm: one INIT_HP may serve several
         close = nearest(upper, valid_keys, limit=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +24,7 @@ from agilerl.moved import forward
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
+from agilerl.signatures import by_position_or_name, construct, constructor_signature
 from agilerl.spaces import observation_space_channels_to_first
 from agilerl.training.population import save_population
 from agilerl.utils.distributed import aggregate_metrics_across_gpus, consolidate_mutations, gather_tensor, init_wandb
@@ -142,7 +142,7 @@ def create_population(
             )
         is_discrete = not cls.action_spaces or "Discrete" in cls.action_spaces
         observation_space, action_space = spaces_from_dimensions(state_dim, action_dim, one_hot, is_discrete, INIT_HP)
-    accepted = set(inspect.signature(cls.__init__).parameters)
+    accepted = set(constructor_signature(cls).parameters)
     # Published defaults of this function that differ from those of the classes.
     defaults = {"vect_noise_dim": num_envs, "num_envs": num_envs, "v_min": -100.0, "v_max": 100.0}
     # Networks passed by the caller keep their encoders unless sharing is requested.
@@ -330,13 +330,16 @@ def agent_from_policy(
             name = cls.__name__
             raise NotAvailableYetError(
                 f"{name} does not name the class of its policy, so that a policy file cannot be read. fix: "
-                f"policy_class = QNetwork (or another network) in class {name}, or {name}.load of a checkpoint."
+                f"policy_class = QNetwork (or another network) in class {name}; a run with a checkpoint needs none."
             )
         network = cls.policy_from_spec(spec["network"], check_device(device))
         network.load_state_dict(dict(state))
-        accepted = set(inspect.signature(cls.__init__).parameters)
+        accepted = set(constructor_signature(cls).parameters)
         values = {k: v for k, v in {**options, **spec["hyperparameters"]}.items() if k in accepted}
-        agent = cls(network.observation_space, network.action_space, actor_network=network, device=device, **values)
+        spaces, named = by_position_or_name(
+            cls, observation_space=network.observation_space, action_space=network.action_space
+        )
+        agent = construct(cls, *spaces, actor_network=network, device=device, **named, **values)
         agent.environment = spec.get("environment")
         if spec.get("action_masks"):
             agent.action_masks = True

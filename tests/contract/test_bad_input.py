@@ -32,6 +32,7 @@ from agilerl.errors import (
     RegistryError,
     RunError,
     ShapeError,
+    UnknownAlgorithmError,
 )
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
@@ -66,12 +67,12 @@ def batch(width: int) -> dict[str, torch.Tensor]:
 MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
     "unknown algorithm": (
         lambda: population("DQNN"),
-        AlgorithmError,
+        UnknownAlgorithmError,
         ["unknown algorithm 'DQNN'", "Did you mean 'DQN'"],
     ),
     "unknown algorithm to train": (
         lambda: agilerl.train("CartPole-v1", "DQNN", out=None),
-        AlgorithmError,
+        UnknownAlgorithmError,
         ["unknown algorithm 'DQNN'", "Did you mean 'DQN'"],
     ),
     "an algorithm of a later version": (

@@ -24,6 +24,7 @@ LAYERS = {
     "ranges": 1,
     "redaction": 1,
     "rng": 1,
+    "signatures": 1,
     "spaces": 1,
     "threads": 1,
     "tree": 1,

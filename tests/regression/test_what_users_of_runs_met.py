@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,17 @@ class Bare(RLAlgorithm):
         return 0.0
 
 
-def test_a_get_action_of_few_arguments_acts_and_a_run_without_its_policy_class_is_named(tmp_path: Path) -> None:
+def test_a_get_action_of_few_arguments_acts_and_a_run_without_its_policy_class_is_loaded(tmp_path: Path) -> None:
     run: Any = agilerl.train(Counted, Bare, steps=200, out=tmp_path, **SHORT)
     assert run.best.evaluate(episodes=1, env=Counted()).mean == 0
+    loaded = agilerl.load(run.path)
+    assert type(loaded.best) is Bare
+    assert len(loaded.population) == len(run.population)
+    for name, weights in run.best.policy_state().items():
+        assert (loaded.best.policy_state()[name] == weights).all()
+    assert loaded.best.evaluate(episodes=1, env=Counted()).mean == 0
+    assert type(agilerl.train(Counted, agents=run.path, steps=200, out=None, **SHORT).best) is Bare
+    shutil.rmtree(run.path / "checkpoints")
     with pytest.raises(NotAvailableYetError, match=r"Bare does not name the class of its policy.*fix: policy_class"):
         agilerl.load(run.path)
 

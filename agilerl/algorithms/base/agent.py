@@ -24,6 +24,7 @@ from agilerl.checkpoint import load_tree, save_tree
 from agilerl.errors import ConfigError
 from agilerl.hpo.architecture import described
 from agilerl.modules.base import EvolvableModule
+from agilerl.signatures import construct_without_repeats
 from agilerl.spaces import short_form
 from agilerl.telemetry.console import number
 from agilerl.tree import map_leaves
@@ -414,7 +415,8 @@ class EvolvableAlgorithm:
     @classmethod
     def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
         """Create an agent for `load_state(state)`; overridden if the file lacks required constructor arguments."""
-        return cls(**copies.blank_arguments(cls, state, device, accelerator))
+        agent: Self = construct_without_repeats(cls, (), copies.blank_arguments(cls, state, device, accelerator))
+        return agent
 
     def policy_spec(self) -> dict[str, Any]:
         """Return a JSON-able description of the policy: algorithm, network with its spaces, hyperparameters."""

@@ -14,12 +14,13 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup, lend, link_encoders
 from agilerl.algorithms.base.wrapped import is_team
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
-from agilerl.modules.base import EvolvableModule, constructor_arguments
+from agilerl.modules.base import EvolvableModule
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.encoders import asks_for_memory
 from agilerl.networks.specs import stand_in
 from agilerl.rng import Purpose, seeds
+from agilerl.signatures import constructor_arguments
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm

@@ -33,10 +33,11 @@ from agilerl.checkpoint import load_tree
 from agilerl.errors import AlgorithmError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.hpo.effects import MutationRecord
-from agilerl.modules.base import EvolvableModule, MutationType, constructor_arguments
+from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.modules.copying import copy_value
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import restored_generator
+from agilerl.signatures import constructor_arguments, takes_any_name
 from agilerl.spaces import space_from_json, space_to_json
 
 if TYPE_CHECKING:
@@ -167,13 +168,15 @@ def blank_arguments(
     """Return constructor arguments of `cls` for an agent that `load_state(saved)` then fills.
 
     Spaces, and required arguments that are attributes of the agent, come from the file. Of the optional arguments only
-    `share_encoders` is read, because it decides which networks exist.
+    `share_encoders` is read, because it decides which networks exist. Arguments that only a base class requires are
+    left out if the file lacks them: the constructor of `cls` may set them.
 
     Raises:
         RunError: the file lacks a required argument.
     """
     parameters = constructor_arguments(cls)
-    rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    own: Any = cls.__init__
+    rest = takes_any_name(parameters)
     spaces, attributes = saved.get("spaces", {}), saved["attributes"]
     arguments = {k: v for k, v in {"device": device, "accelerator": accelerator}.items() if rest or k in parameters}
     needed = [
@@ -184,7 +187,7 @@ def blank_arguments(
             arguments[name] = space_from_json(spaces[name])
         elif name in attributes:
             arguments[name] = attributes[name]
-        elif name not in arguments:
+        elif name not in arguments and name in inspect.signature(own).parameters:
             raise RunError(f"the file does not hold the {name}. fix: make the agent, then load_checkpoint(path).")
     if "share_encoders" in parameters:
         arguments["share_encoders"] = bool(attributes.get("share_encoders", False))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -22,6 +23,7 @@ from annotated_types import Ge, Gt, Le
 
 from agilerl import foreign
 from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
+from agilerl.signatures import constructor_signature, constructors, takes_any_name
 
 _PUBLISHED: Any = object()
 OLD_ARGUMENTS = {  # constructor arguments before 2.0
@@ -123,26 +125,59 @@ class Hyperparameter:
 @lru_cache(maxsize=64)
 def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, Declared | None]]]:
     """Return the constructor's signature, and argument -> (type with range, published default, mark) for arguments
-    that have a range or a mark."""
-    constructor: Any = cls.__init__
-    hints, signature = get_type_hints(constructor, include_extras=True), inspect.signature(constructor)
+    that have a range or a mark.
+
+    An argument that a constructor passes on by `**kwargs` keeps the declaration of the base class. So does one that it
+    repeats without a range or a mark; its default is then that of manifests, too.
+    """
+    signature = constructor_signature(cls)
+    hints: dict[str, Any] = {}
+    repeated: set[str] = set()
+    for constructor in reversed(constructors(cls)):
+        own = _hints(constructor)
+        for name in inspect.signature(constructor).parameters:
+            if name in hints and not _is_declared(own.get(name)):
+                repeated.add(name)
+            else:
+                hints[name] = own.get(name)
+                repeated.discard(name)
     arguments = {}
     for name, parameter in signature.parameters.items():
-        hint = hints.get(name)
+        hint = hints[name]
         mark = next((m for m in _metadata(hint) if isinstance(m, Declared)), None)
+        if mark is not None and name in repeated:
+            mark = Declared(_PUBLISHED, "", mark.values)
         values = hint
         if mark is not None:
             base, *rest = get_args(hint)
             annotations = tuple(item for item in rest if not isinstance(item, Declared))
             annotated = Annotated[(base, *annotations)] if annotations else base
             values = annotated if mark.values is None else mark.values
-        if mark is not None or get_origin(_plain(values)[0]) is Annotated:
+        if mark is not None or _is_declared(values):
             arguments[name] = values, parameter.default, mark
     return signature, arguments
 
 
+def _hints(constructor: Any) -> dict[str, Any]:
+    """Return the types of a constructor's arguments, without those whose names exist for type checkers alone."""
+    try:
+        return get_type_hints(constructor, include_extras=True)
+    except NameError:
+        scope = inspect.unwrap(constructor).__globals__
+        hints: dict[str, Any] = {}
+        for name, written in constructor.__annotations__.items():
+            with suppress(NameError):
+                hints |= get_type_hints(types.SimpleNamespace(__annotations__={name: written}), scope, None, True)
+        return hints
+
+
+def _is_declared(hint: Any) -> bool:
+    """Whether a type has a range or a mark."""
+    return any(get_origin(kind) is Annotated for kind in (hint, _plain(hint)[0]))
+
+
 def hyperparameters(cls: type) -> Mapping[str, Hyperparameter]:
-    """Return the declared arguments by name, in constructor order; inherited if the class has no constructor."""
+    """Return the declared arguments by name, in constructor order; `**kwargs` adds those of the base classes."""
     declared = {}
     key: Any = cls
     for name, (values, published, mark) in _arguments(key)[1].items():
@@ -161,8 +196,9 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     key: Any = cls
     signature, ranges = _arguments(key)
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
-    unknown = [] if takes_any else [name for name in kwargs if name not in signature.parameters]
+    unknown = (
+        [] if takes_any_name(signature.parameters) else [name for name in kwargs if name not in signature.parameters]
+    )
     old = [name for name in unknown if name in OLD_ARGUMENTS]
     if old:
         instead = ", ".join(f"{name} is now {OLD_ARGUMENTS[name]}" for name in old)

@@ -31,6 +31,7 @@ from agilerl.errors import AlgorithmError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.signatures import by_position_or_name, construct
 from agilerl.spaces import MaskAsFeature, space_from_json
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
@@ -438,8 +439,9 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Create `size` agents with indices 0 .. size-1 and independent weights."""
         run_seed = resolve_seed(seed)
         member_seeds = seeds(run_seed, Purpose.INITIAL_WEIGHTS, size)
+        spaces, named = by_position_or_name(cls, observation_space=observation_space, action_space=action_space)
         with one_thread():  # orthogonal initialisation rounds differently by thread count
             agents: list[Any] = [
-                cls(observation_space, action_space, index=i, seed=int(member_seeds[i]), **kwargs) for i in range(size)
+                construct(cls, *spaces, index=i, seed=int(member_seeds[i]), **named, **kwargs) for i in range(size)
             ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in agents] if wrapper_cls else agents

@@ -526,6 +526,12 @@ def unwrapped(agent: Any) -> Any:
     return getattr(agent, "unwrapped", agent)
 
 
+def name_with_wrappers(agent: Any) -> str:
+    """Return the class name of an agent inside those of its wrappers: "RSNorm(IPPO)"."""
+    name = type(agent).__name__
+    return f"{name}({name_with_wrappers(agent.agent)})" if isinstance(agent, AgentWrapper) else name
+
+
 def is_team(agent: Any) -> bool:
     """Whether the agent inside all wrappers is a multi-agent algorithm."""
     return hasattr(unwrapped(agent), "agent_ids")

@@ -34,6 +34,7 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.signatures import by_position_or_name, construct
 from agilerl.spaces import short_form
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
@@ -402,9 +403,9 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     ) -> list[Any]:
         """Create `size` teams with indices 0 .. size-1 and independent weights."""
         member_seeds = seeds(resolve_seed(seed), Purpose.INITIAL_WEIGHTS, size)
+        spaces, named = by_position_or_name(cls, observation_spaces=observation_spaces, action_spaces=action_spaces)
         with one_thread():
             teams: list[Any] = [
-                cls(observation_spaces, action_spaces, index=i, seed=int(member_seeds[i]), **kwargs)
-                for i in range(size)
+                construct(cls, *spaces, index=i, seed=int(member_seeds[i]), **named, **kwargs) for i in range(size)
             ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in teams] if wrapper_cls else teams

@@ -26,7 +26,6 @@ from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.actor_critic import deterministic_policy_loss
-from agilerl.modules.base import constructor_arguments
 from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.configs import NetConfig
 from agilerl.modules.lstm import EvolvableLSTM
@@ -39,6 +38,7 @@ from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.encoders import asks_for_memory, encoder_named, mapping_of
 from agilerl.networks.q_networks import ContinuousQNetwork
+from agilerl.signatures import constructor_arguments
 from agilerl.spaces import parts_of
 
 Team = MultiAgentRLAlgorithm

@@ -109,8 +109,11 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """
     unknown = [agent for agent in obs if agent not in team.possible_observation_spaces]
     if unknown or not obs:
-        what = unknown_name("agent", str(unknown[0]), team.agent_ids) if unknown else "no agent was observed"
-        raise ShapeError(f"{team.algo}: {what}. fix: a mapping from agents to observations.")
+        what = "no agent was observed"
+        fix = "self.agents = list(self.possible_agents) in the environment's reset(), which follows an empty env.agents"
+        if unknown:
+            what, fix = unknown_name("agent", str(unknown[0]), team.agent_ids), "a mapping from agents to observations"
+        raise ShapeError(f"{team.algo}: {what}. fix: {fix}.")
     batches = {agent: _batched(team, agent, seen) for agent, seen in obs.items()}
     counts = {agent: tree.count_rows(rows) for agent, rows in batches.items()}
     lanes = next(iter(counts.values()))

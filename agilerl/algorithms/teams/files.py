@@ -12,9 +12,9 @@ from torch import Tensor
 from agilerl.algorithms.base import copies
 from agilerl.algorithms.base.copies import space_or_none
 from agilerl.errors import RunError
-from agilerl.modules.base import constructor_arguments
 from agilerl.modules.paths import resolve
 from agilerl.networks.specs import check_sizes
+from agilerl.signatures import by_position_or_name, construct, construct_without_repeats, constructor_arguments
 from agilerl.spaces import space_from_json
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def blank(cls: Any, state: Mapping[str, Any], device: str | torch.device, accele
     rest = copies.blank_arguments(
         cls, {**state, "spaces": {}, "attributes": {**state["attributes"], **spaces}}, device, accelerator
     )
-    return cls(**{**rest, **spaces, "agent_ids": list(state["attributes"]["agent_ids"])})
+    arguments = {**rest, **spaces, "agent_ids": list(state["attributes"]["agent_ids"])}
+    return construct_without_repeats(cls, (), arguments)
 
 
 def from_policy(
@@ -95,13 +96,12 @@ def from_policy(
     member = {agent: networks[group] for group, agents in groups.items() for agent in agents}
     accepted = constructor_arguments(cls)
     values = {k: v for k, v in {**(options or {}), **spec["hyperparameters"]}.items() if k in accepted}
-    team = cls(
-        {agent: given_space(member[agent].observation_space) for agent in spec["agents"]},
-        {agent: given_space(member[agent].action_space) for agent in spec["agents"]},
-        actor_networks=networks,
-        device=device,
-        **values,
+    spaces, named = by_position_or_name(
+        cls,
+        observation_spaces={agent: given_space(member[agent].observation_space) for agent in spec["agents"]},
+        action_spaces={agent: given_space(member[agent].action_space) for agent in spec["agents"]},
     )
+    team = construct(cls, *spaces, actor_networks=networks, device=device, **named, **values)
     team.environment, team.action_masks = spec.get("environment"), bool(spec.get("action_masks"))
     team.set_training_mode(False)
     return team

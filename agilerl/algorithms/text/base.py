@@ -39,6 +39,7 @@ from agilerl.llm_envs.by_id import make_language_env
 from agilerl.modules.paths import resolve
 from agilerl.networks.adapters import AdapterNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.signatures import construct
 from agilerl.telemetry.evaluation import Evaluation
 
 STATE = "agent.safetensors"
@@ -376,7 +377,8 @@ class LLMAlgorithm(EvolvableAlgorithm):
     def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
         spec = state["networks"]["actor"]["spec"]
         actor = AdapterNetwork.from_spec(spec, device=device)
-        return cls(actor_network=actor, device=device, accelerator=accelerator)
+        agent: Self = construct(cls, actor_network=actor, device=device, accelerator=accelerator)
+        return agent
 
     def probe_observations(self, count: int = 256) -> Any:
         """Return None: no mutation here changes a policy's completions."""
@@ -389,8 +391,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         base = kwargs.get("actor_network")
         if isinstance(base, nn.Module) and not isinstance(base, AdapterNetwork):
             kwargs = {**kwargs, "actor_network": BaseModel(base, kwargs.get("tokenizer"))}
-        agents = [cls(index=i, seed=int(member_seeds[i]), **kwargs) for i in range(size)]
-        return agents
+        return [construct(cls, index=i, seed=int(member_seeds[i]), **kwargs) for i in range(size)]
 
 
 def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:

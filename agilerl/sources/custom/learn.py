@@ -22,7 +22,7 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.evaluation import environment_actions
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.wrapped import brings_learn, overrides, unwrapped
+from agilerl.algorithms.base.wrapped import brings_learn, name_with_wrappers, overrides, unwrapped
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.components.prioritized import beta_schedule
 from agilerl.components.rollout_store import RolloutStore
@@ -35,6 +35,7 @@ from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import ActingStep, record
+from agilerl.sources.custom.calls import check_calls
 from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.replay import SharedReplay
@@ -131,7 +132,8 @@ class OwnTransitions:
         self._schedule = Schedule.of(int(adapted(agent).learn_step), lanes.num_lanes)
 
     def _check_learn(self) -> None:
-        """Raise ConfigError if the signature of `learn` does not fit the memories."""
+        """Check the signature of `learn`. ConfigError if it does not fit the memories."""
+        check_calls(self.agent, "learn")
         needed = {"per": self.replay.prioritized, "n_experiences": self.replay.n_step_memory is not None}
         for name, is_needed in needed.items():
             if is_needed and not foreign.takes(self.agent, "learn", name):
@@ -281,9 +283,11 @@ class OwnRollouts:
         agent, lanes = self.agent, self.lanes
         if not self._records and adapted(agent).is_recurrent:
             raise ConfigError(
-                f"{type(unwrapped(agent)).__name__} brings its own get_action() and has a memory, which a rollout "
+                f"{name_with_wrappers(agent)} brings its own get_action() and has a memory, which a rollout "
                 "would not keep. fix: recurrent=False, or override explore(outputs, draws, epsilon, mask)."
             )
+        if self.collect is None and self._own_learn:
+            check_calls(agent, "learn")
         adapted(agent).set_training_mode(True)
         if hasattr(agent, "num_envs"):
             agent.num_envs = lanes.num_lanes

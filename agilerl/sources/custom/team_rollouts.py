@@ -10,7 +10,7 @@ import numpy as np
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.rollouts import RolloutExperiences
-from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.algorithms.base.wrapped import name_with_wrappers, unwrapped
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import Lanes, StepBatch
@@ -43,9 +43,11 @@ class OwnTeamRollouts(OwnRollouts):
         self.team, self._masks = team, ActionMasks(lanes.single_action_space, lanes.backend)
         inner = unwrapped(self.agent)
         if adapted(inner).is_recurrent:
+            is_wrapped = inner is not self.agent
+            way = f"{type(inner).__name__} without its wrapper" if is_wrapped else "override update(engine, batch)"
             raise ConfigError(
-                f"{type(inner).__name__} brings its own learn() and has a memory, whose hidden states learn() is not "
-                "given. fix: recurrent=False, or override update(engine, batch)."
+                f"{name_with_wrappers(self.agent)} brings its own learn() and has a memory, whose hidden states "
+                f"learn() is not given. fix: recurrent=False, or {way}."
             )
         self._takes_infos = foreign.takes(self.agent, "get_action", "infos")
         self._convert = foreign.method(

@@ -333,6 +333,11 @@ class SelfPlaySource(TeamRolloutSource):
     ) -> None:
         for team in population:
             check_team(team)
+        if self.options.target is not None:
+            raise ConfigError(
+                "opponents='self' measures fitness against opponents that improve, too, so that it has no target; got "
+                f"target={self.options.target:g}. fix: target=None (training.target_score=null), or opponents=None."
+            )
         if self.ranks.size > 1:
             raise NotAvailableYetError("opponents='self' trains in one process. fix: opponents=None, or one process.")
         super().open(population, run_seed, check, shards)

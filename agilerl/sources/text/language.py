@@ -17,6 +17,7 @@ from torch import Tensor
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.engine.adapters import choose_adapters, engines_for
+from agilerl.engine.learner import updated
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
 from agilerl.llm_envs.by_id import make_language_env
@@ -209,7 +210,7 @@ class LanguageSource(Source):
         lead: Any = engine.agents[0]
         steps = 0
         for batch in self.feed.batches(engine, rows):
-            result = lead.update(engine, batch)
+            result = updated(lead, engine, batch)
             steps += 1
             live = batch.live or (True,) * len(rows)
             losses, kls = (_each(x, len(rows)) for x in (result.loss, result.kl))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from agilerl.hostile import malformed
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import restored_generator
 from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
-from agilerl.runs.store import POPULATION
+from agilerl.runs.store import BEST, POPULATION
 from agilerl.spaces import differ
+from agilerl.telemetry.files import jsonable
 from agilerl.training.run import Run
 
 
@@ -149,22 +150,57 @@ def saved_population(folder: Path, device: str) -> list[Any]:
 
     No file is renamed, as the run may still be training.
     """
-    root, damaged = folder / "checkpoints", []
-    for path in reversed(generations(root)):
+    members, damaged = _newest(folder, lambda saved: _members(saved, device))
+    if damaged:
+        text = f"{folder}: no checkpoint can be read ({damaged}); the run's population is its best agent alone."
+        warnings.warn(text, AgileRLWarning, stacklevel=4)
+    return members or []
+
+
+def saved_best(folder: Path, spec: Mapping[str, Any], weights: Mapping[str, Any], device: str) -> Any:
+    """Load the best agent of the newest readable checkpoint, None without one.
+
+    It is for algorithms whose policy file alone does not suffice. The agent acts with the weights of that file, which
+    the end of a run may have written after the checkpoint.
+
+    Args:
+        spec, weights: content of the policy file.
+    """
+    best, _ = _newest(folder, lambda saved: _best(saved, spec, weights, device))
+    return best
+
+
+def _newest(folder: Path, read: Callable[[Saved], Any]) -> tuple[Any, str]:
+    """Return (what `read` gives of the newest checkpoint that it can read, None without one; the first problem)."""
+    damaged = []
+    for path in reversed(generations(folder / "checkpoints")):
         try:
-            return _members(read_checkpoint(path), device)
+            return read(read_checkpoint(path)), ""
         except RunError as error:
             damaged.append(str(error))
-    if damaged:
-        text = f"{folder}: no checkpoint can be read ({damaged[0]}); the run's population is its best agent alone."
-        warnings.warn(text, AgileRLWarning, stacklevel=4)
-    return []
+    return None, damaged[0] if damaged else ""
 
 
 def _members(saved: Saved, device: str) -> list[Any]:
     with malformed(saved.path):
         tree = decode_tree(saved.files[POPULATION], str(saved.path / POPULATION))
         return [_agent(state, device, saved.path) for state in tree["members"]]
+
+
+def _best(saved: Saved, spec: Mapping[str, Any], weights: Mapping[str, Any], device: str) -> Any:
+    with malformed(saved.path):
+        tree = decode_tree(saved.files[BEST], str(saved.path / BEST))
+        candidates = [
+            entry["agent"] for entry in (tree, tree.get("fittest", {}), tree.get("proven", {})) if "agent" in entry
+        ]
+        agents = [_agent(state, device, saved.path) for state in candidates if state is not None]
+        for agent in agents:
+            if jsonable(agent.policy_spec()["network"]) == jsonable(spec["network"]):
+                agent.policy_module().load_state_dict(dict(weights))
+                agent.environment = spec.get("environment")
+                agent.set_training_mode(False)
+                return agent
+    return None
 
 
 def _agent(state: Mapping[str, Any], device: str, path: Path) -> Any:

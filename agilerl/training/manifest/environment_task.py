@@ -20,7 +20,7 @@ from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
 from agilerl.host import available_bytes
-from agilerl.modules.base import constructor_arguments
+from agilerl.signatures import constructor_arguments
 from agilerl.training.manifest.resolve import (
     check_replay,
     hyperparameter_config,

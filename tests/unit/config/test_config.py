@@ -163,7 +163,7 @@ SETS = [
     ("training=3", "--set: training is a section. fix:"),
     ("pop_size", "--set 'pop_size' is not KEY=VALUE. fix:"),
     ("pop_size=-1", "--set: training.pop_size must be a whole number >= 1; got -1."),
-    ("qqqq=1", "--set: qqqq is not a known key. fix:"),
+    ("qqqq=1", "--set: qqqq is not a known key; DQN takes batch_size, lr,"),
 ]
 
 

@@ -145,6 +145,13 @@ def test_an_agent_that_vanishes_without_an_end_is_an_error_that_names_it() -> No
         play(env, (0, 0))
 
 
+def test_an_environment_without_agents_after_reset_is_an_error_that_names_reset() -> None:
+    with pytest.raises(
+        EnvError, match=r"^Scripted, lane 0: env.agents is empty after reset\(\).* fix: self.agents = list"
+    ):
+        play(Scripted([Frame({}, agents=[]), Frame(BOTH)]), (0, 0))
+
+
 def test_an_environment_that_never_empties_its_agents_ends_when_all_of_them_have_ended() -> None:
     env = Scripted([Frame(BOTH), Frame({"a": 3, "b": 4}, ends=["a"], cuts=["b"], agents=["a", "b"])])
     _, (batch,) = play(env, (0, 0))

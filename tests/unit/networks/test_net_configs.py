@@ -12,7 +12,6 @@ import torch
 from agilerl.algorithms import DQN, find_algorithm
 from agilerl.errors import ConfigError
 from agilerl.modules import EvolvableCNN, EvolvableLSTM, EvolvableMLP, EvolvableResNet, EvolvableSimBa
-from agilerl.modules.base import constructor_arguments
 from agilerl.modules.configs import (
     CnnNetConfig,
     LstmNetConfig,
@@ -23,6 +22,7 @@ from agilerl.modules.configs import (
     SimBaNetConfig,
 )
 from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.signatures import constructor_arguments
 
 MODULES = {
     MlpNetConfig: EvolvableMLP, CnnNetConfig: EvolvableCNN, ResNetNetConfig: EvolvableResNet,

@@ -16,6 +16,7 @@ from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.vector import SyncPettingZooVecEnv
+from agilerl.wrappers.agent import RSNorm
 
 IDS = Meeting.possible_agents
 NAN = float("nan")
@@ -150,6 +151,10 @@ def test_a_team_with_a_memory_and_a_learn_of_its_own_is_refused() -> None:
     spaces = [[space(a) for a in IDS] for space in (env.observation_space, env.action_space)]
     with pytest.raises(ConfigError, match=r"Own brings its own learn\(\) and has a memory.*fix: recurrent=False"):
         train([Own(*spaces, IDS, recurrent=True)])
+    with pytest.raises(
+        ConfigError, match=r"RSNorm\(IPPO\) brings its own .*recurrent=False, or IPPO without its wrapper"
+    ):
+        train([RSNorm(IPPO(*spaces, IDS, recurrent=True))])
     with pytest.raises(AlgorithmError, match="MADDPG learns from replay, not from rollouts"):
         train([MADDPG(*spaces, IDS)])
 

@@ -454,3 +454,11 @@ def test_tic_tac_toe_is_learned_so_well_that_it_is_hardly_ever_lost() -> None:
     for player in ("random", "lookahead"):
         lost = (outcomes(run.best, TICTACTOE, player, 500, 0) == -1).mean()
         assert lost <= 0.05, f"{lost:.1%} lost against the {player} player"
+
+
+def test_a_target_of_a_fitness_relative_to_opponents_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"opponents='self' .* got target=0.5. fix: target=None"):
+        train(population(), target=0.5)
+    with pytest.raises(ConfigError, match=r"fix: target=None \(training.target_score=null\)"):
+        agilerl.train(Higher, "IPPO", opponents="self", target=0.5, steps=64, out=tmp_path, verbose=False)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,117 @@
+"""Constructor arguments of classes, including those that `**kwargs` passes on to the constructor of a base class."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agilerl import foreign
+from agilerl.errors import AgileRLError, ArgumentError, warn_once
+
+OF_POPULATIONS = ("index", "seed", "hp_config", "net_config", "device")  # arguments that populations are made with
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def takes_any_name(parameters: Any) -> bool:
+    """Whether a mapping of parameters has `**kwargs`."""
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def constructors(cls: Any) -> list[Any]:
+    """Return the constructors that arguments of `cls` reach by name, the most derived first.
+
+    A constructor with `**kwargs` passes names on, so the next one in the method resolution order takes them too.
+    """
+    reached = []
+    for base in cls.__mro__:
+        if base is not object and "__init__" in vars(base):
+            reached.append(base.__init__)
+            if not takes_any_name(inspect.signature(base.__init__).parameters):
+                break
+    return reached
+
+
+def constructor_signature(cls: Any) -> inspect.Signature:
+    """Return the signature of a class's constructor, with `self`.
+
+    Arguments that `**kwargs` passes on to a base class follow as keyword-only ones. `inspect.signature(cls)` shows
+    `__new__` in some versions of Python.
+    """
+    own, *inherited = [inspect.signature(init) for init in constructors(cls) or [cls.__init__]]
+    parameters = dict(own.parameters)
+    for signature in inherited:
+        for name, parameter in list(signature.parameters.items())[1:]:
+            if parameter.kind not in VARIADIC:
+                parameters.setdefault(name, parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    return own.replace(parameters=sorted(parameters.values(), key=lambda parameter: parameter.kind))
+
+
+def constructor_arguments(cls: Any) -> dict[str, inspect.Parameter]:
+    """Return the arguments of `constructor_signature` by name, without `self`."""
+    _, *arguments = constructor_signature(cls).parameters.items()
+    return dict(arguments)
+
+
+def by_position_or_name(cls: Any, **arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return (positional, named) arguments for a constructor: by name only if it has `**kwargs` and too few positions.
+
+    A constructor may have other names for the first ones of its base class, or no positional argument at all.
+    """
+    own = inspect.signature(cls.__init__).parameters
+    kinds = [parameter.kind for parameter in own.values()]
+    positions = sum(kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) - 1  # without self
+    if takes_any_name(own) and inspect.Parameter.VAR_POSITIONAL not in kinds and positions < len(arguments):
+        return (), arguments
+    return tuple(arguments.values()), {}
+
+
+def construct(cls: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Create an agent; a call that its constructor, which may be a user's, cannot take is named.
+
+    Raises:
+        ArgumentError: the constructor does not take these arguments.
+    """
+    parameters = constructor_signature(cls).parameters
+    missing = [name for name in OF_POPULATIONS if name in kwargs and name not in parameters]
+    if missing and not takes_any_name(parameters):
+        raise ArgumentError(
+            f"{foreign.name_of_function(cls, 'the agent')} cannot be made: its constructor takes no "
+            f"{', '.join(missing)}, which a population needs. fix: **kwargs in its constructor, passed to "
+            "super().__init__."
+        )
+    try:
+        return construct_without_repeats(cls, args, kwargs)
+    except TypeError as error:
+        if isinstance(error, AgileRLError) or "__init__() " not in str(error):
+            raise
+        raise ArgumentError(
+            f"{foreign.name_of_function(cls, 'the agent')} cannot be made: {error}. fix: def __init__(self, *args, "
+            "**kwargs) that passes both to super().__init__, beside its own arguments, which have defaults."
+        ) from error
+
+
+def construct_without_repeats(cls: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Create an agent without the arguments that its constructor sets itself for its base class.
+
+    After `super().__init__(*args, double=True, **kwargs)` a `double` in `kwargs` would be there twice. The value of the
+    constructor holds, with a warning if it is another one.
+    """
+    try:
+        return cls(*args, **kwargs)
+    except TypeError as error:
+        repeated = re.search(r"__init__\(\) got multiple values for keyword argument '(\w+)'", str(error))
+        if repeated is None or repeated[1] not in kwargs:
+            raise
+    name, rest = repeated[1], dict(kwargs)
+    value = rest.pop(name)
+    agent = construct_without_repeats(cls, args, rest)
+    if name in vars(agent) and vars(agent)[name] is not value and vars(agent)[name] != value:
+        of = type(agent).__name__
+        warn_once(
+            f"{of} sets {name}",
+            f"{of} sets {name} in its constructor, so that {name}={value!r} is ignored. "
+            f"fix: kwargs.setdefault({name!r}, {vars(agent)[name]!r}) in its constructor.",
+        )
+    return agent
