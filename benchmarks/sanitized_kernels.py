@@ -1,0 +1,174 @@
+"""Claim: the kernels in C neither reach beyond their memory nor depend on undefined behaviour.
+
+    python benchmarks/sanitized_kernels.py [--shapes 2000] [--seed 0] [--plain] [--no-tests]
+
+Builds them with AddressSanitizer and UndefinedBehaviorSanitizer (gcc), runs the differential tests on that build, then
+updates of random shapes: depth, widths, rows, actions, masks, members, minibatches, both precisions and both widths of
+vectors. Every shape's float64 results are compared with torch (1e-9). `--plain` uses the installed kernels instead:
+many more shapes in the same time. Prints one JSON line; the exit status is 1 if anything was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FLAGS = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC",
+         "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]  # fmt: skip
+TESTS = ["tests/differential/test_native.py", "tests/differential/test_native_policy.py"]
+
+
+def sanitized(folder: Path) -> dict[str, str]:
+    """Copy the package with a sanitized build into `folder`; return the environment that loads it."""
+    shutil.copytree(ROOT / "agilerl", folder / "agilerl", ignore=shutil.ignore_patterns("_population*", "__pycache__"))
+    native = folder / "agilerl" / "native"
+    source, library = native / "kernels" / "population.c", native / "_population.so"
+    subprocess.run(["gcc", *FLAGS, str(source), "-o", str(library), "-lm"], check=True)
+    runtimes = [subprocess.check_output(["gcc", f"-print-file-name=lib{name}.so"], text=True).strip() for name in
+                ("asan", "ubsan")]  # fmt: skip
+    return {**os.environ, "PYTHONPATH": str(folder), "LD_PRELOAD": " ".join(runtimes),
+            "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"}  # fmt: skip
+
+
+def population(
+    kind: Any, obs: Any, space: Any, parts: dict[str, Any], depth: list[int], count: int, dtype: Any, number: int
+) -> list[Any]:
+    """Return agents of random widths."""
+    import numpy as np
+    from torch import nn
+
+    made, sizes = [], np.random.default_rng(number)
+    for index in range(count):
+        encoder, head = ({"hidden_size": sizes.integers(1, 50, n).tolist(), "min_mlp_nodes": 1, **parts} for n in depth)
+        latent = int(sizes.integers(1, 40))
+        config = {"latent_dim": latent, "min_latent_dim": 1, "encoder_config": encoder, "head_config": head}
+        agent = kind(obs, space, index=index, seed=index, net_config=config)
+        for name in agent.registry.all_registered():
+            if isinstance(getattr(agent, name), nn.Module):
+                getattr(agent, name).to(dtype)
+        agent.reinit_optimizers()
+        made.append(agent)
+    return made
+
+
+def fuzz(shapes: int, seed: int) -> None:
+    """Update `shapes` random populations in C; raises AssertionError where float64 differs from torch."""
+    import gymnasium as gym
+    import numpy as np
+    import torch
+
+    from agilerl.algorithms import CQN, DQN, PPO
+    from agilerl.engine.learner import Learner
+    from agilerl.engine.protocol import TransitionBatches
+    from agilerl.engine.rollouts import Rollout, plan_epoch
+    from agilerl.engine.rows.kernels import NATIVE, TORCH
+    from agilerl.engine.rows.native import NativeUpdates
+    from agilerl.native import library as native
+
+    found = native.library()
+    assert found is not None, "no kernels were built for this machine"
+    widths = [512, 256] if found.vector == 512 else [found.vector]
+    libraries = [native.Library(found.path, width) for width in widths]
+    torch.set_num_threads(1)
+
+    def learned(agents: list[Any], kernels: Any, library: Any, learn: Any) -> list[Any]:
+        learner = Learner(agents, kernels=kernels)
+        if len(learner.groups) > 1:  # members of very different sizes; a batch here is for all of them
+            return []
+        if kernels is not TORCH:
+            engine = learner.groups[0].engine
+            engine._native = NativeUpdates(engine.cohorts, len(agents), (torch.float32, torch.float64))
+            engine._native.library = library
+        results = learn(learner)
+        assert results is not None, "C has no kernel for this shape"
+        (cohort,) = learner.groups[0].engine.cohorts
+        return [cohort.value.clone(), cohort.first.clone(), torch.stack([result.loss for result in results])]
+
+    for number in range(shapes):
+        rng = np.random.default_rng((seed, number))
+        kind = [DQN, CQN, PPO][number % 3]
+        count, rows, inputs = (int(rng.integers(1, n)) for n in (4, 70, 40))
+        dtype = [torch.float64, torch.float32][int(rng.integers(2))]
+        library, masked = libraries[int(rng.integers(len(libraries)))], bool(rng.integers(2))
+        parts = {"activation": str(rng.choice(native.ACTIVATIONS)), "layer_norm": bool(rng.integers(2))}
+        depth = [int(n) for n in rng.integers(1, 4, 2)]
+        obs = gym.spaces.Box(-1, 1, (inputs,))
+        space: Any = gym.spaces.Discrete(int(rng.integers(1, 12)))
+        if kind is PPO and number % 2:
+            space = gym.spaces.MultiDiscrete(rng.integers(1, 7, int(rng.integers(1, 4))))
+        if kind is PPO and number % 5 == 0:
+            space, masked = gym.spaces.Box(-2, 3, (int(rng.integers(1, 5)),)), False
+
+        agents = partial(population, kind, obs, space, parts, depth, count, dtype, number)
+        draws = torch.Generator().manual_seed(number)
+        normal = lambda *s, g=draws, d=dtype: torch.randn(*s, generator=g, dtype=torch.float64).to(d)  # noqa: E731
+        is_choice = isinstance(space, gym.spaces.Discrete)
+        sizes = [int(space.n)] if is_choice else [int(n) for n in getattr(space, "nvec", ())]
+        updates = int(rng.integers(1, 4))
+        shape = (count, rows) if kind is PPO else (updates, count, rows)
+        chosen = [torch.randint(0, n, shape, generator=draws) for n in sizes]
+        legal = None
+        if masked:
+            legal = torch.rand(*shape, sum(sizes), generator=draws) < 0.5
+            for start, action in zip(np.cumsum([0, *sizes[:-1]]).tolist(), chosen, strict=True):
+                legal.scatter_(-1, (start + action).unsqueeze(-1), True)
+        if kind is PPO:
+            action = normal(*shape, *space.shape) if not sizes else torch.stack(chosen, -1)
+            action = action[..., 0] if is_choice else action
+            of = Rollout(normal(*shape, inputs), action, normal(*shape, 4), legal, [np.arange(rows)] * count)
+            batch = [int(n) for n in rng.integers(1, 40, count)]
+            plan = plan_epoch([np.random.default_rng(i) for i in range(count)], of.samples, batch, [True] * count)
+            in_c = lambda x, of=of, plan=plan: x.learn_epoch(0, of, plan)  # noqa: E731
+            in_torch = lambda x, of=of, plan=plan: [x.learn(0, part) for part in of.batches(plan)]  # noqa: E731
+        else:
+            weight = torch.rand(*shape, generator=draws, dtype=torch.float64).to(dtype)
+            fields = {"obs": normal(*shape, inputs), "next_obs": normal(*shape, inputs), "reward": normal(*shape),
+                      "done": torch.zeros(shape, dtype=dtype), "action": chosen[0],
+                      "discount": torch.full(shape, 0.9, dtype=dtype)}  # fmt: skip
+            if legal is not None:
+                fields |= {"next_mask": legal, "obs_mask": legal}
+            made = TransitionBatches(fields, weight, {}, updates, 1, False)
+            in_c = lambda x, made=made: x.groups[0].learn_whole(made, None)  # noqa: E731
+            in_torch = lambda x, made=made: x.groups[0].learn_each(made)  # noqa: E731
+        mine = learned(agents(), NATIVE, library, in_c)
+        if dtype is torch.float64:
+            for a, b in zip(mine, learned(agents(), TORCH, None, in_torch), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, n=number: f"shape {n}: {m}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shapes", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--no-tests", action="store_true")
+    parser.add_argument("--fuzz", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.fuzz:
+        fuzz(options.shapes, options.seed)
+        return
+    begun, codes = time.perf_counter(), {}
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"} if options.plain else sanitized(Path(folder))
+        if not options.no_tests:
+            command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *TESTS]
+            codes["tests"] = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        command = [sys.executable, __file__, "--fuzz", "--shapes", str(options.shapes), "--seed", str(options.seed)]
+        codes["shapes"] = subprocess.run(command, env=environment, check=False).returncode
+    line = {"build": "plain" if options.plain else "asan, ubsan", "shapes": options.shapes, "seed": options.seed}
+    print(json.dumps({**line, "exit codes": codes, "seconds": round(time.perf_counter() - begun, 1)}))
+    sys.exit(any(codes.values()))
+
+
+if __name__ == "__main__":
+    main()
