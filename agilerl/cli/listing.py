@@ -219,7 +219,7 @@ def _version(name: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedRun:
     """A run directory as a line of the list; `trouble` describes damage."""
 
     path: Path
@@ -266,15 +266,15 @@ def runs(out: Path) -> Iterator[str]:
     yield from (f"resume   {way_on(run.path, run.facts)}" for run in entries if run.status == "interrupted")
 
 
-def _read_entry(path: Path) -> Found:
+def _read_entry(path: Path) -> ListedRun:
     try:
         facts = read_json(path / "run.json")
     except FileNotFoundError:
-        return Found(path, {}, "no run.json")
+        return ListedRun(path, {}, "no run.json")
     except (AgileRLError, OSError, json.JSONDecodeError):
-        return Found(path, {}, "run.json cannot be read")
+        return ListedRun(path, {}, "run.json cannot be read")
     well_formed = isinstance(facts, dict) and isinstance(facts.get("result") or {}, dict)
-    return Found(path, facts) if well_formed else Found(path, {}, "run.json holds something else")
+    return ListedRun(path, facts) if well_formed else ListedRun(path, {}, "run.json holds something else")
 
 
 def _steps(result: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ class Reason(Enum):
     """Reason why an agent cannot be stacked as a row."""
 
     LEARN_ONLY = "it defines learn() only"
-    OWN_LEARN = "it has a learn() of its own"
+    CUSTOM_LEARN = "it has a learn() of its own"
     NOT_DENSE = "its networks do not share their parts as dense layers do"
 
 
@@ -42,19 +42,19 @@ class Choice:
     bindings: tuple[MemberBinding, ...] = ()
 
 
-def own_learn(agent: Any) -> Reason | None:
+def no_engine_reason(agent: Any) -> Reason | None:
     """Return why no engine can run the agent's update, on rows or on its modules; None if one can."""
     update = foreign.method(type(agent), "update")
     if update is None or foreign.is_missing(update):
         return Reason.LEARN_ONLY
     if type(agent).learn is not foreign.published_learn(type(agent)):
-        return Reason.OWN_LEARN
+        return Reason.CUSTOM_LEARN
     return None
 
 
 def can_stack(agent: Any) -> MemberBinding | Reason:
     """Return the agent's binding to rows, or the reason why it has none."""
-    return own_learn(agent) or bind(agent)
+    return no_engine_reason(agent) or bind(agent)
 
 
 def bind(agent: Any) -> MemberBinding | Reason:
@@ -91,7 +91,7 @@ def bind(agent: Any) -> MemberBinding | Reason:
     return MemberBinding(tuple(parts), tuple(optimizers))
 
 
-def said_of(agent: Any, why: Reason) -> str:
+def reason_text(agent: Any, why: Reason) -> str:
     """Message for a reason: the network or optimiser, and how the members could be updated in one pass."""
     if why is not Reason.NOT_DENSE:
         return str(why.value)
@@ -125,7 +125,7 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
     """
     if wanted not in WANTED:
         raise ConfigError(unknown_choice("learner", str(wanted), WANTED))
-    unsupported = next((agent for agent in agents if own_learn(agent)), None)
+    unsupported = next((agent for agent in agents if no_engine_reason(agent)), None)
     if unsupported is not None:
         return Choice("agents", f"agent {unsupported.index} brings its own learn()")
     if wanted == "sequential":
@@ -135,7 +135,7 @@ def choose(agents: Sequence[Any], wanted: str = "auto") -> Choice:
     if len(bindings) == len(bound):
         return Choice("fused", "every network consists of dense layers", bindings)
     agent, why = next((a, b) for a, b in zip(agents, bound, strict=True) if isinstance(b, Reason))
-    reason = f"agent {agent.index} does not stack: {said_of(agent, why)}"
+    reason = f"agent {agent.index} does not stack: {reason_text(agent, why)}"
     if wanted == "fused":
         raise ConfigError(f"learner='fused' is not possible: {reason}. fix: learner='auto'")
     return Choice("sequential", reason)

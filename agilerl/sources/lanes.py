@@ -25,7 +25,7 @@ from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.sources.custom.calls import check_calls
-from agilerl.sources.custom.learn import OwnLearn, reason_to_run_alone, warn_of_uncalled
+from agilerl.sources.custom.learn import CustomLearn, reason_to_run_alone, warn_of_uncalled
 from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator, innermost, lanes_for
 from agilerl.sources.rewards import refuse_scaling
@@ -54,7 +54,7 @@ def several_agents(name: str) -> str:
 
 
 class LaneSource(Source, Generic[Options]):
-    """A `Source` whose members act in lanes; subclasses implement `run` and `run_own`.
+    """A `Source` whose members act in lanes; subclasses implement `run` and `run_custom`.
 
     Environments built by `make_vect_envs` are replicated, so that all members act in lockstep. Any other environment is
     shared, and members train one after another.
@@ -113,7 +113,7 @@ class LaneSource(Source, Generic[Options]):
         """Run one generation of members whose tensors are held by `learner`."""
         raise NotImplementedError
 
-    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
+    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         """Run one generation of one agent with a custom `learn` or `get_action`."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class LaneSource(Source, Generic[Options]):
         self.run_seed = run_seed
         self._choice = self._choose(population)
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
-        self._tests = own_tests or self.learner == OwnLearn.name
+        self._tests = own_tests or self.learner == CustomLearn.name
         for agent in population:
             warn_of_uncalled(agent, self.learner)
             check_calls(agent, "update", "greedy", "explore", "get_action", *(("test",) if self._tests else ()))
@@ -153,7 +153,7 @@ class LaneSource(Source, Generic[Options]):
 
     def _check_ranks(self) -> None:
         """Raise NotAvailableYetError if gradients would not be averaged across ranks."""
-        if self.learner == OwnLearn.name:
+        if self.learner == CustomLearn.name:
             raise NotAvailableYetError(
                 f"{self.ranks.size} processes train together where the engines run the updates, and here "
                 f"{self._choice.reason}, so that its gradients would never meet. fix: override update(engine, batch) "
@@ -172,14 +172,14 @@ class LaneSource(Source, Generic[Options]):
 
     def _choose(self, population: Sequence[Any]) -> Choice:
         if self.alone:
-            return Choice(OwnLearn.name, self.alone)
+            return Choice(CustomLearn.name, self.alone)
         for agent in population:
             if (reason := reason_to_run_alone(agent, self.acts)) is not None:
                 if self.options.learner == "fused":
                     raise ConfigError(
                         f"learner='fused' is not possible: agent {agent.index} {reason}. fix: learner='auto'."
                     )
-                return Choice(OwnLearn.name, f"agent {agent.index} {reason}")
+                return Choice(CustomLearn.name, f"agent {agent.index} {reason}")
         return choose(population, self.options.learner)
 
     @property
@@ -190,7 +190,7 @@ class LaneSource(Source, Generic[Options]):
         if not self.options.lockstep:
             return False
         reason = "" if self._is_replicable else "only environments of make_vect_envs can be replicated"
-        if self.learner == OwnLearn.name:
+        if self.learner == CustomLearn.name:
             reason = self._choice.reason
         if reason:
             self.notes.append(f"one member trains at a time: {reason}")
@@ -222,7 +222,7 @@ class LaneSource(Source, Generic[Options]):
             self.lanes.close()
             self.lanes = self._make_lanes(len(population))
             self.shared = replace(self.shared, running=None)
-        if self.learner == OwnLearn.name:
+        if self.learner == CustomLearn.name:
             return None
         before, self._choice = self._choice, choose(population, self.options.learner)
         if self._choice.name == before.name:
@@ -232,9 +232,11 @@ class LaneSource(Source, Generic[Options]):
     @contextlib.contextmanager
     def _adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
         """Yield a learner that holds the agents' tensors in rows; they are released on exit, also on failure."""
-        is_custom = self.learner == OwnLearn.name
+        is_custom = self.learner == CustomLearn.name
         learner: Any = (
-            OwnLearn(agents) if is_custom else Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
+            CustomLearn(agents)
+            if is_custom
+            else Learner(agents, choose(agents, self.learner), self.kernels, self.ranks)
         )
         try:
             yield learner
@@ -267,10 +269,10 @@ class LaneSource(Source, Generic[Options]):
             shared = replace(self.shared, epsilon=first.epsilon, statistics=self.statistics(agents))
             shard = Shard(agents, group, seed, number, begun, vector_steps, shared, self.ranks)
             with self._adopted(agents) as learner:
-                if learner.name == OwnLearn.name:
+                if learner.name == CustomLearn.name:
                     if self.shared.rewards is not None:
                         refuse_scaling(agents[0])
-                    result = yield from self.run_own(shard, self.lanes)
+                    result = yield from self.run_custom(shard, self.lanes)
                 else:
                     result = yield from self.run(shard, self.lanes, learner)
             self.shared, tallies = result.shared, {**tallies, **result.tallies}

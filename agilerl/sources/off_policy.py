@@ -12,7 +12,7 @@ from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.acting import Acting
-from agilerl.sources.custom.learn import OwnLearn, OwnTransitions
+from agilerl.sources.custom.learn import CustomLearn, CustomTransitions
 from agilerl.sources.divergence import Watch
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
@@ -49,7 +49,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
         super().open(population, run_seed, check, shards)
-        for memory in self.shared.memories.values() if self.learner == OwnLearn.name else ():
+        for memory in self.shared.memories.values() if self.learner == CustomLearn.name else ():
             if isinstance(memory, ReplayBuffer):  # custom agents learn from `sample`, which has its own generator
                 memory.follow_seed(run_seed)
 
@@ -73,8 +73,8 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         shared = Shared(acting.epsilon, scale, running=running, memories=shard.shared.memories)
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shared)
 
-    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        return OwnTransitions(shard, lanes, self.options).run()
+    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
+        return CustomTransitions(shard, lanes, self.options).run()
 
     def state(self) -> dict[str, Any]:
         return {"epsilon": self.shared.epsilon, **super().state()}

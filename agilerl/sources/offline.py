@@ -148,7 +148,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         updates.end()
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shard.shared)
 
-    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
+    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         """Run one generation of one agent with a custom `learn`, called with the output of `sample`."""
         (agent,), (slot,), tally = shard.agents, shard.slots, Tally()
         (rng,) = shard.streams(Purpose.REPLAY)

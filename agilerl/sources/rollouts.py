@@ -22,7 +22,7 @@ from agilerl.errors import EnvError, warn_once
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.on_policy import record
-from agilerl.sources.custom.learn import OwnLearn, OwnRollouts
+from agilerl.sources.custom.learn import CustomLearn, CustomRollouts
 from agilerl.sources.divergence import Watch
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.rewards import RewardScale
@@ -79,7 +79,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
             agent.num_envs = self.env_steps_at_once  # over all ranks; determines the rollout length
         super().open(population, run_seed, check, shards)
         interval = foreign.method(population[0], "update_interval")
-        if self.learner == OwnLearn.name or interval is None:
+        if self.learner == CustomLearn.name or interval is None:
             return
         rollout = int(interval()) * self.env_steps_at_once
         if rollout == 1:
@@ -99,8 +99,8 @@ class OnPolicySource(LaneSource[LoopOptions]):
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         return self.generations(shard, lanes, learner, self.options).run()
 
-    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        return OwnRollouts(shard, lanes, self.options, self.collect, self.env).run()
+    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
+        return CustomRollouts(shard, lanes, self.options, self.collect, self.env).run()
 
     def statistics(self, agents: Any) -> Mapping[str, Any] | None:
         """Statistics of the member with the most samples; None if not used."""

@@ -26,7 +26,7 @@ from agilerl.options import LoopOptions
 from agilerl.ranks import Ranks, check_launch, joined
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import RunStore, store_in
-from agilerl.sources.custom.learn import brings_own_learn
+from agilerl.sources.custom.learn import trains_by_learn
 from agilerl.sources.source import Source
 from agilerl.sources.teams.transitions import team_in
 from agilerl.spaces import actions_differ, differ, observation_space_channels_to_first
@@ -380,7 +380,7 @@ def _check_memory(population: Sequence[Any], memory: Any) -> None:
     if isinstance(memory, ReplayBuffer):
         return
     needed = ["__len__"]
-    if any(brings_own_learn(agent) for agent in population):
+    if any(trains_by_learn(agent) for agent in population):
         needed += ["sample", "write" if hasattr(memory, "write") else "save_to_memory"]
     else:
         needed += ["write", "sample_indices", "gather", "counter"]

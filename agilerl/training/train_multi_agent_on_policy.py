@@ -12,7 +12,7 @@ from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.errors import AlgorithmError
 from agilerl.options import LoopOptions
 from agilerl.sources import source_for
-from agilerl.sources.custom.learn import brings_own_learn
+from agilerl.sources.custom.learn import trains_by_learn
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes
 from agilerl.training.published import Request, check_rollouts, check_teams
@@ -91,7 +91,7 @@ def train_multi_agent_on_policy(
 def _check_experience(team: Any) -> None:
     """Raise AlgorithmError for a team that does not learn from rollouts, unless it has a custom `learn`."""
     declared = adapted(unwrapped(team)).experience
-    if declared is not None and declared.name != TEAM_ROLLOUTS.name and not brings_own_learn(team):
+    if declared is not None and declared.name != TEAM_ROLLOUTS.name and not trains_by_learn(team):
         raise AlgorithmError(
             f"{type(team).__name__} does not learn from rollouts of several agents. "
             "fix: IPPO or MAPPO; train_multi_agent_off_policy for replay, train_on_policy for one agent."

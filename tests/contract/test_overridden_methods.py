@@ -135,7 +135,7 @@ def test_a_part_of_the_published_step_is_named_where_the_engine_learns(name: str
     agents = kind.population(2, Seen.observation_space, BoxSeen.action_space, seed=3, batch_size=8)
     with pytest.warns(AgileRLWarning, match=f"Own{name} overrides {name}, which training does not call"):
         train_off_policy(env, "Seen", "TD3", agents, memory, max_steps=80, evo_steps=40, verbose=False)
-    own = type("OwnLearn", (kind,), counted(TD3, "learn", []))
+    own = type("CustomLearn", (kind,), counted(TD3, "learn", []))
     with warnings.catch_warnings():
         warnings.simplefilter("error", AgileRLWarning)
         agents = own.population(2, Seen.observation_space, BoxSeen.action_space, seed=3, batch_size=8)

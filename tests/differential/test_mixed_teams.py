@@ -206,7 +206,7 @@ def take_raw_actions(rows: list[Any], places: np.ndarray, stored: np.ndarray, id
 # --- from rollouts ----------------------------------------------------------------------------------------------------
 
 
-def own_learn(cls: Any) -> Any:
+def no_engine_reason(cls: Any) -> Any:
     """The algorithm with a `learn` of its own, which is called with the published entries."""
 
     class Own(cls):  # type: ignore[misc]
@@ -244,7 +244,7 @@ def run_rollouts(
 
     patch.setattr(rollouts, "plan_epoch", planned)
     team = team_of(
-        own_learn(cls) if own else Logged,
+        no_engine_reason(cls) if own else Logged,
         first,
         batch_size=11,
         learn_step=LANES * STEPS,

@@ -111,11 +111,11 @@ class Countdown(gym.Env[np.ndarray, int]):
 def test_4_autoreset_rows_never_enter_the_replay_and_final_observations_do(
     mode: AutoresetMode, custom_loop_agent: bool
 ) -> None:
-    class OwnLearn(DQN):
+    class CustomLearn(DQN):
         def learn(self, experiences: Any) -> float:
             return super().learn(experiences)
 
-    cls = OwnLearn if custom_loop_agent else DQN
+    cls = CustomLearn if custom_loop_agent else DQN
     pop = cls.population(1, Countdown.observation_space, Countdown.action_space, seed=1, net_config=NET, batch_size=8)
     env = SyncVectorEnv([lambda lane=lane: Countdown(lane) for lane in LENGTHS], autoreset_mode=mode)
     memory = ReplayBuffer(max_size=1000, seed=0)

@@ -39,7 +39,7 @@ class Wages(gym.Env[np.ndarray, int]):
         return obs, WAGES[self.time - 1], self.time == len(WAGES), False, {}
 
 
-class OwnLearn(DQN):
+class CustomLearn(DQN):
     """Brings its own `learn`, so that the published loop drives it; keeps how full the memory was at each call."""
 
     memory: ClassVar[Any] = None
@@ -71,7 +71,7 @@ LEARNED = [
 ]
 
 
-@pytest.mark.parametrize("cls", [DQN, OwnLearn])
+@pytest.mark.parametrize("cls", [DQN, CustomLearn])
 @pytest.mark.parametrize(("asked", "expected"), LEARNED)
 def test_replay_gets_rewards_as_they_are_to_be_learned_from_and_fitness_as_they_are(
     asked: dict[str, Any], expected: list[float], cls: Any, monkeypatch: pytest.MonkeyPatch
@@ -181,11 +181,11 @@ def test_the_learning_delay_counts_transitions_ever_stored_not_those_that_a_smal
 ) -> None:
     """Two lanes store two transitions a vector step: the first count above 20 is 22, in a memory of 10."""
     starts: dict[str, list[int]] = {}
-    for cls in (OwnLearn, DQN):
+    for cls in (CustomLearn, DQN):
         memory = ReplayBuffer(max_size=10, seed=1)
         counters: list[int] = []
-        monkeypatch.setattr(OwnLearn, "memory", memory)
-        monkeypatch.setattr(OwnLearn, "counters", counters)
+        monkeypatch.setattr(CustomLearn, "memory", memory)
+        monkeypatch.setattr(CustomLearn, "counters", counters)
         with monkeypatch.context() as patch:
             if cls is DQN:
                 learn = Group.learn_each
@@ -202,7 +202,7 @@ def test_the_learning_delay_counts_transitions_ever_stored_not_those_that_a_smal
                 max_steps=40, evo_steps=40, eval_steps=2, verbose=False, seed=3,
             )  # fmt: skip
         starts[cls.__name__] = counters
-    assert starts == {name: list(range(22, 41, 2)) for name in ("OwnLearn", "DQN")}
+    assert starts == {name: list(range(22, 41, 2)) for name in ("CustomLearn", "DQN")}
 
 
 # --- the mode in which agents are left
@@ -212,7 +212,7 @@ def modes(agent: Any) -> list[bool]:
     return [agent.training, *(module.training for _, module in agent.policy_module().named_modules())]
 
 
-@pytest.mark.parametrize("cls", [DQN, OwnLearn, RainbowDQN])
+@pytest.mark.parametrize("cls", [DQN, CustomLearn, RainbowDQN])
 def test_agents_train_on_after_the_evaluations_of_off_policy_training(cls: Any) -> None:
     pop = members(cls, batch_size=4)
     found, _ = train_off_policy(

@@ -118,14 +118,14 @@ class Recording(PrioritizedReplayBuffer):
         return found
 
 
-class OwnLearn(RainbowDQN):
+class CustomLearn(RainbowDQN):
     """Trains by `learn`, one member at a time."""
 
     def learn(self, experiences: Any, *args: Any, **kwargs: Any) -> Any:
         return super().learn(experiences, *args, **kwargs)
 
 
-@pytest.mark.parametrize("cls", [RainbowDQN, OwnLearn])
+@pytest.mark.parametrize("cls", [RainbowDQN, CustomLearn])
 @pytest.mark.parametrize(("lanes", "members"), [(1, 1), (4, 1), (4, 2)])
 def test_16_beta_rises_by_environment_steps_of_one_member_to_1_at_the_end(cls: Any, lanes: int, members: int) -> None:
     env, memory = make_vect_envs("CartPole-v1", num_envs=lanes), Recording(1000)

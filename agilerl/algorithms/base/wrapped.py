@@ -543,11 +543,11 @@ def overrides(agent: Any, *names: str) -> str | None:
     return overrides(agent.agent, *names) if name is None and isinstance(agent, AgentWrapper) else name
 
 
-def brings_learn(agent: Any) -> bool:
+def overrides_learn(agent: Any) -> bool:
     """Whether the agent, or a wrapper around it, overrides the `learn` of this package."""
     kind, inner = type(agent), unwrapped(agent)
     overridden = kind.learn is not getattr(kind, "published_learn", None)
-    return overridden or (inner is not agent and brings_learn(inner))
+    return overridden or (inner is not agent and overrides_learn(inner))
 
 
 def is_on_policy(agent: Any) -> bool:

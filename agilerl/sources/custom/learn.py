@@ -22,11 +22,11 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.evaluation import environment_actions
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.base.single_agent import RLAlgorithm
-from agilerl.algorithms.base.wrapped import brings_learn, name_with_wrappers, overrides, unwrapped
+from agilerl.algorithms.base.wrapped import name_with_wrappers, overrides, overrides_learn, unwrapped
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.components.prioritized import beta_schedule
 from agilerl.components.rollout_store import RolloutStore
-from agilerl.engine.choose import own_learn
+from agilerl.engine.choose import no_engine_reason
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.returned import short
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
@@ -55,7 +55,7 @@ NOT_CALLED = (
 """Published methods that no training function calls; `CALLED_BY_LEARN` by `learn` alone."""
 
 
-class OwnLearn:
+class CustomLearn:
     """Placeholder learner: every agent runs its own `learn`."""
 
     name: Literal["agents"] = "agents"
@@ -67,9 +67,9 @@ class OwnLearn:
         """No-op: no tensors were adopted."""
 
 
-def brings_own_learn(agent: Any) -> bool:
+def trains_by_learn(agent: Any) -> bool:
     """Whether no engine can run this agent's update, neither on stacked rows nor on its modules."""
-    return not isinstance(agent, RLAlgorithm | MultiAgentRLAlgorithm) or own_learn(agent) is not None
+    return not isinstance(agent, RLAlgorithm | MultiAgentRLAlgorithm) or no_engine_reason(agent) is not None
 
 
 def reason_to_run_alone(agent: Any, acts: bool = True) -> str | None:
@@ -78,7 +78,7 @@ def reason_to_run_alone(agent: Any, acts: bool = True) -> str | None:
     Args:
         acts: whether members act in training, so that an overridden `get_action` is called.
     """
-    if brings_own_learn(agent):
+    if trains_by_learn(agent):
         return "brings its own learn()"
     return "brings its own get_action()" if acts and overrides(agent, "get_action") else None
 
@@ -87,7 +87,7 @@ def warn_of_uncalled(agent: Any, learner: str) -> None:
     """Warn about published methods that a subclass overrides and that training does not call."""
     if overrides(agent, "update", "learn"):
         return
-    names = NOT_CALLED if learner == OwnLearn.name else (*NOT_CALLED, *CALLED_BY_LEARN)
+    names = NOT_CALLED if learner == CustomLearn.name else (*NOT_CALLED, *CALLED_BY_LEARN)
     overridden = [name for name in names if overrides(agent, name)]
     if overridden:
         kind = type(unwrapped(agent)).__name__
@@ -101,7 +101,7 @@ def warn_of_uncalled(agent: Any, learner: str) -> None:
 # -- from replay -----------------------------------------------------------------------------------------------------
 
 
-class OwnTransitions:
+class CustomTransitions:
     """One off-policy generation of one agent with custom `get_action` and `learn`."""
 
     def __init__(self, shard: Shard, lanes: Lanes, options: OffPolicyOptions) -> None:
@@ -253,7 +253,7 @@ NEEDED = ("actions", "log probabilities", "entropies", "values")
 LEARN_STEP = 128  # environment steps per rollout, for agents without `learn_step`
 
 
-class OwnRollouts:
+class CustomRollouts:
     """Collect whole rollouts, and let the agent learn from each.
 
     An agent that can record rollouts (`recorder`, as in PPO) acts through its recorder: with masks of legal actions,
@@ -275,7 +275,7 @@ class OwnRollouts:
         self.length = -(-int(steps) // lanes.num_lanes)
         custom_method = overrides(self.agent, "get_action")
         self._records = foreign.has_methods(unwrapped(self.agent), "recorder") and custom_method is None
-        self._own_learn = not self._records or brings_learn(self.agent)
+        self._trains_by_learn = not self._records or overrides_learn(self.agent)
         self._takes_mask = foreign.takes(self.agent, "get_action", "action_mask")
 
     def run(self) -> Steps:
@@ -286,7 +286,7 @@ class OwnRollouts:
                 f"{name_with_wrappers(agent)} brings its own get_action() and has a memory, which a rollout "
                 "would not keep. fix: recurrent=False, or override explore(outputs, draws, epsilon, mask)."
             )
-        if self.collect is None and self._own_learn:
+        if self.collect is None and self._trains_by_learn:
             check_calls(agent, "learn")
         adapted(agent).set_training_mode(True)
         if hasattr(agent, "num_envs"):
@@ -337,12 +337,12 @@ class OwnRollouts:
             steps: list[ActingStep] = []
             begun = begins
             for seen in record(recorder, self.lanes, obs, info, self._learned, self._takes_mask):
-                if self._own_learn:
+                if self._trains_by_learn:
                     steps.append(seen)
                 batch = seen.batch
                 self.tally.scores += tracker.update(batch).returns.tolist()
                 obs, info, begins = batch.obs, batch.info, batch.terminated | batch.truncated | ~batch.mask
-            if not self._own_learn:
+            if not self._trains_by_learn:
                 self._learn()
             else:
                 buffer = recorder.buffer if self._records else None

@@ -21,15 +21,15 @@ from agilerl.envs.team_infos import infos_by_agent
 from agilerl.errors import ConfigError
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
-from agilerl.sources.custom.learn import OwnTransitions
+from agilerl.sources.custom.learn import CustomTransitions
 from agilerl.sources.source import Shard
 from agilerl.sources.teams.idle_agents import without_terminated
 
 NEEDED = ("write", "sample_indices", "gather")
 
 
-class OwnTeamTransitions(OwnTransitions):
-    """`OwnTransitions` for a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
+class CustomTeamTransitions(CustomTransitions):
+    """`CustomTransitions` for a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
 
     `experiences` are the five published dictionaries, as returned by `MultiAgentReplayBuffer.sample`: discrete actions
     as environment indices, continuous components in [-1, 1], NaN for absent agents. As a `TeamExperiences` they also

@@ -19,13 +19,13 @@ from agilerl.envs.team_infos import infos_by_agent
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
-from agilerl.sources.custom.learn import NEEDED, OwnRollouts
+from agilerl.sources.custom.learn import NEEDED, CustomRollouts
 from agilerl.sources.source import Shard, keep_finished
 from agilerl.sources.teams.idle_agents import ends_of_agents, without_terminated
 
 
-class OwnTeamRollouts(OwnRollouts):
-    """`OwnRollouts` for a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
+class CustomTeamRollouts(CustomRollouts):
+    """`CustomRollouts` for a team: `get_action(observations, infos)` and `learn(experiences)` by agent.
 
     `experiences` are the eight published entries, followed by `truncateds` and `final_observations`; see
     `agilerl.algorithms.teams.on_policy.learn`. The log probability and the value are NaN in steps in which an agent did

@@ -11,7 +11,7 @@ from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
-from agilerl.sources.custom.team_rollouts import OwnTeamRollouts
+from agilerl.sources.custom.team_rollouts import CustomTeamRollouts
 from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
 from agilerl.sources.source import Shard, Steps
 from agilerl.sources.teams.idle_agents import ends_of_agents, without_terminated
@@ -33,8 +33,8 @@ class TeamRolloutSource(OfTeams, OnPolicySource):
     def generations(self) -> type[OnPolicyGeneration]:
         return TeamGeneration
 
-    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        result = yield from OwnTeamRollouts(shard, lanes, self.options, team_in(self.env)).run()
+    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
+        result = yield from CustomTeamRollouts(shard, lanes, self.options, team_in(self.env)).run()
         return self._scored(result)
 
     def _check_carrying(self) -> None:

@@ -15,7 +15,7 @@ from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.teams import Team, team_of
 from agilerl.errors import ConfigError, EnvError
 from agilerl.options import OffPolicyOptions
-from agilerl.sources.custom.team_learn import OwnTeamTransitions
+from agilerl.sources.custom.team_learn import CustomTeamTransitions
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.off_policy import OffPolicySource
@@ -118,8 +118,8 @@ class TeamTransitions(OfTeams, OffPolicySource):
         """Create the source with a memory from `replay`."""
         return cls(env, replay(), options, eval_env=eval_env)
 
-    def run_own(self, shard: Shard, lanes: Lanes) -> Steps:
-        result = yield from OwnTeamTransitions(shard, lanes, self.options, team_in(self.env)).run()
+    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
+        result = yield from CustomTeamTransitions(shard, lanes, self.options, team_in(self.env)).run()
         return self._scored(result)
 
 

@@ -41,7 +41,7 @@ def test_a_subclass_of_grpo_trains_evolves_and_resumes(tmp_path: Path) -> None:
 
 
 def test_a_published_method_that_training_does_not_call_is_named(tmp_path: Path) -> None:
-    class OwnLearn(GRPO):
+    class CustomLearn(GRPO):
         def learn(self, experiences: Any) -> Any:
             return super().learn(experiences)
 
@@ -52,7 +52,9 @@ def test_a_published_method_that_training_does_not_call_is_named(tmp_path: Path)
     tiny_base(tmp_path / "base", tiny_tokenizer("0123456789+= "))
     more: dict[str, Any] = {"steps": 16, "evo_steps": 16, "seed": 1, "max_output_tokens": 3, "batch_size": 8}
     more |= {"model": str(tmp_path / "base"), "population": 2, "out": tmp_path / "runs", "verbose": False}
-    with pytest.raises(AlgorithmError, match=r"OwnLearn overrides learn\(\).* fix: override update\(engine, batch\)"):
-        agilerl.train("arithmetic/addition-1", OwnLearn, group_size=4, **more)
+    with pytest.raises(
+        AlgorithmError, match=r"CustomLearn overrides learn\(\).* fix: override update\(engine, batch\)"
+    ):
+        agilerl.train("arithmetic/addition-1", CustomLearn, group_size=4, **more)
     with pytest.warns(AgileRLWarning, match="OwnTest overrides test, which training of language policies does not"):
         agilerl.train("arithmetic/addition-1", OwnTest, group_size=4, **more)

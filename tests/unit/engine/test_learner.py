@@ -37,18 +37,18 @@ def transitions(seed: int = 0, rows: int = 6) -> tuple[Any, ...]:
     return obs, rng.integers(2, size=rows), rng.normal(size=rows), next_obs, np.zeros(rows)
 
 
-class OwnLearn(DQN):
+class CustomLearn(DQN):
     def learn(self, experiences: Any) -> float:
         return float(self.learn_batch(self.make_batch(experiences)).loss)
 
 
 def test_a_population_is_fused_only_if_every_member_stacks() -> None:
-    one, other, own = agent(), agent(index=1), agent(OwnLearn, 2)
+    one, other, own = agent(), agent(index=1), agent(CustomLearn, 2)
     hooked = agent(index=3)
     hooked.actor.register_forward_hook(lambda *_: None)
     assert isinstance(can_stack(one), MemberBinding)
     assert can_stack(hooked) is Reason.NOT_DENSE
-    assert can_stack(own) is Reason.OWN_LEARN
+    assert can_stack(own) is Reason.CUSTOM_LEARN
     assert [choose(pop).name for pop in ([one, other], [one, hooked], [one, own])] == ["fused", "sequential", "agents"]
     assert choose([one, hooked]).reason == (
         "agent 3 does not stack: its network actor (EvolvableMLP) is not a plain stack of dense layers, so members "

@@ -201,7 +201,7 @@ def test_who_has_learned_without_an_environment_says_that_it_knows_none() -> Non
 # --- mistakes -------------------------------------------------------------------------------------------------------
 
 
-class OwnLearn(CQN):
+class CustomLearn(CQN):
     """Brings its own `learn`."""
 
     def learn(self, experiences: Any, *args: Any, **kwargs: Any) -> Any:
@@ -226,7 +226,11 @@ class OwnLearn(CQN):
             ConfigError,
             r"held_out, fqe_updates: of fitness='fqe' alone",
         ),
-        ({"pop": OwnLearn.population(2, SPACE, CHOICE, seed=1)}, AlgorithmError, r"OwnLearn brings its own learn\(\)"),
+        (
+            {"pop": CustomLearn.population(2, SPACE, CHOICE, seed=1)},
+            AlgorithmError,
+            r"CustomLearn brings its own learn\(\)",
+        ),
     ],
     ids=["returns", "word", "share", "gamma", "updates", "one episode", "options of another", "own learn"],
 )

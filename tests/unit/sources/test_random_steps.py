@@ -36,7 +36,7 @@ class Masked(gym.Env[np.ndarray, int]):
         return np.zeros(2, np.float32), 0.0, self.time == 10, False, self.info
 
 
-class OwnLearn(DQN):
+class CustomLearn(DQN):
     """An algorithm that brings its own `learn`, and always acts alike unless it is made to act at random."""
 
     def learn(self, experiences: Any) -> float:
@@ -76,7 +76,7 @@ def stored_actions(agent: Any, random_steps: int) -> np.ndarray:
     return memory.gather(np.arange(len(memory)))["action"].numpy().ravel()
 
 
-@pytest.mark.parametrize("cls", [DQN, OwnLearn])
+@pytest.mark.parametrize("cls", [DQN, CustomLearn])
 def test_the_first_actions_are_random_and_legal_and_the_rest_follow_the_policy(cls: type[DQN]) -> None:
     actions = stored_actions(cls(BOX, CHOICE, net_config=NET, seed=3), random_steps=120)
     assert 40 < np.count_nonzero(actions[:120] == 2) < 80
