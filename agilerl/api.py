@@ -103,6 +103,11 @@ def train(
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
     _check_kinds(algo, config, out, sinks, callbacks)
+    if not isinstance(evolution, bool):
+        raise ConfigError(
+            f"evolution must be True or False; got {_kind(evolution)}. "
+            "fix: evolution=True, with its settings as keywords: **{'evolution.scheme': 'halving'}."
+        )
     with HandedData() as data:
         config = data.in_config(config)
         overrides = {key: data.file_of(value) if key in DATASET else value for key, value in overrides.items()}

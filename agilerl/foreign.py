@@ -28,6 +28,17 @@ def name_of_function(function: Any, default: str) -> str:
     return str(getattr(function, "__name__", default))
 
 
+def can_be_called(function: Callable[..., Any]) -> bool:
+    """Whether a function needs no arguments; True if its signature is unknown."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
 def close(thing: Any) -> None:
     """Close `thing` if it has a `close` method."""
     if (end := method(thing, "close")) is not None:

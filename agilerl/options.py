@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from numbers import Real
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -128,6 +129,8 @@ class LoopOptions:
         if self.eval_share is not None and not 0 < self.eval_share < math.inf:
             raise ConfigError(f"eval_share must be a number above 0; got {self.eval_share!r}. fix: eval_share=0.5.")
         _within("evolve_from", self.evolve_from, 0, 1)
+        if self.target is not None and not is_number(self.target):
+            raise ConfigError(f"target must be a number (a fitness) or None; got {self.target!r}. fix: target=None.")
         self._check_fitness()
         if self.opponents not in (None, "self"):
             raise ConfigError(
@@ -150,7 +153,7 @@ class LoopOptions:
             )
         for name in ("held_out", "fqe_gamma"):
             value = vars(self)[name]
-            if not 0 < value < 1:
+            if not is_number(value) or not 0 < value < 1:
                 raise ConfigError(
                     f"{name} must lie between 0 and 1; got {value!r}. fix: {LoopOptions.__dict__[name]:g}."
                 )
@@ -229,8 +232,13 @@ class OffPolicyOptions(LoopOptions):
             raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is a real number other than a boolean or NaN."""
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(value == value)
+
+
 def _within(name: str, value: Any, low: float, high: float) -> None:
-    if not low <= value <= high:
+    if not is_number(value) or not low <= value <= high:
         raise ConfigError(f"{name} must be in [{low}, {high}]; got {value!r}. fix: {name}={low}.")
 
 

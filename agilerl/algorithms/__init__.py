@@ -262,6 +262,21 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
     )
 
 
+def offline_instead(name: str) -> str:
+    """Name an algorithm that learns from data for each kind of action of an online one, for a fix; "" without one."""
+    found = []
+    for kind in ("Discrete", "Box"):
+        fitting = [
+            other for other in available()
+            if _learns_from_data(other) and kind in find_algorithm(other).action_spaces
+            and not find_algorithm(other).reads_texts
+        ]  # fmt: skip
+        if fitting and not is_team(name) and kind in find_algorithm(name).action_spaces:
+            best = min(fitting, key=lambda other: bool(find_algorithm(other).imitates))
+            found.append(f"algo={best!r} for {kind} actions")
+    return " or ".join(found)
+
+
 def with_memory(for_team: bool) -> list[str]:
     """Names of the multi-agent or single-agent algorithms that keep hidden states with `recurrent=True`."""
     return [

@@ -166,7 +166,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self._save(dict(data))
 
     def _save(self, named_fields: Mapping[str, Any]) -> None:
-        named_fields = {name: by_name(value) for name, value in named_fields.items()}
+        named_fields = {name: _without_none(by_name(value)) for name, value in named_fields.items()}
         fields = {self._roles.get(name, name): _final(value, name, self._roles) for name, value in named_fields.items()}
         for name, value in fields.items():
             if not isinstance(value, Mapping):
@@ -174,16 +174,18 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             unknown = [str(agent) for agent in value if agent not in self.agent_ids]
             if unknown:
                 raise ShapeError(f"{name}: {unknown_choice('agent', unknown[0], self.agent_ids)}")
+        count = self._count_rows(named_fields)
+        if not count:
+            return
         if self.has_own_fields:
-            super().add(self._free_rows(named_fields))
+            super().add(self._free_rows(named_fields, count))
             return
         missing = [name for name in FIELDS if name not in fields]
         if missing:
             raise ShapeError(f"transitions of a team need the fields {FIELDS}; missing: {missing}. fix: field_names.")
-        count = next((trees.count_rows(trees.map_leaves(_array, v)) for v in fields["obs"].values()), 0)
         presence = self._presence(fields["obs"], count)
-        reward, done = (self._numbers(fields[name], count) for name in ("reward", "done"))
-        presence &= ~(np.isnan(reward) | np.isnan(done))
+        reward, done = (self._numbers(name, fields[name], count) for name in ("reward", "done"))
+        presence &= ~(np.isnan(reward) | np.isnan(done)) & self._acting(fields["action"], count)
         acted = SeenByTeam.of(fields["next_obs"]).acted
         if acted is not None:  # vector environments: the step that replaced an environment is not a transition
             presence &= np.stack([acted[agent] for agent in self.agent_ids], 1)
@@ -196,13 +198,40 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         }
         super().add(rows | {name: value for name, value in fields.items() if name not in FIELDS})
 
-    def _free_rows(self, named_fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _count_rows(self, named_fields: Mapping[str, Any]) -> int:
+        """Return the number of rows of every field of every agent; ShapeError if they differ or are no numbers."""
+        count, first = -1, ""
+        for name, by_agent in named_fields.items():
+            has_parts = self.has_own_fields or self._roles.get(name, name) not in ("action", "reward", "done")
+            for agent, value in by_agent.items():
+                for leaf in trees.leaves(value) if has_parts else (value,):
+                    rows, what = _array(leaf), f"{name} of {agent}"
+                    if rows.dtype.kind not in "biuf":
+                        raise ShapeError(
+                            f"{what} must be real numbers; got {type(leaf).__name__} ({rows.dtype}). "
+                            "fix: an array of floats or integers, or leave out agents that are absent."
+                        )
+                    length = len(rows) if rows.ndim else 0
+                    if not rows.ndim or count not in (-1, length):
+                        got = f"{length} rows" if rows.ndim else "one number"
+                        wanted = f", and {first} has {count}" if count > -1 else ""
+                        raise ShapeError(
+                            f"{what} has {got}{wanted}. fix: a row for every environment of each field, or "
+                            "is_vectorised=False for one transition."
+                        )
+                    count, first = length, first or what
+        return max(count, 0)
+
+    def _acting(self, actions: Mapping[str, Any], count: int) -> np.ndarray:
+        """Return [B, M] bool: agents with an action that has no NaN."""
+        acting = np.zeros((count, len(self.agent_ids)), bool)
+        for k, agent in enumerate(self.agent_ids):
+            if agent in actions:
+                acting[:, k] = _finite(_array(actions[agent]), count)
+        return acting
+
+    def _free_rows(self, named_fields: Mapping[str, Any], count: int) -> dict[str, Any]:
         """Return custom fields as rows, by position, and masks of the rows that are present and without NaN."""
-        count = next(
-            trees.count_rows(trees.map_leaves(_array, x))
-            for by_agent in named_fields.values()
-            for x in by_agent.values()
-        )
         rows: dict[str, Any] = {}
         for place, (name, by_agent) in enumerate(named_fields.items()):
             absent = [agent for agent in self.agent_ids if agent not in by_agent]
@@ -288,12 +317,12 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         like = self.gather(np.zeros(count, np.int64))["obs"][AGENTS][agent]
         return trees.map_leaves(lambda leaf: _masked(leaf.numpy(force=True), np.zeros(count, bool)), like)
 
-    def _numbers(self, values: Mapping[str, Any], count: int) -> np.ndarray:
+    def _numbers(self, name: str, values: Mapping[str, Any], count: int) -> np.ndarray:
         """Return [B, M] float64; NaN for missing agents."""
         numbers = np.full((count, len(self.agent_ids)), np.nan)
         for k, agent in enumerate(self.agent_ids):
             if agent in values:
-                numbers[:, k] = np.asarray(_array(values[agent]), np.float64).reshape(count)
+                numbers[:, k] = _column(_array(values[agent]), f"{name} of {agent}")
         return numbers
 
     def _joined(self, actions: Mapping[str, Any], presence: np.ndarray) -> np.ndarray:
@@ -391,8 +420,10 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         }
         return {**super().state(rows=rows), **actions}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        if state["fields"] is not None and "widths" not in state:
+            raise RunError("the saved buffer is that of one agent. fix: load it into a ReplayBuffer.")
+        super()._restore(state)
         if state.get("widths") is not None:
             self._widths = {agent: int(width) for agent, width in state["widths"].items()}
         if state.get("starts") is not None:
@@ -421,7 +452,27 @@ class MaskedObservations(SeenByTeam):
 
 
 def _array(leaf: Any) -> np.ndarray:
-    return leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
+    try:
+        return leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
+    except ValueError:
+        raise ShapeError("a transition has rows of unequal length. fix: rows of one shape.") from None
+
+
+def _column(rows: np.ndarray, what: str) -> np.ndarray:
+    """Return one number per row [B]."""
+    if rows.size != len(rows):
+        raise ShapeError(
+            f"{what} must be one number for each row; got the shape {rows.shape}. "
+            "fix: is_vectorised=True for rows of several environments."
+        )
+    return rows.reshape(-1).astype(np.float64)
+
+
+def _without_none(value: Any) -> Any:
+    """Leave out agents whose row is None: they are absent."""
+    if type(value) is not dict or not any(row is None for row in value.values()):
+        return value
+    return {agent: row for agent, row in value.items() if row is not None}
 
 
 def _batched(value: Any) -> Any:

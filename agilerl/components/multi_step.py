@@ -188,8 +188,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
         windows = {"n_step": self.n_step, "gamma": self.gamma, "open": open_windows}
         return {**super().state(rows=rows), "windows": windows}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """See `ReplayBuffer.load_state`; RunError without windows or for another n_step or gamma."""
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """See `RowRing._restore`; RunError without windows or for another n_step or gamma."""
         windows = state.get("windows")
         if windows is None:
             raise RunError("the saved buffer has no n-step windows. fix: load it into a ReplayBuffer.")
@@ -197,7 +197,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
             ours = vars(self)[name]
             if windows[name] != ours:
                 raise RunError(f"the saved buffer has {name} {windows[name]}, this one {ours}. fix: use the same.")
-        super().load_state(state)
+        super()._restore(state)
         self._windows, self._finished, self._earlier = None, None, None
         if windows["open"] is not None:
             self._windows = self._make_windows(int(windows["open"]["num_lanes"]))

@@ -179,8 +179,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         }
         return {**super().state(rows=rows), "priorities": priorities}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """See `ReplayBuffer.load_state`; RunError without priorities or for another alpha: priority^alpha is stored."""
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """See `RowRing._restore`; RunError without priorities or for another alpha: priority^alpha is stored."""
         priorities = state.get("priorities")
         if priorities is None:
             raise RunError("the saved buffer has no priorities. fix: load it into a ReplayBuffer.")
@@ -188,7 +188,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise RunError(
                 f"the saved buffer has alpha {priorities['alpha']}, this one {self.alpha}. fix: use the same."
             )
-        super().load_state(state)
+        super()._restore(state)
         self._forget()
         self.max_priority = priorities["max_priority"]
         self._set_range(0, len(self), priorities["scaled"].cpu().numpy())

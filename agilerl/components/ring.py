@@ -14,6 +14,7 @@ from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
 from agilerl.components.row_store import Field, Path, Rows, RowStore, check_rows, plan, put
 from agilerl.errors import ConfigError, RunError, ShapeError
+from agilerl.hostile import malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +183,15 @@ class RowRing:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the buffer from `state()`, bit for bit; RunError if `max_size` differs.
+        """Restore the buffer from `state()`, bit for bit; RunError for a malformed state or that of another buffer.
 
         After a state without rows, restore them with `load_changes` of every piece since the oldest row.
         """
+        with malformed(f"the state of a {type(self).__name__}"):
+            self._restore(state)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Implement `load_state`; subclasses restore what they add to it."""
         if state["max_size"] != self.max_size:
             sizes = f"max_size {state['max_size']}, this one {self.max_size}"
             raise RunError(f"the saved buffer has {sizes}. fix: the same max_size.")
@@ -193,7 +199,7 @@ class RowRing:
         self._fields = None if fields is None else {f.path: f for f in map(Field.from_state, fields)}
         self._frames = None if frames is None else FrameStore.from_state(frames, self.max_size, self.device)
         self._store = None if rows is None else RowStore.from_state(rows, self.max_size, self.dtype, self.device)
-        self.counter, self._size, self._position = state["counter"], state["size"], state["position"]
+        self.counter, self._size, self._position = (int(state[name]) for name in ("counter", "size", "position"))
         self._names = dict(state["names"])
         self._log, self._oldest_row = self._log + 1, state.get("oldest_row", 0)
 

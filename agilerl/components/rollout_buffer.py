@@ -16,10 +16,10 @@ from agilerl.components.data import to_tensordict
 from agilerl.components.rollout_store import RolloutStore, Truncation
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
-from agilerl.errors import AgileRLWarning, ConfigError, ShapeError
+from agilerl.errors import AgileRLWarning, ConfigError, ReplayError, ShapeError
 from agilerl.losses.returns import gae
 from agilerl.rng import Purpose, resolve_seed, stream
-from agilerl.spaces import nested
+from agilerl.spaces import nested, parts_of, short_form
 from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class RolloutBuffer(RolloutStore):
         self.recurrent, self.use_gae, self.wrap_at_capacity = bool(recurrent), bool(use_gae), bool(wrap_at_capacity)
         self.max_seq_len, self.bptt_sequence_type = max_seq_len, bptt_sequence_type
         self._rng = stream(resolve_seed(seed), Purpose.REPLAY)
+        self._choices = _choices(action_space)
         super().__init__(capacity, num_envs, observation_space, action_space, architecture, num_legal)
 
     def reset(self) -> None:
@@ -117,10 +118,13 @@ class RolloutBuffer(RolloutStore):
             more: see `RolloutStore.add`.
 
         Raises:
-            ShapeError: the buffer is full, a value is missing, or rows do not fit.
+            ShapeError: the buffer is full, a value is missing, or rows do not fit the spaces. ReplayError: NaN or Inf.
         """
         if terminated is not None:
             cut = self._flags(np.zeros(self.num_envs, bool) if truncated is None else truncated)
+            if more.get("valid") is None:  # `collect_rollouts` passes it, for steps that are checked already
+                self._check_observations(self._batched(parted(obs, self.observation_space)[0]))
+                action, reward = self._actions(action), self._numbers(reward, "reward")
             self._store(obs, action, reward, terminated, cut, log_prob=log_prob, value=value, **more)
             return
         missing = [name for name, x in (("done", done), ("value", value), ("log_prob", log_prob)) if x is None]
@@ -136,11 +140,6 @@ class RolloutBuffer(RolloutStore):
         obs, beside = parted(obs, self.observation_space)
         next_obs = parted(next_obs, self.observation_space)[0]
         action_mask = by_row(beside) if action_mask is None else action_mask
-        begins = None if episode_start is None else self._flags(episode_start)
-        if begins is not None and self.position:
-            last = self.position - 1
-            unknown = begins & ~self.fields["truncated"][last]
-            self.fields["terminated"][last] |= unknown
         if action_mask is not None:
             reader = ActionMasks(self.action_space, "RolloutBuffer.add", ShapeError)
             legal = reader.of_caller(action_mask, self.num_envs)
@@ -148,13 +147,20 @@ class RolloutBuffer(RolloutStore):
                 self.num_legal = legal.shape[-1]
             more["legal"] = legal
         ended, cut = self._flags(done), self._flags(np.zeros(1) if truncated is None else truncated)
-        after = None if next_obs is None else self._batched(next_obs)
+        before, after = self._batched(obs), None if next_obs is None else self._batched(next_obs)
+        self._check_observations(before)
+        if after is not None:
+            self._check_observations(after, "next_obs")
+        actions, rewards = self._actions(action), self._numbers(reward, "reward")
+        more |= {"log_prob": self._numbers(log_prob, "log_prob"), "value": self._numbers(value, "value")}
         if hidden_state is not None:
             more["hidden"] = {key: _array(part) for key, part in hidden_state.items()}
-        self._store(
-            self._batched(obs), self._actions(action), self._numbers(reward), ended & ~cut, cut, final_obs=after,
-            log_prob=self._numbers(log_prob), value=self._numbers(value), **more,
-        )  # fmt: skip
+        begins = None if episode_start is None else self._flags(episode_start)
+        if begins is not None and self.position:
+            last = self.position - 1
+            unknown = begins & ~self.fields["truncated"][last]
+            self.fields["terminated"][last] |= unknown
+        self._store(before, actions, rewards, ended & ~cut, cut, final_obs=after, **more)
         self.last_obs = after
 
     def _store(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, **more: Any) -> None:
@@ -169,31 +175,75 @@ class RolloutBuffer(RolloutStore):
         self._added += 1
 
     def _flags(self, values: Any) -> np.ndarray:
-        flags = _array(values).reshape(-1).astype(bool)
-        if len(flags) not in (1, self.num_envs):
-            raise ShapeError(f"the rollout buffer got {len(flags)} flags for {self.num_envs} environments.")
-        return np.broadcast_to(flags, (self.num_envs,)).copy()
+        flags = _real(values, "done").reshape(-1)
+        if len(flags) not in (1, self.num_envs) or not np.isin(flags, (0, 1)).all():
+            raise ShapeError(
+                f"RolloutBuffer.add got {len(flags)} flags for {self.num_envs} environments: {flags[:8].tolist()}. "
+                "fix: one for each, 0 or 1."
+            )
+        return np.broadcast_to(flags.astype(bool), (self.num_envs,)).copy()
 
-    def _numbers(self, values: Any) -> np.ndarray:
+    def _numbers(self, values: Any, name: str) -> np.ndarray:
         """Return one number per environment [E]."""
-        numbers = _array(values).reshape(-1)
+        numbers = _real(values, name).reshape(-1)
         if len(numbers) != self.num_envs:
-            raise ShapeError(f"the rollout buffer got {len(numbers)} numbers for {self.num_envs} environments.")
+            raise ShapeError(
+                f"RolloutBuffer.add: {name} got {len(numbers)} numbers for {self.num_envs} environments. "
+                "fix: one for each."
+            )
+        _check_finite(numbers, name)
         return numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)
 
     def _actions(self, action: Any) -> np.ndarray:
         """Return actions [E, *shape], as integers for discrete ones."""
-        actions, shape = _array(action), tuple(self.action_space.shape or ())
+        actions, shape = _real(action, "action"), tuple(self.action_space.shape or ())
         if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):  # flat numeric rows
-            shape = (sum(int(np.prod(part.shape, dtype=int)) for part in leaves(nested(self.action_space))),)
+            shape = (len(self._choices),)
         if actions.size != self.num_envs * int(np.prod(shape, dtype=int)):
             raise ShapeError(
                 f"RolloutBuffer.add got actions of shape {actions.shape}; expected {(self.num_envs, *shape)}. "
                 "fix: store what get_action returned."
             )
         actions = actions.reshape(self.num_envs, *shape)
+        rows = actions.reshape(self.num_envs, -1)
+        _check_finite(rows, "action")
+        wrong = (self._choices > 0) & ((rows < 0) | (rows >= self._choices) | (rows != np.floor(rows)))
+        if wrong.any():
+            row = int(np.argmax(wrong.any(1)))
+            raise ShapeError(
+                f"RolloutBuffer.add got action {actions[row].tolist()} in environment {row}, which is outside of "
+                f"{short_form(self.action_space)} (choices count from 0). fix: store what get_action returned."
+            )
         choices = isinstance(self.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
         return actions.astype(np.int64) if choices else actions
+
+    def _check_observations(self, obs: Any, name: str = "obs", space: Any = None) -> None:
+        """Raise ShapeError for observations [E, ...] that do not fit the space, ReplayError for NaN or Inf."""
+        space = self.observation_space if space is None else space
+        parts = parts_of(space)
+        if parts:
+            rows = trees.untuple(obs)
+            missing = [key for key in parts if not isinstance(rows, Mapping) or key not in rows]
+            if missing:
+                raise ShapeError(
+                    f"RolloutBuffer.add got {name} without the part {missing[0]!r} of {short_form(space)}. "
+                    "fix: observations of the environment that the buffer was built for."
+                )
+            for key, part in parts.items():
+                self._check_observations(rows[key], f"{name}[{key!r}]", part)
+            return
+        if isinstance(obs, np.ndarray) and obs.dtype.kind == "U":  # texts, which agents read as counts
+            return
+        shape, rows = tuple(space.shape or ()), _real(obs, name)
+        shapes = {(self.num_envs, *shape)}
+        if len(shape) == 3:  # images, also with their channels first
+            shapes.add((self.num_envs, shape[2], *shape[:2]))
+        if rows.shape not in shapes:
+            raise ShapeError(
+                f"RolloutBuffer.add got {name} of shape {rows.shape}; expected {(self.num_envs, *shape)}. "
+                "fix: observations of the environment that the buffer was built for."
+            )
+        _check_finite(rows, name)
 
     def _batched(self, obs: Any) -> Any:
         """Return observations [E, ...], adding the axis for a single environment."""
@@ -218,7 +268,7 @@ class RolloutBuffer(RolloutStore):
         """
         if not self.position:
             raise ShapeError("the rollout buffer is empty: there is nothing to compute. fix: add(...) first.")
-        last, final = self.position - 1, self._numbers(last_value)
+        last, final = self.position - 1, self._numbers(last_value, "last_value")
         if last_done is not None:
             self.fields["terminated"][last] |= self._flags(last_done) & ~self.fields["truncated"][last]
         self.last_value = final
@@ -287,4 +337,40 @@ class RolloutBuffer(RolloutStore):
 
 
 def _array(x: Any) -> np.ndarray:
-    return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+    try:
+        return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+    except ValueError:
+        raise ShapeError("RolloutBuffer.add got rows of unequal length. fix: rows of one shape.") from None
+
+
+def _real(values: Any, name: str) -> np.ndarray:
+    """Return an array of real numbers; ShapeError for anything else."""
+    array = _array(values)
+    if array.dtype.kind not in "biuf":
+        raise ShapeError(
+            f"RolloutBuffer.add: {name} must be real numbers; got {type(values).__name__} ({array.dtype}). "
+            "fix: an array of floats or integers."
+        )
+    return array
+
+
+def _check_finite(rows: np.ndarray, name: str) -> None:
+    """Raise ReplayError for NaN or Inf: one such row would corrupt the update."""
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        bad = ~np.isfinite(rows).reshape(len(rows), -1).all(1)
+        raise ReplayError(
+            f"RolloutBuffer.add: {name} must hold finite numbers; that of environment {int(np.argmax(bad))} does not "
+            f"({int(bad.sum())} in all). fix: look for a diverged network or a failing environment."
+        )
+
+
+def _choices(space: gym.Space[Any]) -> np.ndarray:
+    """Return the number of choices of each component of a flat action [A]; 0 for real-valued ones."""
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return np.concatenate([_choices(part) for part in leaves(nested(space))])
+    if isinstance(space, gym.spaces.Discrete):
+        return np.array([space.n], np.int64)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return np.ravel(space.nvec).astype(np.int64)
+    size = int(np.prod(space.shape or (), dtype=int))
+    return np.full(size, 2 if isinstance(space, gym.spaces.MultiBinary) else 0, np.int64)

@@ -244,8 +244,9 @@ class ReplayBuffer(RowRing):
         return self._batch(self._live_rows(idxs).reshape(-1), None)
 
     def _draw(self, batch_size: int) -> np.ndarray:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size must be a positive integer (rows); got {batch_size}. fix: 64.")
+        is_number = type(batch_size) is int or isinstance(batch_size, np.number | float | Tensor)
+        if not is_number or batch_size < 1 or batch_size % 1:
+            raise ConfigError(f"batch_size must be a positive integer (rows); got {batch_size!r}. fix: 64.")
         return self.sample_indices(self._rng, int(batch_size))
 
     def _batch(self, indices: np.ndarray, idxs: Tensor | None) -> Any:
@@ -288,8 +289,8 @@ class ReplayBuffer(RowRing):
         words = {**rng["state"], **{key: rng[key] for key in ("has_uint32", "uinteger")}}
         return {**super().state(rows=rows), "rng": {key: str(word) for key, word in words.items()}}  # of 128 bits
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
         words = {key: int(value) for key, value in state["rng"].items()}
         counters = {key: words.pop(key) for key in ("has_uint32", "uinteger")}
         self._rng.bit_generator.state = {"bit_generator": "PCG64", "state": words, **counters}

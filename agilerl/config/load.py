@@ -356,6 +356,10 @@ def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None 
         ConfigError: no such file, not YAML, or unknown keys and values; all of them are listed in one line.
     """
     source = Path(path)
+    if source.is_dir():
+        raise ConfigError(
+            f"the configuration {source} is a folder; expected a YAML file. fix: {source / 'config.yaml'}."
+        )
     if not source.is_file():
         raise ConfigError(f"there is no configuration file {source}. fix: check the path given to --config.")
     try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm
+from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
 from agilerl.algorithms.base.declared import hyperparameters, outside
 from agilerl.config.ignored import ignored_by
 from agilerl.errors import nearest
@@ -337,9 +337,10 @@ class Manifest(Section):
         experience = find_algorithm(self.algorithm.name).experience
         changed = [key for key in ignored_by(experience.name) if _differs(self, key)]
         if changed:
+            other = offline_instead(self.algorithm.name) if "training.dataset" in changed else ""
+            fix = f"to learn from data, {other}; or leave it out" if other else "leave it out"
             raise ValueError(
-                f"{', '.join(changed)}: means nothing to {self.algorithm.name}, which {experience.says}. "
-                "fix: leave it out."
+                f"{', '.join(changed)}: means nothing to {self.algorithm.name}, which {experience.says}. fix: {fix}."
             )
         return self
 

@@ -4,7 +4,8 @@ Arrays of equal length hold consecutive steps: `observations`, `actions`, `rewar
 `timeouts` (or `truncations`, `truncated`) and `next_observations`. The successor of a step is taken from
 `next_observations`, or else is the next observation. Without `next_observations`, truncated steps and the last step
 have no successor and are dropped, because nothing can be bootstrapped from it. Terminal steps need none. Environments
-with illegal actions add `action_masks` and `next_action_masks` [N, A].
+with illegal actions add `action_masks` and `next_action_masks` [N, A]. Other arrays are an error, except those that
+D4RL, Minari and others store beside the steps (`BESIDE`).
 
 Metadata (environment, policy, seed) is stored in the attributes of an HDF5 file, or as JSON in the array `about` of an
 npz file; `data.recording` writes both. Arrays passed to a run are written by `data.handed`, together with the notes
@@ -29,7 +30,7 @@ from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.data.memories import replay_of_run, rows_of_memory
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.errors import ConfigError, ShapeError, unknown_choice
 
 NAMES = {
     "observations": ("observations", "obs", "states"),
@@ -41,6 +42,14 @@ NAMES = {
     "action_masks": ("action_masks",),
     "next_action_masks": ("next_action_masks",),
 }
+BESIDE = frozenset({  # ignored: what data sets store beside the steps, as an array, a group or flat keys "infos/qpos"
+    "info", "infos", "metadata",  # D4RL, Minari
+    "id", "seed", "options", "total_steps", "total_timesteps",  # Minari
+    "env_infos", "agent_infos",  # rllab
+    "discrete_action", "episode_terminals", "version",  # d3rlpy
+    "index",  # NeoRL
+    "about",  # see `ABOUT`
+})  # fmt: skip
 IN_MINARI = "minari:"  # prefix of Minari data set ids
 MINARI = ("observations", "actions", "rewards", "terminations", "truncations")
 NEEDED = ("observations", "actions", "rewards", "terminals")
@@ -335,9 +344,7 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
     """
     if not all(_has(data, name) for name in NEEDED):
         raise _missing(where, data, NEEDED)
-    arrays = {
-        name: _array(data[alias], f"{where}: {alias}") for name in NAMES for alias in NAMES[name] if alias in data
-    }
+    arrays = _named(data, where)
     reward = _column(arrays["rewards"], f"{where}: rewards").astype(np.float64)
     steps = len(reward)
     action = arrays["actions"]
@@ -378,7 +385,41 @@ def _arrays(data: Mapping[str, Any], where: str, *, is_episode: bool) -> dict[st
         rest[role] = None if mask is None else np.asarray(mask, bool)[keep]
     missing = [name for name in WANTED if name not in arrays and not (is_episode and name == "timeouts")]
     missing = [name for name in missing if not (name == "next_observations" and count == steps + 1)]
-    return {"obs": obs, "next_obs": later, "action": action[keep], "missing": tuple(missing), **rest}
+    return {"obs": obs, "next_obs": later, "action": action[keep], "missing": tuple(missing), "where": where, **rest}
+
+
+def _named(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Load the arrays under their standard names.
+
+    Raises:
+        ConfigError: an unknown array, or two names of one array with different values.
+    """
+    accepted = [alias for aliases in NAMES.values() for alias in aliases]
+    is_robomimic = isinstance(data.get("obs"), Mapping)  # its `states` are the simulator's
+    for name in map(str, data):
+        is_beside = name.split("/")[0] in BESIDE or (is_robomimic and name == "states")
+        if name not in accepted and not is_beside:
+            otherwise = f"leave it out, or name it 'infos/{name}' to have it ignored"
+            raise ConfigError(f"{where}: {unknown_choice('array', name, accepted, otherwise)}")
+    arrays: dict[str, Any] = {}
+    for name, aliases in NAMES.items():
+        present = [alias for alias in aliases if alias in data and not (is_robomimic and alias == "states")]
+        values = [_array(data[alias], f"{where}: {alias}") for alias in present]
+        for alias, value in zip(present[1:], values[1:], strict=True):
+            if not _is_same(values[0], value):
+                raise ConfigError(
+                    f"{where}: {present[0]!r} and {alias!r} are both names of the {name}, and their values differ. "
+                    "fix: only one of them."
+                )
+        if values:
+            arrays[name] = values[0]
+    return arrays
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two arrays, or trees of them, hold the same rows; [N] and [N, 1] are the same."""
+    pair = [[leaf.reshape(len(leaf), -1) for leaf in trees.leaves(part)] for part in (one, other)]
+    return len(pair[0]) == len(pair[1]) and all(map(np.array_equal, *pair))
 
 
 def _ends_before(ended: np.ndarray, keep: np.ndarray) -> np.ndarray:
@@ -433,9 +474,31 @@ def _flags(value: Any, where: str) -> np.ndarray:
     return column.astype(bool)
 
 
+def _layout(rows: Any) -> Any:
+    """Shape of one row, or a dict of them for nested rows."""
+    if isinstance(rows, Mapping):
+        return {name: _layout(rows[name]) for name in sorted(rows)}
+    return list(rows.shape[1:])
+
+
+def _check_alike(parts: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ShapeError for episodes whose rows differ in shape, or of which only some have masks."""
+    roles = {"obs": "observations", "action": "actions", "obs_mask": "action_masks", "next_mask": "next_action_masks"}
+    for role, name in roles.items():
+        first, *layouts = [None if part[role] is None else _layout(part[role]) for part in parts]
+        for part, layout in zip(parts[1:], layouts, strict=True):
+            if layout != first:
+                what, other = (f"no {name}" if x is None else f"{name} with rows of shape {x}" for x in (layout, first))
+                raise ShapeError(
+                    f"{part['where']} has {what}, and {parts[0]['where']} has {other}. "
+                    "fix: the same arrays and shapes in all episodes."
+                )
+
+
 def _joined(parts: Sequence[Mapping[str, Any]], source: Mapping[str, Any] | None) -> Dataset:
+    _check_alike(parts)
     names: tuple[str, ...] = ("obs", "action", "reward", "next_obs", "terminated", "ended")
-    names += tuple(name for name in ("obs_mask", "next_mask") if all(part[name] is not None for part in parts))
+    names += tuple(name for name in ("obs_mask", "next_mask") if parts[0][name] is not None)
     whole = {
         name: trees.map_leaves(lambda *x: np.concatenate(x), *(part[name] for part in parts)) if len(parts) > 1
         else parts[0][name]

@@ -49,12 +49,19 @@ def maker_of(module: ModuleType) -> Callable[..., Any]:
         return parallel
     if not hasattr(module, "env"):
         raise EnvError(f"{module.__name__} has neither parallel_env nor env. fix: a module as mpe2.simple_spread_v3.")
-    return partial(_in_turns, module.env)
+    return partial(_in_turns, module.env, module.__name__)
 
 
-def _in_turns(make: Callable[..., Any], **kwargs: Any) -> Any:
+def _in_turns(make: Callable[..., Any], name: str, /, **kwargs: Any) -> Any:
     conversions = importlib.import_module("pettingzoo.utils.conversions")
-    return conversions.turn_based_aec_to_parallel(make(**kwargs))
+    try:
+        game = make(**kwargs)
+    except ImportError as error:  # a game that imports what it needs when it is made, such as Hanabi
+        missing = {str(part.name) for part in (error, error.__cause__) if isinstance(part, ImportError) and part.name}
+        packages = " ".join(sorted({*re.findall(r"pip install (\w+)", str(error)), *missing}))
+        fix = f"pip install {packages}" if packages else "install that package"
+        raise EnvError(f"{name}: {' '.join(str(error).split())}. fix: {fix}.") from error
+    return conversions.turn_based_aec_to_parallel(game)
 
 
 def team_module(env_id: str) -> ModuleType:

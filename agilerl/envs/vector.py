@@ -203,6 +203,20 @@ def make_vect_envs(
     """
     if env_name is None and make_env is None:
         raise EnvError("Either env_name or make_env must be provided. fix: make_vect_envs('CartPole-v1', num_envs=8).")
+    if env_name is not None and not isinstance(env_name, str):
+        fix = "make_vect_envs(make_env=FUNCTION, num_envs=8)" if callable(env_name) else "env_name='CartPole-v1'"
+        given = foreign.name_of_function(env_name, type(env_name).__name__)
+        raise EnvError(f"env_name must be a registered id; got {given}. fix: {fix}.")
+    if make_env is not None and not callable(make_env):
+        raise EnvError(
+            f"make_env must be a function that makes an environment; got {type(make_env).__name__}. "
+            "fix: make_env=lambda: gymnasium.make('CartPole-v1')."
+        )
+    if make_env is not None and not env_kwargs and not foreign.can_be_called(make_env):
+        raise EnvError(
+            "make_env is called without arguments, and this function needs some. "
+            "fix: make_env=lambda: FUNCTION(...), or the arguments as keywords of make_vect_envs."
+        )
     if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
         raise EnvError(
             "num_envs must be a positive integer (environments stepped at once); "

@@ -116,7 +116,12 @@ class MultipleFrequencies(Evolution):
     def __init__(self, frequencies: Sequence[int], members: int, seed: int) -> None:
         self.frequencies, self.seed = tuple(frequencies), seed
         parts = len(self.frequencies)
-        if not parts or members % (parts * QUARTER):
+        if not parts:
+            raise ConfigError(
+                "evolution.scheme=mf_pbt: evolution.frequencies must name one or more numbers of generations; got "
+                "none. fix: evolution.frequencies=[1, 10]."
+            )
+        if members % (parts * QUARTER):
             fits = parts * QUARTER * max(1, round(members / (parts * QUARTER)))
             raise ConfigError(
                 f"evolution.scheme=mf_pbt: {parts} frequencies make parts of equal size, each of which has quarters; "

@@ -138,16 +138,16 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
         if axes != needed:
             raise ConfigError(
                 f"a {kind} encoder reads observations of {needed} axes, channels included; got {_seen(axes, space)}. "
-                f"fix: {_fix(axes)}"
+                f"fix: {_fix(space)}"
             )
     elif cls is EvolvableResNet:
         if axes != 3:
             raise ConfigError(
                 f"EvolvableResNet reads images of 3 axes, channels included; got {_seen(axes, space)}. "
-                f"fix: {_fix(axes)}"
+                f"fix: {_fix(space)}"
             )
     elif axes > 2 and not (cls is EvolvableMLP and axes == 3 and _names(config, "hidden_size")):
-        fix = "recurrent=False, or flatten the observations." if cls is EvolvableLSTM else _fix(axes)
+        fix = "recurrent=False, or flatten the observations." if cls is EvolvableLSTM else _fix(space)
         raise ConfigError(f"{cls.__name__} reads vectors; got images, {space}. fix: {fix}")
 
 
@@ -161,7 +161,16 @@ def _seen(axes: int, space: spaces.Space[Any]) -> str:
     return f"vectors, {space}" if axes < 2 else str(space)
 
 
-def _fix(axes: int) -> str:
+def volume_encoder(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return a configuration of one convolutional layer that reads observations of four axes, channels first."""
+    kernel = [min(3, length) for length in shape[1:]]
+    return {"block_type": "Conv3d", "channel_size": [16], "kernel_size": [kernel], "stride_size": [1]}
+
+
+def _fix(space: spaces.Space[Any]) -> str:
+    axes = len(space.shape or ()) if isinstance(space, spaces.Box) else 0
+    if axes == 4:
+        return f"encoder_config={volume_encoder(space.shape or ())}, or flatten the observations."
     if axes < 2:
         return "encoder_config=MlpNetConfig(hidden_size=[64, 64]): vectors need dense layers."
     kind = next((name for name, count in AXES.items() if count == axes), None)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 
+from agilerl import foreign
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.team_boards import BOARDS, BoardLanes
 from agilerl.errors import ConfigError, unknown_choice
@@ -47,12 +49,22 @@ def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int
         seed: seed of the opponent's random choices.
 
     Raises:
-        ConfigError: an unknown game or player.
+        ConfigError: an unknown game or player, fewer than one game, or an agent that plays alone.
     """
     if env_id not in BOARDS:
-        raise ConfigError(unknown_choice("board game", env_id, [str(name) for name in BOARDS]))
-    if isinstance(player, str) and player not in PLAYERS:
-        raise ConfigError(unknown_choice("player", player, PLAYERS))
+        raise ConfigError(unknown_choice("board game", str(env_id), [str(name) for name in BOARDS]))
+    if not callable(player) and player not in list(PLAYERS):
+        raise ConfigError(unknown_choice("player", str(player), PLAYERS, "a function"))
+    for name, value, low, usual in (("games", games, 1, 50), ("seed", seed, 0, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+            raise ConfigError(
+                f"outcomes: {name} must be an integer of at least {low}; got {value!r}. fix: {name}={usual}."
+            )
+    if not foreign.has_methods(team, "get_action") or isinstance(foreign.action_space(team), Space):
+        raise ConfigError(
+            f"outcomes: team must be a multi-agent algorithm; got {type(team).__name__}. "
+            "fix: run.best of agilerl.train(env_id)."
+        )
     choose = PLAYERS[player] if isinstance(player, str) else player
     lanes, rng = BOARDS[env_id](games, reset_ended=False), np.random.default_rng(seed)
     every, seats, won = np.arange(games), np.arange(games) % 2, np.zeros(games)

@@ -30,6 +30,7 @@ from agilerl.errors import RunError
 from agilerl.hostile import MIB, malformed, read_json, read_text
 from agilerl.redaction import without_secrets
 from agilerl.runs.checkpoints import set_aside
+from agilerl.runs.commands import run_command
 from agilerl.telemetry.files import CsvSink, JsonlSink, birth_line, jsonable
 from agilerl.telemetry.record import BaseSink, Birth
 
@@ -134,8 +135,12 @@ class RunDirectory:
             raise RunError(f"{self.path / 'run.json'} cannot be read ({error}). fix: name another run.") from error
 
     def manifest(self) -> Manifest:
-        """The resolved configuration of the run."""
-        return load_manifest(self.path / "config.yaml")
+        """The resolved configuration of the run; RunError without one."""
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            what = "is no file" if path.exists() else "is missing"
+            raise RunError(f"{path} {what}. fix: `{run_command('resume', self.path)}`, which writes it anew.")
+        return load_manifest(path)
 
     def lineage(self) -> list[Birth]:
         """Every birth. An incomplete last line, of a killed process, is ignored."""

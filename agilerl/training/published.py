@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -50,6 +51,7 @@ class Request:
 
     def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
         self.function, self.asked = function, asked
+        check_kinds(function, asked)
         check_lookup(asked["env"])
         agents = list(asked["pop"] or [])  # wrappers without effect on training are restored at the end
         for agent in agents:
@@ -109,6 +111,7 @@ class Request:
                     f"{self.function}: {kind} lacks {', '.join(missing)}, which this run needs of its agents. "
                     f"fix: add {'it' if len(missing) == 1 else 'them'}, or class {kind}(EvolvableAlgorithm)."
                 )
+        check_members(self.function, self.population)
 
     def options(self, kind: type[Options]) -> Options:
         """Build the options from the arguments; an evaluation round here is one episode per environment."""
@@ -315,6 +318,53 @@ def _check_nesting(agent: Any) -> None:
         inner = inner.agent
 
 
+def check_kinds(function: str, asked: Mapping[str, Any]) -> None:
+    """Raise ConfigError for arguments of the wrong type that published training functions have in common."""
+    wanted: dict[str, str] = {}
+    for name in ("pop", "sinks", "callbacks"):
+        value = asked[name]
+        if (value is not None or name != "pop") and (not isinstance(value, Iterable) or isinstance(value, str)):
+            wanted[name] = f"a list; fix: {name}=[...]."
+    for name in ("resume", "elite_path", "checkpoint_path"):
+        if not isinstance(asked.get(name), str | os.PathLike | None):
+            wanted[name] = f"a path; fix: {name}='runs/mine'."
+    for name, call, fix in (
+        ("tournament", "select", "TournamentSelection(2, True, population_size)"),
+        ("mutation", "mutation", "Mutations(...)"),
+    ):
+        if asked[name] is not None and not foreign.has_methods(asked[name], call):
+            wanted[name] = f"an object with {call}(); fix: {name}={fix}."
+    for name, what in wanted.items():
+        expected, _, fix = what.partition("; ")
+        raise ConfigError(f"{function}: {name} must be {expected}; got {asked[name]!r}. {fix}")
+
+
+def check_members(function: str, population: Sequence[Any]) -> None:
+    """Check that members are of one class, unless they learn by methods of their own; number them if indices repeat.
+
+    Raises:
+        AlgorithmError: several classes, which cannot act and learn in one pass.
+    """
+    kinds = list(dict.fromkeys(type(unwrapped(agent)) for agent in population))
+    alone = [agent for agent in population if brings_own_learn(agent) and not adapted(agent).learns_language]
+    if len(kinds) > 1 and not alone:
+        names = ", ".join(kind.__name__ for kind in kinds)
+        raise AlgorithmError(
+            f"{function}: the population has members of several classes ({names}); they must be of one, since they act "
+            f"and learn together. fix: one population, and one call, for each of them."
+        )
+    indices = [agent.index for agent in population]
+    if len(set(indices)) < len(indices):  # fitness and lineage are kept by index
+        warnings.warn(
+            f"{function}: several agents have the same index ({', '.join(map(str, indices))}); they are numbered from "
+            f"0. fix: index=k for the k-th agent, or create_population.",
+            AgileRLWarning,
+            stacklevel=5,
+        )
+        for index, agent in enumerate(population):
+            unwrapped(agent).index = index
+
+
 def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None:
     """Raise AlgorithmError for teams in a single-agent function, or vice versa."""
     for agent in population:
@@ -329,14 +379,12 @@ def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None
         team_in(env)
 
 
-def check_teams_of_replay(population: Sequence[Any]) -> None:
-    """Raise AlgorithmError for teams that only learn on-policy."""
+def check_learns_from(what: str, population: Sequence[Any], fix: str) -> None:
+    """Raise AlgorithmError for agents that only learn on-policy, unless by a `learn` of their own."""
     for agent in population:
-        if declares_on_policy(agent):
-            raise AlgorithmError(
-                f"{type(agent).__name__} learns from its own rollouts, not from replay. "
-                "fix: train_multi_agent_on_policy, or algo='MADDPG'."
-            )
+        inner = unwrapped(agent)
+        if declares_on_policy(inner) and not (isinstance(inner, EvolvableAlgorithm) and brings_own_learn(inner)):
+            raise AlgorithmError(f"{type(inner).__name__} learns from its own rollouts, not from {what}. fix: {fix}.")
 
 
 def check_rollouts(population: Sequence[Any]) -> None:

@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import EveryFew, TournamentEvolution
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
-from agilerl.options import LanguageOptions
+from agilerl.options import LanguageOptions, is_number
 from agilerl.ranks import check_launch, joined
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
@@ -26,6 +28,7 @@ from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
 from agilerl.training.loop import TrainingLoop
+from agilerl.training.published import check_kinds, check_members
 from agilerl.training.result import EvolveResult
 
 
@@ -154,6 +157,7 @@ def _finetune(
     function: str, kind: str, asked: dict[str, Any], as_played: Callable[[Any, int], Any] | None = None
 ) -> EvolveResult:
     """Run a published function; `as_played` converts an environment and the run's seed to the source's environment."""
+    check_kinds(function, asked)
     population, env, env_fn = list(asked["pop"] or []), asked["env"], asked["env_fn"]
     _check(function, kind, population, asked)
     lead, run_seed = population[0], resolve_seed(asked["seed"])
@@ -201,6 +205,8 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
         if name != kind:
             raise AlgorithmError(f"{function}: {type(agent).__name__} {experience}. fix: {_FITTING[kind]}.")
         agent.check_registry()
+    check_members(function, population)
+    _check_numbers(function, asked)
     check_launch(asked["accelerator"])
     if asked["mutation"] is not None:
         asked["mutation"].check_for_language()
@@ -208,6 +214,23 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
         warn_once(
             f"{function}-elite", "elite_path is given and save_elite is not: nothing is saved. fix: save_elite=True."
         )
+
+
+def _check_numbers(function: str, asked: dict[str, Any]) -> None:
+    """Raise ConfigError for budgets, intervals and targets that are no numbers, or not positive."""
+    if asked["env_fn"] is not None and not callable(asked["env_fn"]):
+        got = type(asked["env_fn"]).__name__
+        raise ConfigError(f"{function}: env_fn must be a function; got a {got}. fix: env_fn=lambda: ReasoningGym(...).")
+    for name in ("max_steps", "evo_steps", "evaluation_interval", "checkpoint_steps"):
+        value = asked[name]
+        is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+        if not is_count and (value is not None or name == "evaluation_interval"):
+            raise ConfigError(f"{function}: {name} must be an integer of at least 1; got {value!r}. fix: {name}=10.")
+    epochs, target = asked["num_epochs"], asked.get("max_reward")
+    if epochs is not None and not (is_number(epochs) and 0 < epochs < math.inf):
+        raise ConfigError(f"{function}: num_epochs must be a number above 0; got {epochs!r}. fix: num_epochs=1.")
+    if target is not None and not is_number(target):
+        raise ConfigError(f"{function}: max_reward must be a number or None; got {target!r}. fix: max_reward=None.")
 
 
 _FITTING = {
@@ -221,8 +244,6 @@ def _options(source: LanguageSource, population: list[Any], asked: dict[str, Any
     """Convert numbers of iterations to numbers of prompts per member."""
     batch, sharing = source.batch_size, len(population) if source.is_shared else 1
     interval, evo = int(asked["evaluation_interval"]), asked["evo_steps"]
-    if interval < 1 or (evo is not None and evo < 1):
-        raise ConfigError(f"evaluation_interval and evo_steps are at least 1; got {interval} and {evo}.")
     if evo is not None and evo < interval:
         interval = int(evo)  # selection follows an evaluation
     every = 1 if evo is None else max(1, round(evo / interval))

@@ -10,7 +10,7 @@ from agilerl.components.replay_buffer import MultiStepReplayBuffer
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.teams.transitions import TeamTransitions
 from agilerl.telemetry.record import Sink
-from agilerl.training.published import Request, check_teams, check_teams_of_replay, check_transitions
+from agilerl.training.published import Request, check_learns_from, check_teams, check_transitions
 
 
 def train_multi_agent_off_policy(
@@ -81,7 +81,7 @@ def train_multi_agent_off_policy(
     n_step = isinstance(memory, MultiStepReplayBuffer)
     check_transitions(request.population, memory, None, n_step=n_step, per=None, is_mutated=is_mutated)
     check_teams(request.population, env, are_teams=True)
-    check_teams_of_replay(request.population)
+    check_learns_from("replay", request.population, "train_multi_agent_on_policy, or algo='MADDPG'")
     request.check()
     options = request.options(OffPolicyOptions)
     return request.run(TeamTransitions(env, memory, options, sum_scores=sum_scores), options)

@@ -9,7 +9,7 @@ from typing import Any
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import Sink
-from agilerl.training.published import Request, check_teams, check_transitions
+from agilerl.training.published import Request, check_learns_from, check_teams, check_transitions
 
 
 def train_off_policy(
@@ -110,6 +110,7 @@ def train_off_policy(
     is_mutated = tournament is not None and mutation is not None
     check_transitions(request.population, memory, n_step_memory, n_step=n_step, per=per, is_mutated=is_mutated)
     check_teams(request.population, env, are_teams=False)
+    check_learns_from("replay", request.population, "train_on_policy, or algo='DQN'")
     request.check()
     options = request.options(OffPolicyOptions)
     return request.run(OffPolicySource(env, memory, options, n_step_memory), options)

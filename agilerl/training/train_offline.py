@@ -13,7 +13,7 @@ from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.options import OfflineOptions
 from agilerl.sources.offline import OfflineSource
 from agilerl.telemetry.record import Sink
-from agilerl.training.published import Request, check_teams
+from agilerl.training.published import Request, check_learns_from, check_teams
 
 
 def train_offline(
@@ -93,6 +93,8 @@ def train_offline(
                 f"train_offline fills a memory for agents of RLAlgorithm; got {type(agent).__name__}. "
                 "fix: a subclass of agilerl.algorithms.core.RLAlgorithm, or a custom loop."
             )
+    fix = "train_on_policy, or an offline algorithm: algo='CQN' for Discrete actions, algo='IQL' for Box actions"
+    check_learns_from("a data set", request.population, fix)
     if memory is None:
         raise AlgorithmError("offline training needs a memory for the data. fix: ReplayBuffer(max_size=100_000)")
     if minari_dataset_id is not None and dataset is not None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from faulty_runs import CASES, SHORT, digest, newest, resume, train, train_part
 
-from agilerl.errors import RunError
+from agilerl.config import load_manifest
+from agilerl.errors import ConfigError, RunError
 from agilerl.runs.checkpoints import generations
+from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import REMAINS
 
 KINDS = ("flip", "truncate", "delete", "zero")
@@ -168,3 +170,47 @@ def test_a_later_format_is_refused_and_not_called_damaged(
     with pytest.raises(RunError, match=r"format 99; this version reads up to 1\. fix: upgrade"):
         resume(path)
     assert file.exists()
+
+
+TOP = ("LOCK", "config.yaml", "run.json", "evolution.jsonl", "metrics.csv", "report.html", "best/policy.json",
+       "best/policy.py", "best/policy.safetensors")  # fmt: skip
+
+RECORDS = ("config.yaml", "run.json", "evolution.jsonl", "metrics.csv")  # the others are made from these
+
+
+@pytest.mark.parametrize("file", TOP)
+def test_a_folder_in_the_place_of_a_file_is_named_or_set_aside(
+    file: str, stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
+) -> None:
+    original, whole = stopped("DQN-per-n-step")
+    path = tmp_path / "run"
+    shutil.copytree(original, path)
+    (path / file).unlink(missing_ok=True)
+    (path / file).mkdir()
+    try:
+        notes = resume(path)
+    except RunError as error:
+        assert "fix: " in str(error)  # noqa: PT017
+        assert file == "LOCK"
+        return
+    assert digest(path) == whole
+    if file in RECORDS:
+        assert (path / file).is_file()
+    if file == "config.yaml":
+        assert any("config.yaml was a folder; it is bad-config.yaml now" in note for note in notes)
+
+
+def test_a_missing_configuration_says_what_writes_it_anew(
+    stopped: Callable[[str], tuple[Path, str]], tmp_path: Path
+) -> None:
+    original, _ = stopped("DQN-per-n-step")
+    path = tmp_path / "run"
+    shutil.copytree(original, path)
+    (path / "config.yaml").unlink()
+    with pytest.raises(RunError, match=r"config\.yaml is missing\. fix: `agilerl resume .*`, which writes it anew"):
+        RunDirectory.open(path).manifest()
+    (path / "config.yaml").mkdir()
+    with pytest.raises(RunError, match=r"config\.yaml is no file\. fix: "):
+        RunDirectory.open(path).manifest()
+    with pytest.raises(ConfigError, match=r"is a folder; expected a YAML file\. fix: "):
+        load_manifest(path)

@@ -21,6 +21,7 @@ from agilerl.engine.learner import updated
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
 from agilerl.llm_envs.by_id import make_language_env
+from agilerl.llm_envs.prompts import Example, Pair, Prompt
 from agilerl.options import LanguageOptions, LoopOptions
 from agilerl.rng import Purpose, stream
 from agilerl.sources.source import PopulationEvaluation, Source, Tally, agreed
@@ -32,6 +33,11 @@ FITNESS = {
     "examples": "log-probability of a token of the completions, mean over the test split",
 }
 """Fitness of sources without rewards."""
+
+ITEMS: dict[str, tuple[type, str]] = {
+    "completions": (Prompt, "ReasoningGym"), "preferences": (Pair, "PreferenceGym"), "examples": (Example, "SFTGym"),
+}  # fmt: skip
+"""What each kind of experience is made from, and the gym that has it."""
 
 
 class LanguageSource(Source):
@@ -114,6 +120,7 @@ class LanguageSource(Source):
                         f"agent {agent.index}'s base and the environment have different tokenizers. "
                         "fix: the environment with agent.base.tokenizer."
                     )
+            self._check_items(agent)
             self._check_context(agent)
             self._check_methods(agent)
 
@@ -129,6 +136,18 @@ class LanguageSource(Source):
         if names:
             text = f"{kind.__name__} overrides {' and '.join(names)}, which training of language policies does not call"
             warn_once(text, f"{text}. fix: a reward in the environment, or agent.test(env) in a loop of your own.")
+
+    def _check_items(self, agent: Any) -> None:
+        """Raise ConfigError for a gym of another kind of experience."""
+        kind, gym = ITEMS[agent.experience.name]
+        for env in self.envs:
+            item = None if isinstance(env, Games) else env.batch(0)[0]
+            other = next((name for known, name in ITEMS.values() if isinstance(item, known)), None)
+            if other is not None and not isinstance(item, kind):
+                raise ConfigError(
+                    f"{type(agent).__name__} {agent.experience.says}, which a {gym} has; got {type(env).__name__}. "
+                    f"fix: env={gym}(...), or an algorithm that learns from the rows of {other}."
+                )
 
     def _check_context(self, agent: Any) -> None:
         for env in self.envs:

@@ -427,6 +427,8 @@ def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str
         config_hash = directory.manifest().hash()
     except (ConfigError, OSError, ValueError):
         config_hash = ""
+    if (path := directory.path / "config.yaml").is_dir():  # a folder cannot be replaced by a file
+        notes.append(f"config.yaml was a folder; it is {set_aside(path).name} now.")
     if config_hash != manifest.hash():
         try:  # an earlier resume may have changed both without saving a checkpoint
             recorded_hash = directory.facts().get("manifest_hash")

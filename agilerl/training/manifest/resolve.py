@@ -17,9 +17,9 @@ from agilerl.config import Manifest, apply_overrides, preset_for
 from agilerl.config.schema import Encoder, Network
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError
 from agilerl.modules.cnn import usual_layers
-from agilerl.networks.encoders import LSTM_DEFAULTS
+from agilerl.networks.encoders import LSTM_DEFAULTS, volume_encoder
 from agilerl.networks.language import SMALL
-from agilerl.spaces import channels_first, is_image, is_small
+from agilerl.spaces import channels_first, is_image, is_small, short_form
 from agilerl.training.manifest.task import Task
 
 
@@ -41,6 +41,12 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
     """
     manifest = _without_statistics(manifest, space)
     network = manifest.network
+    if network.encoder is None and isinstance(space, gym.spaces.Box) and len(space.shape) > 3:
+        encoder = f"encoder={volume_encoder(space.shape)}, or " if len(space.shape) == 4 else ""
+        raise ConfigError(
+            f"no encoder reads {short_form(space)} by default. fix: {encoder}an environment in "
+            "gymnasium.wrappers.FlattenObservation."
+        )
     if isinstance(space, dict) or network.encoder is not None or not _is_other(manifest, space):
         return manifest  # multi-agent: each network gets its own encoder
     if network.encoder_config not in (None, Encoder(), _preset_encoder(manifest)):
@@ -75,7 +81,8 @@ def _without_statistics(manifest: Manifest, space: Any) -> Manifest:
     asked = manifest.algorithm.hyperparameters.get("normalize_observations")
     if not asked or isinstance(space, dict) or (_is_dense(space) and manifest.network.encoder is None):
         return manifest
-    is_vector = not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and not is_image(space)
+    axes = 2 if "block_type" in (manifest.network.encoder or {}) else 3  # fewest that convolutions read
+    is_vector = not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and len(space.shape or ()) < axes
     usual = preset_for(manifest.environment.name, manifest.algorithm.name).algorithm.hyperparameters
     if is_vector or not usual.get("normalize_observations"):
         return manifest  # other encoders of vectors read them too; explicit requests are rejected by name

@@ -275,7 +275,7 @@ def test_boxes_of_other_ranks_need_a_word() -> None:
     video = spaces.Box(0, 255, (3, 5, 9, 9), dtype=np.uint8)
     deep = QNetwork(video, TWO, encoder_config={"block_type": "Conv3d", "channel_size": [16]}, random_seed=0)
     assert deep.preprocess(np.full((3, 5, 9, 9), 255, dtype=np.uint8)).max() == 1
-    with pytest.raises(ConfigError, match=r'fix: encoder_config=\{"block_type": "Conv3d"\}'):
+    with pytest.raises(ConfigError, match=r"fix: encoder_config=\{'block_type': 'Conv3d', "):
         QNetwork(video, TWO)
     with pytest.raises(ConfigError, match="EvolvableSimBa reads vectors"):
         QNetwork(spaces.Box(0, 1, (3, 8, 8)), TWO, simba=True)

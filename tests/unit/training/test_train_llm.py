@@ -185,7 +185,7 @@ def test_mistakes_are_named_before_anything_is_trained() -> None:
         finetune_llm_reasoning(agents, other, verbose=False)
     with pytest.raises(ConfigError, match=r"a prompt of \d+ tokens and a completion of 500 do not fit"):
         finetune_llm_reasoning(population(size=1, max_output_tokens=500), gym(), verbose=False)
-    with pytest.raises(ConfigError, match="evaluation_interval and evo_steps are at least 1"):
+    with pytest.raises(ConfigError, match="evaluation_interval must be an integer of at least 1; got 0"):
         finetune_llm_reasoning(agents, gym(), evaluation_interval=0)
     with pytest.warns(AgileRLWarning, match="evo_steps=3 is no multiple of evaluation_interval=2"):
         finetune_llm_reasoning(agents, gym(), max_steps=16, evo_steps=3, evaluation_interval=2, verbose=False)
