@@ -1,4 +1,4 @@
-.PHONY: check format lint types layers fast test slow faults golden golden-update bench docs
+.PHONY: check format lint types layers fast test slow faults golden golden-update bench wheel docs
 PYTEST = python -m pytest -q -n 2
 
 # What every commit must pass.
@@ -42,6 +42,10 @@ golden-update:
 # One JSON line per claim.
 bench:
 	@set -e; for name in scaling throughput lockstep solve checkpoint; do echo "== $$name"; python "benchmarks/$$name.py"; done
+
+# One wheel with the kernels in C for every platform, into dist/; needs the packages ziglang and build.
+wheel:
+	python .ci/wheel.py dist
 
 # The documentation, into site/; `mkdocs serve` shows it while you write.
 docs:

@@ -1,9 +1,15 @@
-"""The optional C library; everything else is in pyproject.toml."""
+"""The optional C library; everything else is in pyproject.toml.
+
+`.ci/wheel.py` puts libraries for every platform into the tree beforehand; then nothing is compiled here.
+"""
+
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
+PREBUILT = list(Path(__file__).parent.glob("agilerl/native/_population.*.dll"))
 UNIX = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden",
         "-g0"]  # fmt: skip
 
@@ -23,7 +29,7 @@ class BuildOptional(build_ext):
 
 
 setup(
-    ext_modules=[
+    ext_modules=[] if PREBUILT else [
         Extension(
             "agilerl.native._population",
             ["agilerl/native/kernels/population.c"],

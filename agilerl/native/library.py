@@ -136,7 +136,7 @@ def wanted() -> str:
 def _load(word: str) -> Library | None:
     vector = int(word) if len(word) > 1 else None
     for path in sorted(Path(__file__).parent.glob("_population*")):
-        if path.suffix in (".so", ".pyd", ".dylib"):
+        if path.suffix in (".so", ".pyd", ".dylib", ".dll"):
             try:
                 return Library(path, vector)
             except OSError:

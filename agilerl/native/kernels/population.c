@@ -10,6 +10,7 @@
 #include "population.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
+#include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
@@ -69,11 +70,14 @@ EXPORT int64_t population_abi(void) { return POPULATION_ABI; }
 /* Widths of vectors that this processor has, as a sum of 128, 256 and 512; 0 where the kernels cannot run. */
 EXPORT int64_t population_vectors(void) {
 #if defined(__x86_64__) || defined(_M_X64)
-  __builtin_cpu_init();
-  int64_t found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 256 : 0;
-  int wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-  return found && wide ? found + 512 : found;
+  /* Asked of the processor itself: __builtin_cpu_supports of zig says no to everything. */
+  const unsigned fma = 1u << 12, xsave = 1u << 27, avx = 1u << 28, avx2 = 1u << 5;
+  const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
+  unsigned a, b, c, d, kept, high;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (fma | xsave | avx)) != (fma | xsave | avx)) return 0;
+  __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0)); /* registers that the system keeps: YMM, ZMM */
+  if ((kept & 0x06) != 0x06 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2)) return 0;
+  return (b & avx512) == avx512 && (kept & 0xe6) == 0xe6 ? 256 + 512 : 256;
 #elif defined(__aarch64__)
   return 128;
 #else
