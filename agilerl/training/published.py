@@ -346,7 +346,7 @@ def check_members(function: str, population: Sequence[Any]) -> None:
         AlgorithmError: several classes, which cannot act and learn in one pass.
     """
     kinds = list(dict.fromkeys(type(unwrapped(agent)) for agent in population))
-    alone = [agent for agent in population if brings_own_learn(agent) and not adapted(agent).learns_language]
+    alone = [agent for agent in population if trains_by_learn(agent) and not adapted(agent).learns_language]
     if len(kinds) > 1 and not alone:
         names = ", ".join(kind.__name__ for kind in kinds)
         raise AlgorithmError(
@@ -383,7 +383,7 @@ def check_learns_from(what: str, population: Sequence[Any], fix: str) -> None:
     """Raise AlgorithmError for agents that only learn on-policy, unless by a `learn` of their own."""
     for agent in population:
         inner = unwrapped(agent)
-        if declares_on_policy(inner) and not (isinstance(inner, EvolvableAlgorithm) and brings_own_learn(inner)):
+        if declares_on_policy(inner) and not (isinstance(inner, EvolvableAlgorithm) and trains_by_learn(inner)):
             raise AlgorithmError(f"{type(inner).__name__} learns from its own rollouts, not from {what}. fix: {fix}.")
 
 
