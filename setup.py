@@ -34,7 +34,7 @@ setup(
             "agilerl.native._population",
             ["agilerl/native/kernels/population.c"],
             depends=[f"agilerl/native/kernels/{name}.h" for name in (
-                "activations", "dense", "elementary", "policy_gradient", "population", "real", "simd",
+                "activations", "actor_critic", "dense", "elementary", "policy_gradient", "population", "real", "simd",
                 "temporal_difference",
             )],
             extra_compile_args=UNIX,

@@ -14,6 +14,7 @@ from agilerl.algorithms.base.building import build, register_network, share_enco
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import ActorCriticRecipe
 from agilerl.losses.actor_critic import bootstrap, deterministic_policy_loss, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
@@ -99,6 +100,13 @@ class DDPG(DeterministicActorCritic):
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.policy_freq,)
+
+    def recipe(self) -> ActorCriticRecipe:
+        low, high = self.raw_bounds
+        return ActorCriticRecipe(
+            "actor", ("critic",), "actor_optimizer", ("critic_optimizer",), self.policy_freq, tracks_with_policy=False,
+            smooths=False, low=low, high=high,
+        )  # fmt: skip
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper: critic by squared TD error, policy by the critic's gradient, both targets."""

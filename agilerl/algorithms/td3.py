@@ -16,6 +16,7 @@ from agilerl.algorithms.base.building import build, register_network, share_enco
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import ActorCriticRecipe
 from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_action, twin_target, weighted_squared_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
@@ -97,6 +98,13 @@ class TD3(DeterministicActorCritic):
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Draw standard normal numbers for target policy smoothing, [*shape, A]."""
         return {"smoothing": rng.standard_normal((*shape, math.prod(self.action_space.shape)))}
+
+    def recipe(self) -> ActorCriticRecipe:
+        low, high = self.raw_bounds
+        return ActorCriticRecipe(
+            "actor", CRITICS, "actor_optimizer", CRITIC_OPTIMIZERS, self.policy_freq, tracks_with_policy=True,
+            smooths=True, low=low, high=high,
+        )  # fmt: skip
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper."""

@@ -16,7 +16,7 @@ from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.parts import MemberBinding, by_size, parts_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, TransitionBatches, UpdateResult
-from agilerl.engine.recipes import PolicyGradientRecipe, Recipe, TDRecipe, recipe_of
+from agilerl.engine.recipes import ActorCriticRecipe, PolicyGradientRecipe, Recipe, TDRecipe, recipe_of
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.errors import AlgorithmError
@@ -27,15 +27,12 @@ from agilerl.ranks import ONE, Ranks
 from agilerl.tree import leaves, map_leaves, put
 
 
-def updated(agent: Any, engine: Any, batch: Any) -> UpdateResult:
-    """Run `update` of an agent, which may be a user's. AlgorithmError unless it returns an `UpdateResult`."""
-    result = agent.update(engine, batch)
-    if not isinstance(result, UpdateResult):
-        raise AlgorithmError(
-            f"{type(agent).__name__}.update returned an object of {type(result).__name__}; expected an UpdateResult. "
-            "fix: return super().update(engine, batch), or agilerl.engine.protocol.UpdateResult(loss)."
-        )
-    return result
+def not_a_result(agent: Any, result: Any) -> AlgorithmError:
+    """Return the error for an `update`, which may be a user's, that returned something else than an `UpdateResult`."""
+    return AlgorithmError(
+        f"{type(agent).__name__}.update returned an object of {type(result).__name__}; expected an UpdateResult. "
+        "fix: return super().update(engine, batch), or agilerl.engine.protocol.UpdateResult(loss)."
+    )
 
 
 class Group(ABC):
@@ -139,18 +136,18 @@ class RowsGroup(Group):
 
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
         if live is None:
-            return updated(self.lead, self.engine, batch)
-        with self.engine.only(live):
-            return updated(self.lead, self.engine, batch)
+            result: UpdateResult = self.lead.update(self.engine, batch)
+        else:
+            with self.engine.only(live):
+                result = self.lead.update(self.engine, batch)
+        if not isinstance(result, UpdateResult):
+            raise not_a_result(self.lead, result)
+        return result
 
     def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
-        if not isinstance(self.recipe, TDRecipe):
+        if not isinstance(self.recipe, TDRecipe | ActorCriticRecipe):
             return None
-        result = self.engine.whole(self.recipe, batches.stacked(), live)
-        if result is None:
-            return None
-        assert result.priorities is not None
-        return [UpdateResult(*one) for one in zip(result.loss, [None] * batches.count, result.priorities, strict=True)]
+        return self.engine.whole(self.recipe, batches.stacked(), live)
 
     def learn_epoch(self, rollout: Any, plan: Any) -> list[UpdateResult] | None:
         if not isinstance(self.recipe, PolicyGradientRecipe):
@@ -206,7 +203,9 @@ class ModuleGroup(Group):
 
     def learn(self, batch: Any, live: Sequence[bool] | None) -> UpdateResult:
         self.lead.follow_optimizers()
-        result = updated(self.lead, self.engine, batch.of_member(0))
+        result: UpdateResult = self.lead.update(self.engine, batch.of_member(0))
+        if not isinstance(result, UpdateResult):
+            raise not_a_result(self.lead, result)
         return result.map(lambda x: x.detach().unsqueeze(0))
 
     def outputs(self, obs: Any, noisy: bool = False) -> Tensor:

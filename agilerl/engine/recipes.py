@@ -51,7 +51,35 @@ class PolicyGradientRecipe:
     KINDS: ClassVar[frozenset[str]] = frozenset({"categorical", "multi_categorical", "normal"})
 
 
-Recipe = TDRecipe | PolicyGradientRecipe
+@dataclass(frozen=True, slots=True)
+class ActorCriticRecipe:
+    """A deterministic actor with one or two critics (`DDPG.update` and `TD3.update` in torch).
+
+    Hyperparameters are `tau`, the learning rates `lr_actor` and `lr_critic`, and `policy_noise` and `noise_clip` if
+    `smooths`.
+
+    Attributes:
+        actor: name of the policy. critics: names of the critics, whose heads read features and actions.
+        actor_optimizer: of the policy. critic_optimizers: one per critic.
+        policy_interval: updates per step of the policy.
+        tracks_with_policy: whether targets of critics move only with it.
+        smooths: whether target actions are smoothed. low, high: bounds of the policy's outputs.
+    """
+
+    actor: str
+    critics: tuple[str, ...]
+    actor_optimizer: str
+    critic_optimizers: tuple[str, ...]
+    policy_interval: int
+    tracks_with_policy: bool
+    smooths: bool
+    low: float = -1.0
+    high: float = 1.0
+
+    stands_for: ClassVar[frozenset[str]] = frozenset({"update"})
+
+
+Recipe = TDRecipe | PolicyGradientRecipe | ActorCriticRecipe
 
 
 def recipe_of(agent: Any) -> Recipe | None:

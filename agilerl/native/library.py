@@ -11,7 +11,7 @@ from typing import Any
 
 from agilerl.errors import ConfigError
 
-ABI = 3
+ABI = 5
 MAX_DEPTH = 12
 ACTIVATIONS = (
     "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
@@ -75,8 +75,26 @@ class PolicyGradient(Structure):
     ]  # fmt: skip
 
 
-Call = TemporalDifference | PolicyGradient
-ENTRIES = {TemporalDifference: "population_td", PolicyGradient: "population_pg"}
+class ActorCritic(Structure):
+    """Arguments of updates of deterministic actors and their critics."""
+
+    _fields_ = [
+        *((name, Rows) for name in ("rows", "critics")),
+        *((name, c_int64) for name in (
+            "updates", "batch", "inputs", "actions", "twins", "number", "policy_interval", "tracks_with_policy",
+            "shared",
+        )),
+        *((name, POINTER(Member)) for name in ("actor", "encoder", "head")),
+        *((name, c_double) for name in ("low", "high")),
+        *((name, c_void_p) for name in (
+            "tau", "noise", "limit", "live", "obs", "next_obs", "action", "smoothing", "reward", "discount", "weight",
+            "loss", "actor_loss", "error",
+        )),
+    ]  # fmt: skip
+
+
+Call = TemporalDifference | PolicyGradient | ActorCritic
+ENTRIES = {TemporalDifference: "population_td", PolicyGradient: "population_pg", ActorCritic: "population_ac"}
 
 
 class Library:

@@ -101,10 +101,11 @@ def in_c(
         part = slice(start, start + (at_once or len(given.obs)))
         result = updates.run(recipe, given.map(lambda x, part=part: x[part]), engine.hp, live)
         assert result is not None
-        loss, priority = vars_of(result)
-        losses.append(loss)
-        priorities.append(priority)
-    return rows_of(learner), torch.cat(losses), torch.cat(priorities)
+        for one in result:
+            loss, priority = vars_of(one)
+            losses.append(loss)
+            priorities.append(priority)
+    return rows_of(learner), torch.stack(losses), torch.stack(priorities)
 
 
 def assert_close(one: Any, other: Any, tolerance: float) -> None:

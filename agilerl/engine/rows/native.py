@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl.engine.parts import WHOLE, PartKind
+from agilerl.engine.parts import WHOLE, PartKind, PartName
 from agilerl.engine.protocol import UpdateResult
-from agilerl.engine.recipes import PolicyGradientRecipe, Recipe, TDRecipe
+from agilerl.engine.recipes import ActorCriticRecipe, PolicyGradientRecipe, Recipe, TDRecipe
 from agilerl.engine.rows.cohort import Cohort, PartLayout
 from agilerl.engine.rows.kernels import NATIVE, TORCH, Kernels
 from agilerl.errors import RunError
 from agilerl.native.library import (
     ACTIVATIONS,
     MAX_DEPTH,
+    ActorCritic,
     Call,
     Library,
     Member,
@@ -57,30 +58,65 @@ class NativeUpdates:
         self.library: Library | None = library()
         self._calls: dict[tuple[Recipe, int, int], Bound | None] = {}
 
-    def run(self, recipe: TDRecipe, batch: Any, hp: Any, live: Sequence[bool] | None) -> UpdateResult | None:
-        """Run U updates on a batch [U, N, B, ...]; results [U, N, ...], or None where torch has to run them."""
+    def run(
+        self, recipe: TDRecipe | ActorCriticRecipe, batch: Any, hp: Any, live: Sequence[bool] | None
+    ) -> list[UpdateResult] | None:
+        """Run U updates on a batch [U, N, B, ...]; results [N, ...] of each, or None where torch has to run them."""
         obs = batch.obs
         if self.library is None or not isinstance(obs, Tensor) or obs.dim() != 4 or obs.dtype not in self.dtypes:
             return None
-        if batch.noise or batch.discount is None or not _is_plain(batch):
+        if batch.discount is None or not _is_plain(batch):
             return None
         bound = self._bound(recipe, *obs.shape[2:])
-        if bound is None or not _has_choices(
-            batch.action.unsqueeze(-1), bound.outputs, batch.next_mask, batch.obs_mask
-        ):
+        if bound is None:
             return None
-        updates = len(obs)
-        given = {name: vars(batch)[name] for name in ("obs", "next_obs", "reward", "discount", "weight", "action")}
-        results = {"loss": obs.new_zeros(updates, self.count), "error": obs.new_zeros(obs.shape[:3])}
-        optional = {
-            "live": None if live is None else torch.tensor(live, dtype=torch.uint8),
+        names = ("obs", "next_obs", "reward", "discount", "weight")
+        tensors = {name: vars(batch)[name] for name in names}
+        tensors |= {"loss": obs.new_zeros(obs.shape[:2]), "error": obs.new_zeros(obs.shape[:3])}
+        tensors |= {"live": None if live is None else torch.tensor(live, dtype=torch.uint8), "tau": hp["tau"].double()}
+        bound.call.updates = len(obs)
+        if isinstance(recipe, TDRecipe):
+            return self._run_td(recipe, bound, batch, tensors, hp)
+        return self._run_actor_critic(recipe, bound, batch, tensors, hp)
+
+    def _run_td(
+        self, recipe: TDRecipe, bound: Bound, batch: Any, tensors: dict[str, Tensor | None], hp: Any
+    ) -> list[UpdateResult] | None:
+        action = batch.action
+        is_choice = action.dtype == torch.int64 and action.shape == batch.reward.shape and not batch.noise
+        if not is_choice or not _has_choices(action.unsqueeze(-1), bound.outputs, batch.next_mask, batch.obs_mask):
+            return None
+        tensors |= {
+            "action": action,
             "next_mask": None if batch.next_mask is None else batch.next_mask.to(torch.uint8),
             "obs_mask": None if batch.obs_mask is None else batch.obs_mask.to(torch.uint8),
             "conservative": None if recipe.conservative is None else hp[recipe.conservative].double(),
         }
-        bound.call.updates = updates
-        self._run(bound, hp["lr"], {**given, **results, **optional, "tau": hp[recipe.tau].double()})
-        return UpdateResult(results["loss"], priorities=results["error"].abs_())
+        self._run(bound, {"rows": hp["lr"]}, tensors)
+        priorities = tensors["error"].abs_()  # type: ignore[union-attr]  # a result
+        each = zip(tensors["loss"], priorities, strict=True)  # type: ignore[arg-type]
+        return [UpdateResult(loss, priorities=errors) for loss, errors in each]
+
+    def _run_actor_critic(
+        self, recipe: ActorCriticRecipe, bound: Bound, batch: Any, tensors: dict[str, Tensor | None], hp: Any
+    ) -> list[UpdateResult] | None:
+        smoothing, like = batch.noise.get("smoothing"), batch.obs
+        shape = (*batch.reward.shape, bound.outputs[0])
+        if batch.action.shape != shape or batch.next_mask is not None or batch.obs_mask is not None:
+            return None
+        if (smoothing is not None and smoothing.shape != shape) or len(batch.noise) != recipe.smooths:
+            return None
+        actor_loss = like.new_zeros(like.shape[:2])
+        tensors |= {"action": batch.action.to(like.dtype), "actor_loss": actor_loss}
+        if smoothing is not None:
+            tensors |= {"smoothing": smoothing.to(like.dtype)}
+            tensors |= {"noise": hp["policy_noise"].double(), "limit": hp["noise_clip"].double()}
+        bound.call.number = batch.number
+        rates = {"rows": hp["lr_actor"], "critics": hp["lr_critic"].repeat(len(recipe.critics), 1)}
+        self._run(bound, rates, tensors)
+        moves = [(batch.number + k) % recipe.policy_interval == 0 for k in range(len(like))]
+        each = zip(tensors["loss"], actor_loss, tensors["error"], moves, strict=True)  # type: ignore[arg-type]
+        return [UpdateResult(loss, of_actor if moved else None, errors) for loss, of_actor, errors, moved in each]
 
     def run_epoch(self, recipe: PolicyGradientRecipe, rollout: Any, plan: Any, hp: Any) -> list[UpdateResult] | None:
         """Run the minibatches of one epoch of a rollout; results [N] of each, or None where torch has to run them.
@@ -112,18 +148,19 @@ class NativeUpdates:
         tensors |= {"obs": obs, "numbers": numbers, "weight": torch.from_numpy(plan.weight).to(obs.dtype)}
         tensors |= {"sample": torch.from_numpy(plan.rows), "live": torch.from_numpy(plan.live).view(torch.uint8)}
         legal = None if rollout.legal is None else rollout.legal.to(torch.uint8)
-        self._run(bound, hp["lr"], {**tensors, **results, "legal": legal})
+        self._run(bound, {"rows": hp["lr"]}, {**tensors, **results, "legal": legal})
         each = zip(*results.values(), strict=True)
         return [UpdateResult(loss, policy_loss, kl=divergence) for loss, policy_loss, divergence in each]
 
-    def _run(self, bound: Bound, rates: Tensor, tensors: Mapping[str, Tensor | None]) -> None:
-        """Point the call to these tensors, and run it."""
+    def _run(self, bound: Bound, rates: Mapping[str, Tensor], tensors: Mapping[str, Tensor | None]) -> None:
+        """Point the call to these tensors, and run it. `rates`: learning rates by field of rows."""
         assert self.library is not None
         call, contiguous = bound.call, {k: None if x is None else x.contiguous() for k, x in tensors.items()}
-        steps_of = rates.double().contiguous()
-        call.rows.lr = pointer(steps_of)
         for name, tensor in contiguous.items():
-            setattr(call, name, None if tensor is None else pointer(tensor))
+            setattr(call, name, None if tensor is None else tensor.data_ptr())
+        of_rows = {name: rate.double().contiguous() for name, rate in rates.items()}
+        for name, rate in of_rows.items():
+            getattr(call, name).lr = rate.data_ptr()
         self.library.run(call, self.cohorts[0].dtype == torch.float64)
 
     def _bound(self, recipe: Recipe, batch: int, inputs: int) -> Bound | None:
@@ -132,26 +169,63 @@ class NativeUpdates:
         if key not in self._calls:
             if isinstance(recipe, TDRecipe):
                 self._calls[key] = self._bind_td(recipe, batch, inputs)
+            elif isinstance(recipe, ActorCriticRecipe):
+                self._calls[key] = self._bind_actor_critic(recipe, batch, inputs)
             else:
                 self._calls[key] = self._bind_policy(recipe, batch, inputs)
         return self._calls[key]
 
     def _bind_td(self, recipe: TDRecipe, batch: int, inputs: int) -> Bound | None:
-        rows, layouts = self._rows(recipe.optimizer), self._layouts((recipe.network,), inputs)
-        if rows is None or layouts is None or not layouts[0].has_target:
+        cohort, (_, *others) = self.cohorts[0], self.cohorts
+        rows, layouts = self._rows(cohort, recipe.optimizer), self._layouts(cohort, {(recipe.network, WHOLE): inputs})
+        if others or rows is None or layouts is None or not layouts[0].has_target:
             return None
         call = TemporalDifference(rows=rows, batch=batch, inputs=inputs, is_double=recipe.is_double)
-        return self._filled(call, {"member": layouts[0]})
+        return self._filled(call, {"member": (cohort, layouts[0])})
+
+    def _bind_actor_critic(self, recipe: ActorCriticRecipe, batch: int, inputs: int) -> Bound | None:
+        if len(self.cohorts) != 2:
+            return None
+        actors, critics = self.cohorts
+        first, twins = recipe.critics[0], len(recipe.critics)
+        rows, others = self._rows(actors, recipe.actor_optimizer), self._rows(critics, recipe.critic_optimizers[0])
+        of_actor = self._layouts(actors, {(recipe.actor, WHOLE): inputs})
+        source = critics.members[0].parts[0].encoder_source
+        own = {} if source is not None else {(first, "encoder"): inputs}
+        of_critic = self._layouts(critics, {**own, (first, "head_net"): None})
+        if rows is None or others is None or of_actor is None or of_critic is None:
+            return None
+        policy, (*encoders, head) = of_actor[0], of_critic
+        shared = 0 if source is None else source[1]
+        features = encoders[0].layers[-1] if encoders else policy.layers[shared - 1]
+        actions = policy.layers[-1].out_features
+        reads_both = head.layers[0].in_features == features.out_features + actions
+        has_targets = all(layout.has_target for layout in (policy, *encoders, head))
+        if not (reads_both and has_targets) or len(critics.members) != twins * self.count:
+            return None
+        if source is not None and (source[0] != recipe.actor or shared >= len(policy.layers)):
+            return None
+        call = ActorCritic(
+            rows=rows, critics=others, batch=batch, inputs=inputs, actions=actions, twins=twins,
+            policy_interval=recipe.policy_interval, tracks_with_policy=recipe.tracks_with_policy,
+            low=recipe.low, high=recipe.high, shared=shared,
+        )  # fmt: skip
+        networks = {"actor": (actors, policy), "head": (critics, head)}
+        if encoders:
+            networks["encoder"] = critics, encoders[0]
+        return self._filled(call, networks)
 
     def _bind_policy(self, recipe: PolicyGradientRecipe, batch: int, inputs: int) -> Bound | None:
-        rows, layouts = self._rows(recipe.optimizer), self._layouts((recipe.policy, recipe.critic), inputs)
-        if rows is None or layouts is None:
+        cohort, (_, *others) = self.cohorts[0], self.cohorts
+        networks = {(name, WHOLE): inputs for name in (recipe.policy, recipe.critic)}
+        rows, layouts = self._rows(cohort, recipe.optimizer), self._layouts(cohort, networks)
+        if others or rows is None or layouts is None:
             return None
         kind = recipe.distribution
         call = PolicyGradient(
             rows=rows, batch=batch, inputs=inputs, components=kind.columns, clips_value=recipe.clips_value
         )
-        bound = self._filled(call, dict(zip(("policy", "critic"), layouts, strict=True)))
+        bound = self._filled(call, {"policy": (cohort, layouts[0]), "critic": (cohort, layouts[1])})
         if kind.kind == "normal":
             least = kind.least if isinstance(kind.least, tuple) else (kind.least,) * kind.columns
             bound.kept["least"] = torch.tensor(least, dtype=torch.float64)
@@ -161,11 +235,12 @@ class NativeUpdates:
             call.sizes = pointer(bound.kept["sizes"])
         return bound
 
-    def _rows(self, optimizer: str) -> Rows | None:
-        """Describe the rows and their optimiser; None where C has no kernel for it."""
-        (cohort, *others) = self.cohorts
+    def _rows(self, cohort: Cohort, optimizer: str) -> Rows | None:
+        """Describe the rows of a cohort and their optimiser; None where C has no kernel for it."""
         optimizers = cohort.members[0].optimizers
-        if others or len(optimizers) != 1 or optimizers[0].rule.kind not in ADAM or cohort.device.type != "cpu":
+        if len(optimizers) != 1 or optimizers[0].name != optimizer or optimizers[0].rule.kind not in ADAM:
+            return None
+        if cohort.device.type != "cpu":
             return None
         rule = optimizers[0].rule
         options = dict(rule.options)
@@ -176,42 +251,45 @@ class NativeUpdates:
             **{name: pointer(vars(cohort)[name]) for name in ("value", "target", "first", "second")},
         )  # fmt: skip
 
-    def _layouts(self, networks: tuple[str, ...], inputs: int) -> list[PartLayout] | None:
-        """Return where these networks lie; None where C has no kernel for one of them, or if there are others."""
-        cohort = self.cohorts[0]
-        parts = {part.name: part.part for part in cohort.members[0].parts}
-        if sorted(parts) != sorted((name, WHOLE) for name in networks):
+    def _layouts(self, cohort: Cohort, parts: Mapping[tuple[str, str], int | None]) -> list[PartLayout] | None:
+        """Return where these parts lie; None where C has no kernel for one of them, or if the cohort has others.
+
+        Args:
+            parts: (network, part) -> number of inputs; None if it is not checked.
+        """
+        stored = {part.name: part.part for part in cohort.members[0].parts}
+        if stored.keys() != parts.keys():
             return None
-        layouts = [cohort.layout(part.name) for part in cohort.members[0].parts]
-        layouts.sort(key=lambda layout: networks.index(layout.name.network))
-        for layout in layouts:
+        layouts = []
+        for name, inputs in parts.items():
+            layout = cohort.layout(PartName(*name))
             layers = layout.layers
             is_known = all((layer.activation or "Identity") in ACTIVATIONS and not layer.noisy for layer in layers)
-            is_dense = parts[layout.name].kind is PartKind.DENSE and layers[0].in_features == inputs
+            is_dense = stored[layout.name].kind is PartKind.DENSE and inputs in (None, layers[0].in_features)
             if not (is_known and is_dense) or len(layers) > MAX_DEPTH:
                 return None
+            layouts.append(layout)
         return layouts
 
-    def _filled(self, call: Call, networks: Mapping[str, PartLayout]) -> Bound:
+    def _filled(self, call: Call, networks: Mapping[str, tuple[Cohort, PartLayout]]) -> Bound:
         """Complete a call by the members' networks and room for intermediate results."""
         assert self.library is not None
-        cohort = self.cohorts[0]
         kept: dict[str, Any] = {}
-        for name, layout in networks.items():
-            kept[name] = (Member * self.count)(*(_member(cohort, layout, row) for row in range(self.count)))
+        for name, (cohort, layout) in networks.items():
+            count = len(cohort.members)
+            kept[name] = (Member * count)(*(_member(cohort, layout, row) for row in range(count)))
             setattr(call, name, cast(kept[name], POINTER(Member)))
-        kept["room"] = torch.empty(self.library.room(call), dtype=cohort.dtype)
+        kept["room"] = torch.empty(self.library.room(call), dtype=self.cohorts[0].dtype)
         call.rows.room = pointer(kept["room"])
-        return Bound(call, tuple(layout.layers[-1].out_features for layout in networks.values()), kept)
+        return Bound(call, tuple(layout.layers[-1].out_features for _, layout in networks.values()), kept)
 
 
 def _is_plain(batch: Any) -> bool:
-    """Whether every field has the shape [U, N, B], observations alike, and actions are whole numbers."""
-    shape = batch.obs.shape[:3]
-    fields = (batch.action, batch.reward, batch.discount, batch.weight)
-    is_alike = batch.next_obs.shape == batch.obs.shape and batch.next_obs.dtype == batch.obs.dtype
-    is_alike = is_alike and all(field.dtype == batch.obs.dtype for field in fields[1:])
-    return is_alike and batch.action.dtype == torch.int64 and all(field.shape == shape for field in fields)
+    """Whether numbers have the shape [U, N, B], observations are alike, and all have one precision."""
+    shape, dtype = batch.obs.shape[:3], batch.obs.dtype
+    fields = (batch.reward, batch.discount, batch.weight)
+    is_alike = batch.next_obs.shape == batch.obs.shape and batch.next_obs.dtype == dtype
+    return is_alike and all(field.shape == shape and field.dtype == dtype for field in fields)
 
 
 def _has_choices(action: Tensor, sizes: Sequence[int], *masks: Tensor | None) -> bool:

@@ -175,38 +175,70 @@ static int64_t NAME(gradient_size)(const Member *member) {
   return size;
 }
 
-/* Write the gradient of the layers, given grad [out][columns] at the outputs; grad and other are overwritten. */
-static void NAME(backward)(const Member *member, const REAL *value, const REAL *inputs, int64_t columns,
-                           const NAME(Kept) *kept, REAL *grad, REAL *other, REAL *turned, REAL *gradient,
-                           REAL *spare) {
-  gradient += NAME(gradient_size)(member);
+/* Write the gradient of the layers, given grad [out][columns] at the outputs; grad and other are overwritten, one of
+ * them by the gradient at the inputs if `to_inputs`, which is returned. A null gradient is not written. */
+static REAL *NAME(backward)(const Member *member, const REAL *value, const REAL *inputs, int64_t columns,
+                            const NAME(Kept) *kept, REAL *grad, REAL *other, REAL *turned, REAL *gradient, REAL *spare,
+                            int to_inputs) {
+  const int writes = gradient != 0;
+  if (writes) gradient += NAME(gradient_size)(member);
   for (int l = member->depth - 1; l >= 0; l--) {
     const Layer *layer = member->layers + l;
     int64_t wide = PADDED(layer->in), size = layer->out * columns, count = layer->out * (wide + (layer->norm ? 3 : 1));
     const REAL *below = l ? kept[l - 1].outputs : inputs;
-    gradient -= PADDED(count);
-    REAL *of_bias = gradient, *of_gain = of_bias + layer->out, *of_shift = of_gain + layer->out;
-    REAL *of_weight = layer->norm ? of_shift + layer->out : of_gain;
-    for (int64_t i = count; i < PADDED(count); i++) gradient[i] = 0;
+    if (writes) {
+      gradient -= PADDED(count);
+      for (int64_t i = count; i < PADDED(count); i++) gradient[i] = 0;
+    }
     NAME(activate_backward)(layer->activation, kept[l].sums, kept[l].outputs, grad, size);
     if (layer->norm) {
       for (int64_t o = 0; o < layer->out; o++) {
         REAL *g = grad + o * columns, gain = value[layer->gain + o];
         const REAL *x = kept[l].normalised + o * columns;
-        of_shift[o] = NAME(row_sum)(g, columns);
+        if (writes) gradient[2 * layer->out + o] = NAME(row_sum)(g, columns); /* of the shift */
         for (int64_t b = 0; b < columns; b++) spare[b] = g[b] * x[b], g[b] *= gain;
-        of_gain[o] = NAME(row_sum)(spare, columns);
+        if (writes) gradient[layer->out + o] = NAME(row_sum)(spare, columns); /* of the gain */
       }
       NAME(normalise_backward)(layer->out, columns, kept[l].normalised, kept[l].inverse, grad, spare);
     }
-    for (int64_t o = 0; o < layer->out; o++) of_bias[o] = NAME(row_sum)(grad + o * columns, columns);
-    NAME(transpose)(layer->in, columns, below, turned);
-    NAME(product)(layer->out, columns, wide, grad, columns, 1, turned, wide, 0, of_weight, wide);
-    if (l)
+    if (writes) {
+      REAL *of_weight = gradient + (layer->norm ? 3 : 1) * layer->out;
+      for (int64_t o = 0; o < layer->out; o++) gradient[o] = NAME(row_sum)(grad + o * columns, columns); /* of the bias */
+      NAME(transpose)(layer->in, columns, below, turned);
+      NAME(product)(layer->out, columns, wide, grad, columns, 1, turned, wide, 0, of_weight, wide);
+    }
+    if (l || to_inputs)
       NAME(product)(layer->in, layer->out, columns, value + layer->weight, 1, layer->weight_row, grad, columns, 0,
                     other, columns);
     REAL *swap = grad;
     grad = other, other = swap;
+  }
+  return grad;
+}
+
+/* The soft move of the target network: target += tau (value - target) (Lillicrap et al. 2016, arXiv:1509.02971). */
+static void NAME(track)(const Member *member, REAL tau, const REAL *value, REAL *target) {
+  for (int l = 0; l < member->depth; l++) {
+    const Layer *layer = member->layers + l;
+    for (int64_t o = 0; o < layer->out; o++) {
+      REAL *t = target + layer->weight + o * layer->weight_row;
+      const REAL *v = value + layer->weight + o * layer->weight_row;
+      for (int64_t i = 0; i < layer->in; i++) t[i] = FMA(tau, v[i] - t[i], t[i]);
+    }
+    int64_t parts[3] = {layer->bias, layer->gain, layer->shift};
+    for (int p = 0; p < (layer->norm ? 3 : 1); p++) {
+      REAL *t = target + parts[p];
+      const REAL *v = value + parts[p];
+      for (int64_t o = 0; o < layer->out; o++) t[o] = FMA(tau, v[o] - t[o], t[o]);
+    }
+  }
+}
+
+/* [B][I] rows as [I][columns]; zero beyond the batch. */
+static void NAME(load_rows)(const REAL *rows, int64_t batch, int64_t inputs, int64_t columns, REAL *out) {
+  for (int64_t i = 0; i < inputs; i++) {
+    for (int64_t b = 0; b < batch; b++) out[i * columns + b] = rows[b * inputs + i];
+    for (int64_t b = batch; b < columns; b++) out[i * columns + b] = 0;
   }
 }
 

@@ -209,7 +209,8 @@ static void NAME(pg_member)(const PolicyGradient *call, int64_t n) {
     NAME(Rate) rate;
     NAME(next_step)(rows, n, &rate);
     for (int k = 0; k < 2; k++) {
-      NAME(backward)(both[k], value, obs, columns, kept[k], grad[k], other[k], turned[k], gradient[k], spare);
+      NAME(backward)(both[k], value, obs, columns, kept[k], grad[k], other[k], turned[k], gradient[k], spare,
+                     0);
       NAME(clip)(size[k], max_norm, gradient[k]);
     }
     for (int k = 0; k < 2; k++) NAME(descend)(both[k], &rate, gradient[k], value, first, second);

@@ -104,7 +104,9 @@ EXPORT int64_t population_vectors(void) {
 
 EXPORT int64_t population_td_room(const TemporalDifference *call, int64_t member) { ROOM(td); }
 EXPORT int64_t population_pg_room(const PolicyGradient *call, int64_t member) { ROOM(pg); }
+EXPORT int64_t population_ac_room(const ActorCritic *call, int64_t member) { ROOM(ac); }
 
 /* Run a call with vectors of `vector` bits; 0, or 1 where there are none such. */
 EXPORT int64_t population_td(const TemporalDifference *call, int64_t vector, int64_t is_float64) { RUN(td); }
 EXPORT int64_t population_pg(const PolicyGradient *call, int64_t vector, int64_t is_float64) { RUN(pg); }
+EXPORT int64_t population_ac(const ActorCritic *call, int64_t vector, int64_t is_float64) { RUN(ac); }

@@ -1,7 +1,7 @@
 /* What Python and the kernels agree on. Every change of a field here raises POPULATION_ABI. */
 #include <stdint.h>
 
-#define POPULATION_ABI 3
+#define POPULATION_ABI 5
 #define MAX_DEPTH 12
 
 /* As `agilerl.native.library.ACTIVATIONS` numbers them. */
@@ -50,6 +50,27 @@ typedef struct {
   const uint8_t *next_mask, *obs_mask;
   void *loss, *error;
 } TemporalDifference;
+
+/* Updates of deterministic actors and their critics, of which there are K = 1 or 2.
+ *
+ * Shapes: U updates, N members, B rows, A actions, I inputs. critics: rows of K N networks, critic by critic; actor, tau,
+ * noise, limit and live [N]; encoder and head [K N]: a critic's head reads the features and the action. If `shared`, the
+ * features are those of the first `shared` layers of the actor, as constants, and encoder is null. obs and next_obs
+ * [U][N][B][I]; action and smoothing [U][N][B][A], the latter null without target policy smoothing (noise: its standard
+ * deviation, held within `limit`; actions lie between low and high); reward, discount and weight [U][N][B]; loss and
+ * actor_loss [U][N]; error [U][N][B]. The policy moves in every update whose number, `number` for the first one, is a
+ * multiple of `policy_interval`; targets of critics move with it if `tracks_with_policy`, else always.
+ */
+typedef struct {
+  Rows rows, critics; /* of the actors, of the critics */
+  int64_t updates, batch, inputs, actions, twins, number, policy_interval, tracks_with_policy, shared;
+  const Member *actor, *encoder, *head;
+  double low, high;
+  const double *tau, *noise, *limit;
+  const uint8_t *live;
+  const void *obs, *next_obs, *action, *smoothing, *reward, *discount, *weight;
+  void *loss, *actor_loss, *error;
+} ActorCritic;
 
 /* Updates of a policy and a value network on the minibatches of one epoch.
  *

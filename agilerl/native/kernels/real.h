@@ -35,3 +35,4 @@ typedef struct {
 #include "dense.h"
 #include "temporal_difference.h"
 #include "policy_gradient.h"
+#include "actor_critic.h"

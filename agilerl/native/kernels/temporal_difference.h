@@ -9,14 +9,6 @@ static inline int64_t NAME(td_room)(const TemporalDifference *call, int64_t n) {
          PADDED(widest) * columns + gradient + 2 * columns + 64;
 }
 
-/* [B][I] rows as [I][columns]; zero beyond the batch. */
-static void NAME(load_rows)(const REAL *rows, int64_t batch, int64_t inputs, int64_t columns, REAL *out) {
-  for (int64_t i = 0; i < inputs; i++) {
-    for (int64_t b = 0; b < batch; b++) out[i * columns + b] = rows[b * inputs + i];
-    for (int64_t b = batch; b < columns; b++) out[i * columns + b] = 0;
-  }
-}
-
 /* The conservative term, share sum_b w_b (log sum_a exp Q(s_b, a) - Q(s_b, a_b)) (Kumar et al. 2020, arXiv:2006.04779,
  * eq. 4): its gradient, and its part of the loss of each row. room: two columns. */
 static void NAME(conservative)(const Member *member, int64_t batch, int64_t columns, const REAL *values,
@@ -96,23 +88,9 @@ static void NAME(td_member)(const TemporalDifference *call, int64_t n) {
     ((REAL *)call->loss)[u * rows->members + n] = NAME(row_sum)(losses, columns);
     NAME(Rate) rate;
     NAME(next_step)(rows, n, &rate);
-    NAME(backward)(member, value, obs, columns, kept, grad, other, turned, gradient, spare);
+    NAME(backward)(member, value, obs, columns, kept, grad, other, turned, gradient, spare, 0);
     NAME(descend)(member, &rate, gradient, value, first, second);
-    REAL tau = (REAL)call->tau[n];
-    for (int l = 0; l < member->depth; l++) {
-      const Layer *layer = member->layers + l;
-      for (int64_t o = 0; o < layer->out; o++) {
-        REAL *t = target + layer->weight + o * layer->weight_row;
-        const REAL *v = value + layer->weight + o * layer->weight_row;
-        for (int64_t i = 0; i < layer->in; i++) t[i] = FMA(tau, v[i] - t[i], t[i]);
-      }
-      int64_t parts[3] = {layer->bias, layer->gain, layer->shift};
-      for (int p = 0; p < (layer->norm ? 3 : 1); p++) {
-        REAL *t = target + parts[p];
-        const REAL *v = value + parts[p];
-        for (int64_t o = 0; o < layer->out; o++) t[o] = FMA(tau, v[o] - t[o], t[o]);
-      }
-    }
+    NAME(track)(member, (REAL)call->tau[n], value, target);
   }
 }
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.engine.adapters import choose_adapters, engines_for
-from agilerl.engine.learner import updated
+from agilerl.engine.learner import not_a_result
+from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError, ConfigError, RunError, warn_once
 from agilerl.language.tokenizer import fingerprint, is_tokenizer_of
 from agilerl.llm_envs.by_id import make_language_env
@@ -229,7 +230,9 @@ class LanguageSource(Source):
         lead: Any = engine.agents[0]
         steps = 0
         for batch in self.feed.batches(engine, rows):
-            result = updated(lead, engine, batch)
+            result = lead.update(engine, batch)
+            if not isinstance(result, UpdateResult):
+                raise not_a_result(lead, result)
             steps += 1
             live = batch.live or (True,) * len(rows)
             losses, kls = (_each(x, len(rows)) for x in (result.loss, result.kl))

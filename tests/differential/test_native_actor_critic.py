@@ -1,0 +1,217 @@
+"""Updates of DDPG and TD3 in C against those in torch, in float64; equal bits where nothing may make a difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from agilerl.algorithms import DDPG, TD3, TD3BC
+from agilerl.engine.learner import Learner
+from agilerl.engine.protocol import TransitionBatches, UpdateResult
+from agilerl.engine.recipes import ActorCriticRecipe, recipe_of
+from agilerl.engine.rows.kernels import NATIVE, TORCH
+from agilerl.engine.rows.native import NativeUpdates
+from agilerl.native import library as native
+from agilerl.native.library import ACTIVATIONS, Library
+
+OBS, ACTIONS = gym.spaces.Box(-1, 1, (5,)), gym.spaces.Box(np.float32([-2, 0]), np.float32([3, 1]))
+FOUND = native.library()
+BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))
+pytestmark = pytest.mark.skipif(FOUND is None, reason="no kernels were built for this machine")
+
+
+def members(kind: Any, dtype: torch.dtype = torch.float64, *, equal: bool = False, **more: Any) -> list[Any]:
+    """Three agents with rates of their own; of hidden widths of their own, unless `equal`."""
+    parts = {"activation": more.pop("activation", "ReLU")}
+    head_norm = {"layer_norm": more.pop("norm", False)}
+    agents = []
+    for index in range(3):
+        wider = 0 if equal else index
+        config = {
+            "latent_dim": 12,
+            "encoder_config": {"hidden_size": [20 + 13 * wider], **parts},
+            "head_config": {"hidden_size": [14 - 3 * wider], **parts, **head_norm},
+        }
+        rates = {"lr_actor": 1e-3 * (index + 1), "lr_critic": 2e-3 * (index + 1), "tau": 0.01 * (index + 1)}
+        agent = kind(OBS, ACTIONS, index=index, seed=index, net_config=config, **rates, **more)
+        for name in agent.registry.all_registered():
+            getattr(agent, name).to(dtype)
+        agent.reinit_optimizers()
+        agents.append(agent)
+    return agents
+
+
+def batches(kind: Any, updates: int, rows: int, dtype: torch.dtype, number: int = 1) -> TransitionBatches:
+    """Random transitions; the last rows of the second member have weight 0."""
+    draws = torch.Generator().manual_seed(7)
+    shape = updates, 3, rows
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
+
+    weight = torch.full(shape, 1 / rows, dtype=dtype)
+    weight[:, 1, rows // 2 :] = 0
+    fields = {
+        "obs": normal(5), "next_obs": normal(5), "action": normal(2).clamp(-1, 1), "reward": normal(),
+        "done": torch.zeros(shape, dtype=dtype),
+        "discount": 0.99 * (torch.rand(shape, generator=draws, dtype=torch.float64) < 0.9).to(dtype),
+    }  # fmt: skip
+    noise = {"smoothing": normal(2)} if kind is TD3 else {}
+    return TransitionBatches(fields, weight, noise, updates, number, True)
+
+
+def cut(whole: TransitionBatches, start: int, stop: int, member: int | None = None) -> TransitionBatches:
+    rows = slice(None) if member is None else slice(member, member + 1)
+    part = lambda x: x[start:stop, rows]  # noqa: E731
+    fields, noise = ({k: part(x) for k, x in each.items()} for each in (whole.fields, whole.noise))
+    return TransitionBatches(fields, part(whole.weight), noise, stop - start, whole.number + start, True)
+
+
+def state_of(learner: Learner, results: list[UpdateResult]) -> list[Tensor]:
+    """Rows and steps of all networks, losses (NaN where the policy did not move) and priorities."""
+    state = []
+    for cohort in learner.groups[0].engine.cohorts:
+        state += [x.clone() for x in (cohort.value, cohort.target, cohort.first, cohort.second, *cohort.step.values())]
+    nothing = torch.full_like(results[0].loss, torch.nan)
+    losses = [(result.loss, nothing if result.actor_loss is None else result.actor_loss) for result in results]
+    return [*state, torch.stack([torch.stack(pair) for pair in losses]), torch.stack([r.priorities for r in results])]
+
+
+def in_torch(agents: list[Any], given: TransitionBatches, live: Any = None) -> list[Tensor]:
+    learner = Learner(agents, kernels=TORCH)
+    assert len(learner.groups) == 1
+    return state_of(learner, [learner.groups[0].learn(batch, live) for batch in given.each()])
+
+
+def in_c(agents: list[Any], given: list[TransitionBatches], live: Any = None, library: Any = None) -> list[Tensor]:
+    learner = Learner(agents, kernels=BOTH)
+    if library is not None:
+        engine = learner.groups[0].engine
+        engine._native = NativeUpdates(engine.cohorts, len(agents), BOTH.whole)
+        engine._native.library = library
+    results = []
+    for part in given:
+        some = learner.groups[0].learn_whole(part, live)
+        assert some is not None
+        results += some
+    return state_of(learner, results)
+
+
+def assert_close(one: list[Tensor], other: list[Tensor]) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+def assert_equal(one: list[Tensor], other: list[Tensor]) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "different"])
+@pytest.mark.parametrize(("kind", "interval"), [(TD3, 2), (TD3, 1), (DDPG, 1), (DDPG, 3)])
+def test_two_hundred_updates_are_those_of_torch(kind: Any, interval: int, equal: bool) -> None:
+    given, made = batches(kind, 200, 37, torch.float64), {"policy_freq": interval, "equal": equal}
+    assert_close(in_c(members(kind, **made), [given]), in_torch(members(kind, **made), given))
+
+
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "different"])
+@pytest.mark.parametrize(("kind", "interval"), [(TD3, 2), (DDPG, 1)])
+def test_critics_that_read_features_of_the_policy_learn_as_in_torch(kind: Any, interval: int, equal: bool) -> None:
+    given = batches(kind, 200, 37, torch.float64)
+    made = {"policy_freq": interval, "equal": equal, "share_encoders": True}
+    assert_close(in_c(members(kind, **made), [given]), in_torch(members(kind, **made), given))
+
+
+def test_much_smoothing_is_held_and_stays_within_the_bounds() -> None:
+    given, made = batches(TD3, 50, 37, torch.float64), {"policy_noise": 2.0, "noise_clip": 0.9}
+    assert_close(in_c(members(TD3, **made), [given]), in_torch(members(TD3, **made), given))
+
+
+@pytest.mark.parametrize("kind", [TD3, DDPG])
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_those_of_torch(activation: str, norm: bool, kind: Any) -> None:
+    given, made = batches(kind, 20, 21, torch.float64), {"activation": activation, "norm": norm}
+    assert_close(in_c(members(kind, **made), [given]), in_torch(members(kind, **made), given))
+
+
+@pytest.mark.parametrize("kind", [TD3, DDPG])
+def test_members_that_are_not_live_do_not_move(kind: Any) -> None:
+    given, live = batches(kind, 20, 21, torch.float64), [True, False, True]
+    mine, theirs = in_c(members(kind), [given], live), in_torch(members(kind), given, live)
+    assert_close(mine[:-2], theirs[:-2])
+    assert_close([x[..., [0, 2]] for x in mine[-2:-1]], [x[..., [0, 2]] for x in theirs[-2:-1]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [TD3, DDPG])
+def test_many_updates_in_one_call_are_one_by_one_to_the_bit(kind: Any, dtype: torch.dtype) -> None:
+    given = batches(kind, 12, 37, dtype, number=4)
+    each = [cut(given, k, k + 1) for k in range(12)]
+    assert_equal(in_c(members(kind, dtype), [given]), in_c(members(kind, dtype), each))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [TD3, DDPG])
+def test_members_together_are_members_alone_to_the_bit(kind: Any, dtype: torch.dtype) -> None:
+    given = batches(kind, 12, 37, dtype)
+    together = in_c(members(kind, dtype, equal=True), [given])
+    for index in range(3):
+        alone = in_c([members(kind, dtype, equal=True)[index]], [cut(given, 0, 12, index)])
+        for one, all_members in zip(alone[:10], together[:10], strict=True):
+            assert torch.equal(one, all_members[index::3])
+        assert_equal([alone[-2][..., 0], alone[-1][:, 0]], [together[-2][..., index], together[-1][:, index]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [1, 16, 37])
+@pytest.mark.parametrize("kind", [TD3, DDPG])
+def test_vectors_of_every_width_give_the_same_bits(kind: Any, rows: int, dtype: torch.dtype) -> None:
+    assert FOUND is not None
+    if FOUND.vector != 512:
+        pytest.skip("this processor has one width of vectors")
+    given = [batches(kind, 6, rows, dtype)]
+    for share in (False, True):
+        made = {"activation": "GELU", "norm": True, "share_encoders": share}
+        narrow = in_c(members(kind, dtype, **made), given, library=Library(FOUND.path, 256))
+        assert_equal(in_c(members(kind, dtype, **made), given), narrow)
+
+
+@pytest.mark.parametrize("kind", [TD3, DDPG])
+@pytest.mark.parametrize("network", ["actor", "critic"])
+def test_a_nan_stays_in_its_member_and_shows(kind: Any, network: str) -> None:
+    given, agents = batches(kind, 3, 21, torch.float32), members(kind, torch.float32, equal=True)
+    name = "critic_2" if network == "critic" and kind is TD3 else network
+    target = {"actor": "actor_target", "critic": "critic_target", "critic_2": "critic_target_2"}[name]
+    with torch.no_grad():
+        next(getattr(agents[1], name).parameters())[0, 0] = torch.nan
+        next(getattr(agents[1], target).parameters())[0, 0] = torch.nan
+    spoiled, clean = in_c(agents, [given]), in_c(members(kind, torch.float32, equal=True), [given])
+    assert spoiled[-2][:, 0, 1].isnan().all()
+    assert spoiled[-1][:, 1].isnan().all()
+    for row in (0, 2):
+        assert_equal([x[row::3] for x in spoiled[:-2]], [x[row::3] for x in clean[:-2]])
+        assert_equal([spoiled[-2][..., row]], [clean[-2][..., row]])
+
+
+@pytest.mark.parametrize("kind", [TD3, DDPG])
+def test_what_c_has_no_kernel_for_is_left_to_torch(kind: Any) -> None:
+    given = batches(kind, 2, 21, torch.float64)
+    narrow = given.fields["action"][..., :1]
+    for some in (
+        replace(given, fields={**given.fields, "action": narrow}),
+        replace(given, fields={**given.fields, "next_obs": given.fields["next_obs"][..., :4]}),
+        replace(given, noise={"other": torch.zeros(2, 3, 21, 2)}) if kind is DDPG else replace(given, noise={}),
+    ):
+        assert Learner(members(kind), kernels=BOTH).groups[0].learn_whole(some, None) is None
+
+
+def test_td3bc_has_an_update_of_its_own() -> None:
+    assert isinstance(recipe_of(TD3(OBS, ACTIONS)), ActorCriticRecipe)
+    assert recipe_of(TD3BC(OBS, ACTIONS)) is None
