@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC",
          "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]  # fmt: skip
-TESTS = ["tests/differential/test_native.py", "tests/differential/test_native_policy.py"]
+TESTS = [f"tests/differential/test_native{name}.py" for name in ("", "_policy", "_actor_critic")]
 
 
 def sanitized(folder: Path) -> dict[str, str]:
@@ -41,18 +41,20 @@ def sanitized(folder: Path) -> dict[str, str]:
 
 
 def population(
-    kind: Any, obs: Any, space: Any, parts: dict[str, Any], depth: list[int], count: int, dtype: Any, number: int
-) -> list[Any]:
+    kind: Any, obs: Any, space: Any, parts: dict[str, Any], depth: list[int], count: int, dtype: Any, number: int,
+    more: dict[str, Any],
+) -> list[Any]:  # fmt: skip
     """Return agents of random widths."""
     import numpy as np
     from torch import nn
 
     made, sizes = [], np.random.default_rng(number)
+    latent = int(sizes.integers(1, 40))
     for index in range(count):
         encoder, head = ({"hidden_size": sizes.integers(1, 50, n).tolist(), "min_mlp_nodes": 1, **parts} for n in depth)
-        latent = int(sizes.integers(1, 40))
+        latent = latent if more else int(sizes.integers(1, 40))  # critics of one group read as many features
         config = {"latent_dim": latent, "min_latent_dim": 1, "encoder_config": encoder, "head_config": head}
-        agent = kind(obs, space, index=index, seed=index, net_config=config)
+        agent = kind(obs, space, index=index, seed=index, net_config=config, **more)
         for name in agent.registry.all_registered():
             if isinstance(getattr(agent, name), nn.Module):
                 getattr(agent, name).to(dtype)
@@ -67,7 +69,7 @@ def fuzz(shapes: int, seed: int) -> None:
     import numpy as np
     import torch
 
-    from agilerl.algorithms import CQN, DQN, PPO
+    from agilerl.algorithms import CQN, DDPG, DQN, PPO, TD3
     from agilerl.engine.learner import Learner
     from agilerl.engine.protocol import TransitionBatches
     from agilerl.engine.rollouts import Rollout, plan_epoch
@@ -91,12 +93,12 @@ def fuzz(shapes: int, seed: int) -> None:
             engine._native.library = library
         results = learn(learner)
         assert results is not None, "C has no kernel for this shape"
-        (cohort,) = learner.groups[0].engine.cohorts
-        return [cohort.value.clone(), cohort.first.clone(), torch.stack([result.loss for result in results])]
+        rows = [x for cohort in learner.groups[0].engine.cohorts for x in (cohort.value, cohort.target, cohort.first)]
+        return [*[x.clone() for x in rows], torch.stack([result.loss for result in results])]
 
     for number in range(shapes):
         rng = np.random.default_rng((seed, number))
-        kind = [DQN, CQN, PPO][number % 3]
+        kind = [DQN, CQN, PPO, DDPG, TD3][number % 5]
         count, rows, inputs = (int(rng.integers(1, n)) for n in (4, 70, 40))
         dtype = [torch.float64, torch.float32][int(rng.integers(2))]
         library, masked = libraries[int(rng.integers(len(libraries)))], bool(rng.integers(2))
@@ -106,10 +108,12 @@ def fuzz(shapes: int, seed: int) -> None:
         space: Any = gym.spaces.Discrete(int(rng.integers(1, 12)))
         if kind is PPO and number % 2:
             space = gym.spaces.MultiDiscrete(rng.integers(1, 7, int(rng.integers(1, 4))))
-        if kind is PPO and number % 5 == 0:
+        if (kind is PPO and number % 3 == 0) or kind in (DDPG, TD3):
             space, masked = gym.spaces.Box(-2, 3, (int(rng.integers(1, 5)),)), False
 
-        agents = partial(population, kind, obs, space, parts, depth, count, dtype, number)
+        more = {"share_encoders": bool(rng.integers(2)), "policy_freq": int(rng.integers(1, 4))}
+        more = more if kind in (DDPG, TD3) else {}
+        agents = partial(population, kind, obs, space, parts, depth, count, dtype, number, more)
         draws = torch.Generator().manual_seed(number)
         normal = lambda *s, g=draws, d=dtype: torch.randn(*s, generator=g, dtype=torch.float64).to(d)  # noqa: E731
         is_choice = isinstance(space, gym.spaces.Discrete)
@@ -132,12 +136,18 @@ def fuzz(shapes: int, seed: int) -> None:
             in_torch = lambda x, of=of, plan=plan: [x.learn(0, part) for part in of.batches(plan)]  # noqa: E731
         else:
             weight = torch.rand(*shape, generator=draws, dtype=torch.float64).to(dtype)
-            fields = {"obs": normal(*shape, inputs), "next_obs": normal(*shape, inputs), "reward": normal(*shape),
-                      "done": torch.zeros(shape, dtype=dtype), "action": chosen[0],
-                      "discount": torch.full(shape, 0.9, dtype=dtype)}  # fmt: skip
+            fields = {
+                "obs": normal(*shape, inputs),
+                "next_obs": normal(*shape, inputs),
+                "reward": normal(*shape),
+                "done": torch.zeros(shape, dtype=dtype),
+                "action": chosen[0] if sizes else normal(*shape, *space.shape),
+                "discount": torch.full(shape, 0.9, dtype=dtype),
+            }
             if legal is not None:
                 fields |= {"next_mask": legal, "obs_mask": legal}
-            made = TransitionBatches(fields, weight, {}, updates, 1, False)
+            noise = {"smoothing": normal(*shape, *space.shape)} if kind is TD3 else {}
+            made = TransitionBatches(fields, weight, noise, updates, 1, False)
             in_c = lambda x, made=made: x.groups[0].learn_whole(made, None)  # noqa: E731
             in_torch = lambda x, made=made: x.groups[0].learn_each(made)  # noqa: E731
         mine = learned(agents(), NATIVE, library, in_c)

@@ -88,7 +88,9 @@ def kernels() -> Finding:
     built = library()
     if built is not None:
         return Finding(
-            "kernels", OK, f"native: updates of DQN, CQN, DDPG, TD3 and PPO run in C, with vectors of {built.vector} bits"
+            "kernels",
+            OK,
+            f"native: updates of DQN, CQN, DDPG, TD3 and PPO run in C, with vectors of {built.vector} bits",
         )
     if wanted() == "0":
         return Finding("kernels", NOTE, f"torch: {VARIABLE}=0 switches those in C off", f"unset {VARIABLE}")
