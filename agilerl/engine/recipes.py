@@ -83,12 +83,15 @@ Recipe = TDRecipe | PolicyGradientRecipe | ActorCriticRecipe
 
 
 def recipe_of(agent: Any) -> Recipe | None:
-    """Return the agent's recipe; None without one, or if a subclass overrides methods that the recipe stands for."""
+    """Return the agent's recipe; None without one, or if methods that it stands for are overridden or replaced."""
     kind = type(agent)
     owner = next((base for base in kind.__mro__ if "recipe" in vars(base)), None)
     description: Recipe | None = None if owner is None else agent.recipe()
     if owner is None or description is None:
         return None
     below = kind.__mro__[: kind.__mro__.index(owner)]
-    is_changed = any(name in vars(base) for base in below for name in description.stands_for)
-    return None if is_changed else description
+    for base in kind.__mro__:
+        for name in description.stands_for & vars(base).keys():
+            if base in below or vars(base)[name].__module__ != base.__module__:
+                return None
+    return description

@@ -240,6 +240,13 @@ def test_an_algorithm_with_its_own_update_has_no_recipe(name: str) -> None:
     assert recipes[1] is None
 
 
+def test_a_method_that_was_replaced_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, update = PPO(OBS, DISCRETE), PPO.update
+    assert recipe_of(agent) is not None
+    monkeypatch.setattr(PPO, "update", lambda self, *args: update(self, *args))
+    assert recipe_of(agent) is None
+
+
 @pytest.mark.parametrize("space", [gym.spaces.MultiBinary(3), gym.spaces.Tuple((DISCRETE, WIDE))])
 def test_other_actions_and_shared_encoders_have_no_recipe(space: Any) -> None:
     assert PPO(OBS, space).recipe() is None

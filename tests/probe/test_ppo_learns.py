@@ -31,6 +31,7 @@ OPTIONS: dict[str, Any] = {
     "batch_size": 64, "learn_step": 128, "lr": 5e-3, "gamma": GAMMA, "gae_lambda": 0.95, "ent_coef": 0.0,
     "update_epochs": 8, "clip_value_loss": False,
 }  # fmt: skip
+SLOWER = {"lr": 2e-3, "ent_coef": 0.01}  # for PolicyEnv: 30 of 30 seeds learn with these, half of 120 with the others
 
 
 def train(make: Any, steps: int = 6_000, members: int = 1, **options: Any) -> Any:
@@ -66,7 +67,7 @@ FAST = [(TruncatedEnv, False), (PolicyEnv, False), (TwoStepCreditEnv, False)]
 )
 def test_values_are_those_of_the_best_policy(make: Any, share: bool) -> None:
     env = make()
-    agent = train(make, share_encoders=share)
+    agent = train(make, share_encoders=share, **(SLOWER if make is PolicyEnv else {}))
     wanted = np.nanmax(env.expected_q(GAMMA), axis=1)
     # The policy is a sample: what it still does wrong takes less than 0.1 from values of at most 2. States that the
     # best policy avoids are seldom seen: their values are known less well.
