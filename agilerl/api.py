@@ -313,6 +313,9 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
         best.set_training_mode(False)
     else:
         best = _best_agent(directory, manifest, resolve_device(device))
+        seed = facts.get("best_seed") or facts.get("seed")  # of evaluations; those of an unfinished run have the run's
+        if isinstance(seed, int):
+            best.seed = seed
     best.evaluated_in = import_module("agilerl.algorithms.base.evaluation").EvaluatedIn.of(manifest)
     with malformed(directory.path):
         return Run(

@@ -20,7 +20,7 @@ from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.single_agent import RLAlgorithm, refuse_criterion
 from agilerl.engine.modules import raw_output, soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TDRecipe
@@ -103,6 +103,10 @@ class DQN(RLAlgorithm):
     def criterion(self) -> nn.Module:
         """The loss that `update` computes with row weights."""
         return nn.MSELoss()
+
+    @criterion.setter
+    def criterion(self, value: Any) -> None:
+        refuse_criterion(self, value)
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {"lr": self.lr, "gamma": self.gamma, "tau": self.tau}

@@ -21,7 +21,7 @@ from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, follow
-from agilerl.algorithms.base.single_agent import RLAlgorithm
+from agilerl.algorithms.base.single_agent import RLAlgorithm, refuse_criterion
 from agilerl.algorithms.base.transitions import check_same_rows, experience_fields, side_by_side
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
@@ -136,6 +136,10 @@ class RainbowDQN(RLAlgorithm):
     def criterion(self) -> nn.Module:
         """The loss that `update` computes with row weights."""
         return nn.KLDivLoss(reduction="batchmean") if self.distributional else nn.MSELoss()
+
+    @criterion.setter
+    def criterion(self, value: Any) -> None:
+        refuse_criterion(self, value)
 
     # --- learning --------------------------------------------------------------------------------------------------
 

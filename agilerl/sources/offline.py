@@ -82,6 +82,13 @@ class OfflineSource(LaneSource[OfflineOptions]):
             self.notes += fill(self.memory, self._learned, population[0], self.options)
         if not len(self.memory):
             raise ConfigError("there is nothing to learn from: the memory is empty. fix: dataset='data.h5'.")
+        sizes = [int(agent.batch_size) for agent in population]
+        text = (
+            f"batch_size={max(sizes)} is more than the {len(self.memory)} rows of the data, so that members of "
+            f"this size learn nothing. fix: batch_size={len(self.memory)} or less."
+        )
+        if max(sizes) > len(self.memory):
+            warn_once(text, text)
         for agent in population:
             agent.see_data(self.memory)
 
@@ -287,7 +294,7 @@ def without_masks(dataset: Dataset, agent: Any) -> Dataset:
 def _stored(agent: RLAlgorithm, dataset: Dataset) -> np.ndarray:
     """Convert the data set's actions to the memory's format; ShapeError if they do not match the action space."""
     form, action, rows = agent.action_form, dataset.action, len(dataset)
-    action = action.astype(np.int64) if action.dtype == bool else action
+    action = action.astype(np.int64) if action.dtype.kind in "bu" else action  # torch knows few unsigned types
     is_box = isinstance(agent.action_space, gym.spaces.Box)
     if not is_box:
         _check_finite({"actions": action})

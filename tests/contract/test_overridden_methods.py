@@ -16,7 +16,7 @@ from agilerl import foreign
 from agilerl.algorithms import DQN, IPPO, PPO, TD3, find_algorithm
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AgileRLWarning, ConfigError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 
@@ -198,3 +198,11 @@ def test_greedy_actions_of_get_action_are_in_the_space(space: Any) -> None:
     action = agent.get_action(obs, training=False)[0]
     assert all(space.contains(row) for row in action)
     assert np.array_equal(action, agent.act(obs))
+
+
+@pytest.mark.parametrize("kind", [DQN, TD3])
+def test_a_criterion_that_is_assigned_is_refused(kind: Any) -> None:
+    box = gym.spaces.Box(-1, 1, (2,))
+    agent = kind(box, gym.spaces.Discrete(2) if kind is DQN else box)
+    with pytest.raises(AlgorithmError, match=r"criterion is the loss that update computes.*fix: override update"):
+        agent.criterion = object()

@@ -50,6 +50,14 @@ class Bound:
         return resolve(agent.action_space, self.name) if isinstance(agent.action_space, gym.spaces.Box) else None
 
 
+def refuse_criterion(agent: Any, value: Any) -> None:
+    """Raise AlgorithmError for a loss that is assigned: `update` computes its own."""
+    raise AlgorithmError(
+        f"{type(agent).__name__}.criterion is the loss that update computes, so that assigning "
+        f"{type(value).__name__} changes nothing. fix: override update(engine, batch), or learn(experiences)."
+    )
+
+
 class RLAlgorithm(EvolvableAlgorithm):
     """Base class of algorithms with one policy in one observation space and one action space.
 

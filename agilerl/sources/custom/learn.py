@@ -50,7 +50,7 @@ Chosen = tuple[list[Any], list[Any], list[Any]]
 CALLED_BY_LEARN = ("learn_from", "learn_batch", "make_batch", "report", "learn_buffer")
 NOT_CALLED = (
     "evaluate_actions", "soft_update", "action_noise", "reset_action_noise", "preprocess_observation", "policy_output",
-    "act", "predict",
+    "act", "predict", "criterion",
 )  # fmt: skip
 """Published methods that no training function calls; `CALLED_BY_LEARN` by `learn` alone."""
 

@@ -16,8 +16,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on, manifest_from
+from agilerl.engine.rows.native import kernels_named
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
 from agilerl.redaction import redact
@@ -247,6 +249,7 @@ def _finish(
         try:
             if result.best is not None:
                 directory.keep_best(result.best)
+                lost = {**lost, "best_seed": vars(unwrapped(result.best)).get("seed")}  # of its later evaluations
             if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink has failed
                 write_atomic(path / LINEAGE, "".join(map(birth_line, births)))
             directory.finish("interrupted" if interrupted else "done", result=facts, **lost)
@@ -343,6 +346,8 @@ def resume_training(
         RunStore(folder, strict_replay=strict_replay, restart=restart, allow_other_kernels=allow_other_kernels)
     ) as store:
         manifest, start = _record(folder, store)
+        if store.saved is not None and not allow_other_kernels:  # before anything is written
+            kernels_named(str(store.saved.body["run"].get("kernels", "torch")))
         if bool(start["env_given"]) != (env is not None):
             raise RunError(
                 f"{folder} was trained in an environment that was handed over. fix: agilerl.resume(path, env=...)."

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import agilerl
 from agilerl.data.dataset import read_dataset
 from agilerl.errors import ConfigError, ShapeError
 
@@ -127,3 +128,20 @@ def test_episodes_of_different_shapes_are_named(case: str) -> None:
         read_dataset([steps(), steps(), steps(**more)])
     with pytest.raises(ShapeError, match=f"episode_2 has .*{message}"):
         read_dataset({"episode_1": steps(), "episode_2": steps(**more)})
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64, np.int8])
+def test_actions_may_be_integers_of_any_size(kind: Any) -> None:
+    data = {**steps(), "observations": np.zeros((STEPS, 4), np.float32), "actions": np.ones(STEPS, kind)}
+    run = agilerl.train(
+        "CartPole-v1", "CQN", dataset=data, population=1, steps=5, batch_size=4, out=None, verbose=False
+    )
+    assert run.result["updates"] == 5
+
+
+def test_data_of_fewer_rows_than_a_batch_are_named() -> None:
+    data = {**steps(), "observations": np.zeros((STEPS, 4), np.float32)}
+    with pytest.raises(
+        ConfigError, match=r"batch_size=8 is more than the 6 rows of the data.*fix: batch_size=6 or less"
+    ):
+        agilerl.train("CartPole-v1", "CQN", dataset=data, population=1, steps=5, batch_size=8, out=None, verbose=False)

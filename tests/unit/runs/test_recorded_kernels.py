@@ -47,6 +47,23 @@ def test_a_run_of_c_is_refused_where_c_is_missing(tmp_path: Path, monkeypatch: p
 
 
 @needs_c
+def test_a_refused_resume_changes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(tmp_path, 800)
+    before = (run.path / "run.json").read_text()
+    monkeypatch.setenv("AGILERL_NATIVE", "0")
+    with pytest.raises(RunError, match="made with kernels in C"):
+        agilerl.resume(run.path, steps=1200, verbose=False)
+    assert (run.path / "run.json").read_text() == before
+
+
+def test_a_loaded_agent_plays_the_episodes_of_the_trained_one(tmp_path: Path) -> None:
+    run = trained(tmp_path, 800)
+    first, second = agilerl.load(run.path).best, agilerl.load(run.path).best
+    assert first.seed == second.seed == run.best.seed
+    assert first.evaluate(episodes=3).returns == run.best.evaluate(episodes=3).returns
+
+
+@needs_c
 def test_kernels_of_another_version_are_refused() -> None:
     with pytest.raises(
         RunError, match=r"the kernels 'native-0'; this version .* 'native-\d+'.*fix: allow_other_kernels"
