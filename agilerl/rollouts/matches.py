@@ -72,7 +72,7 @@ def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int
         )
     choose = PLAYERS[player] if isinstance(player, str) else player
     lanes, rng = BOARDS[env_id](games, reset_ended=False), np.random.default_rng(seed)
-    trained = getattr(team, "agent_ids", None)  # optional for a user's agent
+    trained = dict(foreign.attributes(team, ("agent_ids",))).get("agent_ids")  # optional for a user's agent
     if trained is not None and set(trained) != set(lanes.agents):
         raise ConfigError(
             f"outcomes: the agent was trained for {', '.join(map(str, trained))}, and {env_id} is played by "

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from agilerl import foreign
+from agilerl.algorithms import DEFAULT_BY_GYM
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import EveryFew, TournamentEvolution
@@ -21,7 +22,7 @@ from agilerl.ranks import check_launch, joined
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
 from agilerl.sources.text.games import Games
-from agilerl.sources.text.language import GYMS, LanguageSource, check_gym
+from agilerl.sources.text.language import GYMS, ITEMS, LanguageSource, check_gym
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
@@ -203,7 +204,8 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
         passed = "neither" if asked["env"] is None else "both"
         raise ConfigError(f"{function} takes exactly one of env= and env_fn=; got {passed}. fix: env={gym}.")
     if not population:
-        raise AlgorithmError(f"{function}: the population is empty. fix: {_USUAL[kind]}.population(4, model_name=...).")
+        algo = DEFAULT_BY_GYM[ITEMS[kind][1]]
+        raise AlgorithmError(f"{function}: the population is empty. fix: {algo}.population(4, model_name=...).")
     for agent in population:
         name, experience = kind_of_experience(agent)
         if name != kind:
@@ -239,7 +241,6 @@ def _check_numbers(function: str, asked: dict[str, Any], gym: str) -> None:
         raise ConfigError(f"{function}: max_reward must be a number or None; got {target!r}. fix: max_reward=None.")
 
 
-_USUAL = {"completions": "GRPO", "preferences": "DPO", "examples": "SFT"}
 _FITTING = {
     "completions": "GRPO, LLMPPO or LLMREINFORCE; or the training function of this algorithm",
     "preferences": "DPO; or the training function of this algorithm",
