@@ -13,7 +13,16 @@ from typing import Any
 
 from agilerl import foreign
 from agilerl.algorithms import DEFAULT_BY_GYM, DEFAULT_FOR_TEAMS, DEFAULT_UNTUNED, find_algorithm, is_team, name_of
-from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, load_manifest, on_preset, preset_for
+from agilerl.config import (
+    Manifest,
+    algorithm_in,
+    apply_overrides,
+    apply_sets,
+    has_preset,
+    load_manifest,
+    on_preset,
+    preset_for,
+)
 from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.data.handed import HandedData
 from agilerl.env_ids import has_several_agents, is_language_id, reward_threshold
@@ -31,6 +40,7 @@ from agilerl.training.manifest.adoption import (
     algorithm_of,
     ancestors_of,
     check_algorithm,
+    check_same_algorithm,
     saved_best,
     saved_population,
     structure_of,
@@ -117,6 +127,9 @@ def train(
         if ancestors is not None:
             if algo is not None:
                 check_algorithm(ancestors, str(name_of(algo)))
+            other = overrides.get("algorithm.name")
+            name = repr(env) if isinstance(env, str) else "env"
+            check_same_algorithm(ancestors, other, f"agilerl.train({name}, {other!r})")
             algo = algo if algo is not None or config is not None else algorithm_of(ancestors)
             if ancestors.manifest is None and population is None:
                 population = len(ancestors.agents)
@@ -221,6 +234,9 @@ def continue_training(
     ancestors, sets = ancestors_in(path, device), list(sets)
     assert ancestors.manifest is not None  # a run has one
     named = {"training.max_steps": steps, "training.seed": seed}
+    other = algorithm_in(sets)
+    new_run = f"`agilerl train {ancestors.manifest.environment.name} --algo {other}`"
+    check_same_algorithm(ancestors, other, new_run)
     manifest = apply_sets(ancestors.manifest, sets)
     manifest = apply_overrides(manifest, {k: v for k, v in named.items() if v is not None}, "continue")
     ancestors = with_changes(ancestors, manifest, dotted(manifest, (text.partition("=")[0].strip() for text in sets)))

@@ -189,7 +189,8 @@ def _unknown(env_id: str, message: str, names: list[str]) -> str:
             return f"{env_id}: {message.rstrip('.')}. fix: pip install {package}, then --import {module}."
     close = _closest(env_id, names)
     message = message.partition(" Did you mean")[0].rstrip(".")  # Gymnasium's suggestion lacks the version
-    return f"{env_id or repr(env_id)}: {message}. {f'Did you mean {close!r}? {_LIST}' if close else _IMPORT}"
+    fix = _IMPORT if close is None else f"Did you mean {close!r}? fix: {close}, or another id of `agilerl list envs`."
+    return f"{env_id or repr(env_id)}: {message}. {fix}"
 
 
 def _closest(env_id: str, names: list[str]) -> str | None:

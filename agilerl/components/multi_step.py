@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from agilerl.components.row_store import Field, Path, Rows, plan, put
 from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
 from agilerl.errors import ConfigError, RunError, ShapeError
+from agilerl.options import is_number
 
 CUTS = ("truncated", "truncation")  # keys by which a user's batch may mark truncation
 FROM_LAST_STEP = {"next_obs", "done", "next_mask", *CUTS}  # all other fields are those of the first step
@@ -77,8 +77,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
     ) -> None:
         if isinstance(n_step, bool) or not isinstance(n_step, int | np.integer) or n_step < 1:
             raise ConfigError(f"n_step must be a positive integer (steps per window); got {n_step!r}. fix: 3.")
-        if not (math.isfinite(gamma) and 0 <= gamma <= 1):
-            raise ConfigError(f"gamma must be in [0, 1] (discount per step); got {gamma}. fix: 0.99.")
+        if not (is_number(gamma) and 0 <= gamma <= 1):
+            raise ConfigError(f"gamma must be in [0, 1] (discount per step); got {gamma!r}. fix: 0.99.")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed)
         self.n_step, self.gamma = int(n_step), float(gamma)
         self._windows: LaneWindows | None = None

@@ -13,7 +13,9 @@ from torch import Tensor
 from agilerl.components.row_store import Rows
 from agilerl.components.segment_tree import MinTree, SumTree
 from agilerl.components.uniform import ReplayBuffer
+from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError
+from agilerl.options import is_number
 
 MIN_PRIORITY = 1e-5  # a row of priority 0 would never be sampled, and its weight would be infinite
 
@@ -77,8 +79,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         seed: int | None = None,
         **more: Any,
     ) -> None:
-        if not (math.isfinite(alpha) and alpha >= 0):
-            raise ConfigError(f"alpha must be 0 or more (exponent of the priorities); got {alpha}. fix: 0.6.")
+        if not (is_number(alpha) and 0 <= alpha < math.inf):
+            raise ConfigError(f"alpha must be 0 or more (exponent of the priorities); got {alpha!r}. fix: 0.6.")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed, **more)
         self.alpha = float(alpha)
         self._forget()
@@ -136,9 +138,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         rows = self._live_rows(indices).reshape(-1)
         values = priorities.detach().cpu().double().numpy() if isinstance(priorities, Tensor) else priorities
-        values = np.asarray(values, dtype=np.float64).reshape(-1)
+        try:
+            values = np.asarray(values, dtype=np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            raise ConfigError(f"priorities must be numbers; got {short(values)}. fix: pass abs(td_error).") from None
         if len(values) != len(rows):
-            raise ShapeError(f"update_priorities() got {len(rows)} indices and {len(values)} priorities.")
+            raise ShapeError(
+                f"update_priorities() got {len(rows)} indices and {len(values)} priorities. "
+                "fix: one priority for each of batch['idxs']."
+            )
         is_bad = ~(np.isfinite(values) & (values >= 0))
         if is_bad.any():
             at = int(np.argmax(is_bad))
@@ -228,5 +236,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 def _check_beta(name: str, beta: float) -> None:
-    if not 0.0 <= beta <= 1.0:
-        raise ConfigError(f"{name} must be in [0, 1] (0 no correction, 1 full correction); got {beta}. fix: 0.4.")
+    try:
+        is_valid = 0.0 <= beta <= 1.0
+    except (TypeError, ValueError):  # no number
+        is_valid = False
+    if not is_valid:
+        raise ConfigError(f"{name} must be in [0, 1] (0 no correction, 1 full correction); got {beta!r}. fix: 0.4.")

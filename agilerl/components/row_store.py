@@ -91,7 +91,8 @@ def check_rows(fields: Mapping[Path, Field], rows: Rows, dtype: torch.dtype) -> 
         missing, extra = fields.keys() - rows.keys(), rows.keys() - fields.keys()
         raise ShapeError(
             f"the buffer holds the fields {sorted('/'.join(p) for p in fields)}; missing: "
-            f"{sorted('/'.join(p) for p in missing)}, unknown: {sorted('/'.join(p) for p in extra)}."
+            f"{sorted('/'.join(p) for p in missing)}, unknown: {sorted('/'.join(p) for p in extra)}. "
+            "fix: the same fields in all rows; clear() the buffer if its first rows were incomplete."
         )
     count = -1
     for path, values in rows.items():

@@ -13,12 +13,15 @@ from agilerl.components.data import Transition, to_tensordict, with_batch_axis
 from agilerl.components.ring import RowRing
 from agilerl.components.row_store import Path, Rows, flatten, put
 from agilerl.envs.protocol import AGENTS
+from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
 from agilerl.rng import Purpose, resolve_seed, stream
 
 # Users' names of the five fields -> internal names.
 ROLES = {"state": "obs", "observation": "obs", "next_state": "next_obs", "next_observation": "next_obs"}
 ROLES |= {"terminated": "done", "termination": "done", "rewards": "reward", "actions": "action"}
+# Example of a batch of L rows, for messages.
+_BATCH = "{'obs': ..., 'action': ..., 'reward': ..., 'next_obs': ..., 'done': ...}"
 
 
 class ReplayBuffer(RowRing):
@@ -218,7 +221,13 @@ class ReplayBuffer(RowRing):
         batch = data.batch_size if hasattr(data, "batch_size") else None
         if batch is not None and len(batch) == 0:
             raise ShapeError("add() needs a leading batch axis; got batch_size []. fix: add(transition.unsqueeze(0)).")
-        data = data if isinstance(data, Mapping) else data.to_dict()  # Transition, TensorDict or tensor class
+        if not isinstance(data, Mapping):
+            if not hasattr(data, "to_dict"):
+                raise ShapeError(
+                    f"add() takes a TensorDict, a Transition or a dict of fields; got {short(data)}. "
+                    f"fix: add({_BATCH})."
+                )
+            data = data.to_dict()  # Transition, TensorDict or tensor class
         rows: Rows = {}
         taken = set(data.keys())
         for name, value in data.items():
@@ -227,6 +236,8 @@ class ReplayBuffer(RowRing):
             taken.add(role)
             self._names.setdefault(role, name)
             flatten((role,), value, rows)
+        if not rows:
+            raise ShapeError(f"add() needs a batch with fields; got one without any. fix: add({_BATCH}).")
         return rows
 
     def sample(self, batch_size: int, return_idx: bool = False) -> Any:

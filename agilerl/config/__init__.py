@@ -1,6 +1,7 @@
 """The manifest: every setting of a run in one validated, hashable tree that round-trips YAML."""
 
 from agilerl.config.load import (
+    algorithm_in,
     apply_overrides,
     apply_sets,
     dump_yaml,
@@ -15,6 +16,6 @@ from agilerl.config.load import (
 from agilerl.config.schema import Manifest
 
 __all__ = [
-    "Manifest", "apply_overrides", "apply_sets", "dump_yaml", "going_on", "has_preset", "load_manifest",
-    "manifest_from", "on_preset", "preset_for", "preset_names",
+    "Manifest", "algorithm_in", "apply_overrides", "apply_sets", "dump_yaml", "going_on", "has_preset",
+    "load_manifest", "manifest_from", "on_preset", "preset_for", "preset_names",
 ]  # fmt: skip

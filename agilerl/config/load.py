@@ -546,6 +546,13 @@ def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
     return apply_overrides(manifest, values, "--set")
 
 
+def algorithm_in(sets: Iterable[str]) -> str | None:
+    """Return the value of `algorithm.name` in settings of the form KEY=VALUE; None if it is not set."""
+    parts = [text.partition("=") for text in sets]
+    values = [value.strip() for key, _, value in parts if key.strip() == "algorithm.name"]
+    return values[-1] if values else None
+
+
 # Sections that a resumed run may change; the others describe existing agents and experience.
 GOING_ON = ("training", "mutation", "tournament_selection")
 FIXED = ("training.pop_size", "training.seed")
@@ -553,6 +560,13 @@ FIXED = ("training.pop_size", "training.seed")
 
 def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
     """`apply_sets` for a resumed run; ConfigError for settings that its agents or its experience depend on."""
+    sets = list(sets)
+    name = algorithm_in(sets)
+    if name is not None and canonical_name(name) != manifest.algorithm.name:
+        raise ConfigError(
+            f"resume --set cannot change algorithm.name: the run trains {manifest.algorithm.name}; got {name}. "
+            f"fix: leave it out, or a new run: `agilerl train {manifest.environment.name} --algo {name}`."
+        )
     changed = apply_sets(manifest, sets)
     before, after = manifest.as_dict(), changed.as_dict()
     settled = [name for name in after if name not in GOING_ON and after[name] != before[name]]

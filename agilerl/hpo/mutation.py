@@ -15,7 +15,7 @@ from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
 from agilerl.hpo.effects import MutationRecord
 from agilerl.hpo.operators import Selection
 from agilerl.hpo.parameter_noise import NoiseOptions, mutate_parameters
-from agilerl.hpo.tournament import SettingError
+from agilerl.hpo.tournament import SettingError, check_agents
 from agilerl.modules.activations import activation as check_activation
 from agilerl.modules.base import single_draw
 from agilerl.modules.paths import resolve
@@ -150,6 +150,7 @@ class Mutations:
     def mutation(self, population: Sequence[Agent], pre_training_mut: bool = False) -> list[Agent]:
         """Mutate each agent by one operator, in place; return the same agents, in order.
         `pre_training_mut`: exclude "no mutation"."""
+        check_agents(population, "mutation")
         self._warn_of_no_effect(population)
         options = self._options(pre_training_mut)
         self.calls += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,17 @@ def check_positive(name: str, value: object) -> int:
     return int(value)
 
 
+def check_agents(population: Any, call: str) -> None:
+    """Raise ConfigError unless `population` is a list or another sequence of agents."""
+    is_list = isinstance(population, Iterable) and hasattr(population, "__len__") and not isinstance(population, str)
+    wrong = [member for member in population if not hasattr(member, "__dict__")] if is_list else [population]
+    if wrong:
+        raise ConfigError(
+            f"{call}(population) takes a list of agents; got {'one with ' if is_list else ''}"
+            f"{'None' if wrong[0] is None else type(wrong[0]).__name__}. fix: {call}([agent, ...])."
+        )
+
+
 def nan_as_worst(fitness: Sequence[float]) -> list[float]:
     """Return fitness [N] for ranking, with NaN replaced by -inf."""
     return [value if value == value else -np.inf for value in fitness]
@@ -120,8 +131,9 @@ class TournamentSelection:
 
         New members get indices above the highest one; with elitism the first keeps the best one's index.
         """
+        check_agents(population, "select")
         if not population:
-            raise ConfigError("population is empty: there is nothing to select from.")
+            raise ConfigError("population is empty: there is nothing to select from. fix: at least one agent.")
         if self.population_size != len(population):
             warn_once(
                 f"population size {len(population)} -> {self.population_size}",

@@ -305,9 +305,10 @@ def as_widths(value: Any, what: str) -> list[int]:
     return widths
 
 
-def whole(value: Any, what: str, least: int = 1) -> int:
-    """Return an integer of at least `least`; ConfigError otherwise."""
+def whole(value: Any, what: str, least: int = 1, fix: str | None = None) -> int:
+    """Return an integer of at least `least`; ConfigError, with the fix, otherwise."""
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
     if number is None or number < least:
-        raise ConfigError(f"{what} must be an integer of at least {least}; got {value!r}.")
+        advice = "" if fix is None else f" fix: {fix}."
+        raise ConfigError(f"{what} must be an integer of at least {least}; got {value!r}.{advice}")
     return int(number)

@@ -81,7 +81,9 @@ def evaluate(
     if members < 1 or episodes < 1:
         raise ConfigError(f"members and episodes must be positive; got {members} and {episodes}. fix: use 1.")
     if max_steps is not None and max_steps < 1:
-        raise ConfigError(f"max_steps must be a positive integer (steps per episode) or None; got {max_steps}.")
+        raise ConfigError(
+            f"max_steps must be a positive integer (steps per episode) or None; got {max_steps}. fix: None."
+        )
     per_member, left_over = divmod(lanes.num_lanes, members)
     if left_over:
         count = f"{lanes.num_lanes} lanes"

@@ -53,6 +53,11 @@ def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int
     """
     if env_id not in BOARDS:
         raise ConfigError(unknown_choice("board game", str(env_id), [str(name) for name in BOARDS]))
+    if not callable(player) and not isinstance(player, str) and foreign.has_methods(player, "get_action"):
+        raise ConfigError(
+            f"outcomes: player must be a name or a function of (lanes, rng); got an agent, {type(player).__name__}. "
+            f"fix: one of {', '.join(map(repr, PLAYERS))}, or a function."
+        )
     if not callable(player) and player not in list(PLAYERS):
         raise ConfigError(unknown_choice("player", str(player), PLAYERS, "a function"))
     for name, value, low, usual in (("games", games, 1, 50), ("seed", seed, 0, 0)):
@@ -67,6 +72,12 @@ def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int
         )
     choose = PLAYERS[player] if isinstance(player, str) else player
     lanes, rng = BOARDS[env_id](games, reset_ended=False), np.random.default_rng(seed)
+    trained = dict(foreign.attributes(team, ("agent_ids",))).get("agent_ids")  # optional for a user's agent
+    if trained is not None and set(trained) != set(lanes.agents):
+        raise ConfigError(
+            f"outcomes: the agent was trained for {', '.join(map(str, trained))}, and {env_id} is played by "
+            f"{', '.join(lanes.agents)}: another game. fix: run.best of agilerl.train({env_id!r})."
+        )
     every, seats, won = np.arange(games), np.arange(games) % 2, np.zeros(games)
     obs, info = lanes.reset()
     going = np.ones(games, bool)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from agilerl import foreign
+from agilerl.algorithms import DEFAULT_BY_GYM
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import EveryFew, TournamentEvolution
@@ -21,7 +22,7 @@ from agilerl.ranks import check_launch, joined
 from agilerl.rng import resolve_seed
 from agilerl.runs.store import store_in
 from agilerl.sources.text.games import Games
-from agilerl.sources.text.language import LanguageSource
+from agilerl.sources.text.language import GYMS, ITEMS, LanguageSource, check_gym
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
@@ -145,8 +146,7 @@ def finetune_llm_multiturn(
     def games(user_env: Any, game_seed: int) -> Games:
         if not isinstance(user_env, SyncMultiTurnVecEnv):
             raise ConfigError(
-                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(user_env).__name__}. "
-                "fix: SyncMultiTurnVecEnv(lambda: TokenObservationWrapper(game, tokenizer, max_turns), batch_size=8)."
+                f"finetune_llm_multiturn plays a SyncMultiTurnVecEnv; got {type(user_env).__name__}. fix: {GAMES}."
             )
         return Games(user_env, game_seed, test_games, report_games)
 
@@ -167,6 +167,8 @@ def _finetune(
             chosen_seed = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
             seed = ranks.gather_plain(chosen_seed)[0]
             user_envs = [env] if env_fn is None else [env_fn() for _ in population]
+            for one in user_envs if as_played is None else ():
+                check_gym(one, kind)
             envs = user_envs if as_played is None else [as_played(one, seed) for one in user_envs]
             source = LanguageSource(envs[0] if env_fn is None else envs, LanguageOptions())
             source.ranks = ranks
@@ -192,21 +194,27 @@ def _finetune(
     return result
 
 
+GAMES = "SyncMultiTurnVecEnv(lambda: TokenObservationWrapper(game, tokenizer, max_turns), batch_size=8)"
+
+
 def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any]) -> None:
+    is_played = "test_games" in asked
+    gym = GAMES if is_played else GYMS[kind]
     if (asked["env"] is None) == (asked["env_fn"] is None):
         passed = "neither" if asked["env"] is None else "both"
-        raise ConfigError(
-            f"{function} takes exactly one of env= and env_fn=; got {passed}. fix: env=ReasoningGym(...)."
-        )
+        raise ConfigError(f"{function} takes exactly one of env= and env_fn=; got {passed}. fix: env={gym}.")
     if not population:
-        raise AlgorithmError(f"{function}: the population is empty. fix: GRPO.population(4, model_name=...).")
+        algo = DEFAULT_BY_GYM[ITEMS[kind][1]]
+        raise AlgorithmError(f"{function}: the population is empty. fix: {algo}.population(4, model_name=...).")
     for agent in population:
         name, experience = kind_of_experience(agent)
         if name != kind:
             raise AlgorithmError(f"{function}: {type(agent).__name__} {experience}. fix: {_FITTING[kind]}.")
         agent.check_registry()
     check_members(function, population)
-    _check_numbers(function, asked)
+    if not is_played and asked["env"] is not None:
+        check_gym(asked["env"], kind)
+    _check_numbers(function, asked, gym)
     check_launch(asked["accelerator"])
     if asked["mutation"] is not None:
         asked["mutation"].check_for_language()
@@ -216,11 +224,11 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
         )
 
 
-def _check_numbers(function: str, asked: dict[str, Any]) -> None:
+def _check_numbers(function: str, asked: dict[str, Any], gym: str) -> None:
     """Raise ConfigError for budgets, intervals and targets that are no numbers, or not positive."""
     if asked["env_fn"] is not None and not callable(asked["env_fn"]):
         got = type(asked["env_fn"]).__name__
-        raise ConfigError(f"{function}: env_fn must be a function; got a {got}. fix: env_fn=lambda: ReasoningGym(...).")
+        raise ConfigError(f"{function}: env_fn must be a function; got a {got}. fix: env_fn=lambda: {gym}.")
     for name in ("max_steps", "evo_steps", "evaluation_interval", "checkpoint_steps"):
         value = asked[name]
         is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1

@@ -309,9 +309,9 @@ class EvolvableAlgorithm:
 
     get_action.is_missing = True  # type: ignore[attr-defined]
 
-    def act(self, obs: Any, mask: Any = None) -> Any:
+    def act(self, obs: Any, mask: Any = None, **unknown: Any) -> Any:
         """Return the greedy action for an observation or a batch; see `evaluation.act`."""
-        return playing.act(self, obs, mask)
+        return playing.act(self, obs, mask, **unknown)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None

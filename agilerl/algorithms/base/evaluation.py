@@ -28,7 +28,9 @@ from agilerl.envs.returned import short
 from agilerl.envs.step import as_lanes
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AlgorithmError, ConfigError, EnvError, NotAvailableYetError
+from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, EnvError, NotAvailableYetError, ShapeError
+from agilerl.modules.layers import whole
+from agilerl.options import is_number
 from agilerl.rng import Purpose, resolve_seed, seeds
 from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
@@ -163,6 +165,12 @@ def evaluate(
     agent: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
 ) -> Evaluation:
     """Implement `RLAlgorithm.evaluate` for any agent."""
+    episodes = whole(episodes, f"{agent.algo}.evaluate: episodes", fix="episodes=100")
+    if max_steps is not None and not (is_number(max_steps) and max_steps >= 1):
+        raise ConfigError(
+            f"{agent.algo}.evaluate: max_steps must be a positive integer (steps per episode) or None; got "
+            f"{max_steps!r}. fix: max_steps=None."
+        )
     created_env: Any = None
     environment, place = agent.environment or {}, agent.evaluated_in or EvaluatedIn()
     if env is None:
@@ -235,6 +243,8 @@ def predict(
         raise NotAvailableYetError(
             f"{agent.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
         )
+    if obs is None:
+        raise ShapeError(f"{agent.algo} got None for an observation. fix: agent.act(obs), where obs, _ = env.reset().")
     if not deterministic:
         raise NotAvailableYetError("predict(deterministic=False) does not sample. fix: agent.get_action(obs, ...).")
     if episode_start is not None and np.any(episode_start):
@@ -256,12 +266,17 @@ def predict(
             agent._playing = memory
 
 
-def act(agent: Any, obs: Any, mask: Any = None) -> Any:
+def act(agent: Any, obs: Any, mask: Any = None, **unknown: Any) -> Any:
     """Return only the greedy action, for agents without memory; see `predict`.
 
     Raises:
         AlgorithmError: a recurrent agent, whose state must be carried between calls.
+        ArgumentError: an unknown argument, such as `action_mask`.
     """
+    if unknown:
+        raise ArgumentError(
+            f"{agent.algo}.act takes obs and mask (1 = legal); got {', '.join(unknown)}. fix: agent.act(obs, mask=...)."
+        )
     if agent.is_recurrent:
         raise AlgorithmError(
             f"{agent.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."

@@ -41,7 +41,10 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
         )
     missing = [name for name in FIELDS if name not in fields]
     if missing:
-        raise ShapeError(f"learn got experiences without {', '.join(missing)}; it has {', '.join(fields)}.")
+        raise ShapeError(
+            f"learn got experiences without {', '.join(missing)}; it has {', '.join(fields)}. "
+            "fix: all five fields in every row that the memory gets."
+        )
     return fields
 
 

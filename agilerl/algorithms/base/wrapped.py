@@ -88,9 +88,9 @@ class AgentWrapper:
         """Return the agent's action; all arguments of the agent's `get_action` are accepted."""
         return self.agent.get_action(self._shown(obs, count=bool(self.agent.training)), *args, **kwargs)
 
-    def act(self, obs: Any, mask: Any = None) -> Any:
+    def act(self, obs: Any, mask: Any = None, **unknown: Any) -> Any:
         """Return the greedy action for an observation or a batch; see `evaluation.act`."""
-        return playing.act(self, obs, mask)
+        return playing.act(self, obs, mask, **unknown)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None

@@ -146,7 +146,10 @@ def _fields(team: Team, experiences: Any) -> tuple[dict[str, Any], dict[str, Any
         fields = {**dict(zip(FIELDS, experiences, strict=False)), **more}
     missing = [name for name in FIELDS if name not in fields]
     if missing:
-        raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}; it has {sorted(fields)}.")
+        raise ShapeError(
+            f"{team.algo}.learn got experiences without {', '.join(missing)}; it has {sorted(fields)}. "
+            "fix: all five fields in every row that the memory gets."
+        )
     return fields, fields
 
 

@@ -40,6 +40,13 @@ ITEMS: dict[str, tuple[type, str]] = {
 }  # fmt: skip
 """What each kind of experience is made from, and the gym that has it."""
 
+GYMS = {
+    "completions": "ReasoningGym(train_dataset, test_dataset, tokenizer, reward_fn)",
+    "preferences": "PreferenceGym(train_dataset, test_dataset, tokenizer)",
+    "examples": "SFTGym(train_dataset, test_dataset, tokenizer)",
+}
+"""Call that makes the gym of each kind of experience, for messages."""
+
 
 class LanguageSource(Source):
     """A `Source` of prompts, pairs or examples.
@@ -53,7 +60,7 @@ class LanguageSource(Source):
         self.is_shared = not isinstance(envs, list | tuple)
         self.envs = [envs] if self.is_shared else list(envs)
         for env in self.envs:
-            _check_gym(env)
+            check_gym(env)
         self.options = options
         self.notes: list[str] = []
         self.evaluation_env_steps = 0
@@ -306,14 +313,19 @@ class LanguageSource(Source):
         """No-op."""
 
 
-def _check_gym(env: Any) -> None:
-    """Raise ConfigError for environments without batches by number."""
-    if hasattr(env, "group_size") and foreign.has_methods(env, "reset") and not hasattr(env, "split"):
+def check_gym(env: Any, experience: str | None = None) -> None:
+    """Raise ConfigError for environments without batches by number.
+
+    Args:
+        experience: kind of experience that the agents learn from, a key of `GYMS`; None if unknown.
+    """
+    turns_count = experience in (None, "completions")
+    if turns_count and hasattr(env, "group_size") and foreign.has_methods(env, "reset") and not hasattr(env, "split"):
         raise ConfigError(f"{type(env).__name__} is played turn by turn. fix: finetune_llm_multiturn(pop, env).")
     if not foreign.has_methods(env, "batch", "split"):
+        expected = "ReasoningGym, PreferenceGym or SFTGym" if experience is None else ITEMS[experience][1]
         raise ConfigError(
-            f"env must be a ReasoningGym, PreferenceGym or SFTGym; got {type(env).__name__}. "
-            "fix: ReasoningGym(train_dataset, test_dataset, tokenizer, reward_fn)."
+            f"env must be a {expected}; got {type(env).__name__}. fix: env={GYMS[experience or 'completions']}."
         )
 
 

@@ -221,6 +221,20 @@ def check_algorithm(ancestors: Ancestors, name: str) -> None:
         raise AlgorithmError(_other_algorithm(mine.__name__, cls.__name__))
 
 
+def check_same_algorithm(ancestors: Ancestors, name: Any, new_run: str) -> None:
+    """Raise AlgorithmError for a setting `algorithm.name` that differs from the agents' algorithm.
+
+    Args:
+        name: value of the setting; None if it is absent. new_run: call or command of a run with that algorithm.
+    """
+    mine = type(unwrapped(ancestors.agents[0]))
+    if isinstance(name, str) and find_algorithm(name) is not mine:
+        raise AlgorithmError(
+            f"a continued run keeps the algorithm of its agents, {mine.__name__}; got algorithm.name={name}. "
+            f"fix: leave it out, or train new agents with {new_run}."
+        )
+
+
 def _other_algorithm(mine: str, theirs: str) -> str:
     return f"the agents are {mine}, the new run trains {theirs}. fix: algo={mine!r}, or leave it out."
 
