@@ -434,12 +434,17 @@ def _array(value: Any, where: str) -> Any:
     """Load a whole numeric array, or a dict or tuple of them.
 
     Raises:
-        ShapeError: strings, complex numbers, objects, or rows of unequal length; `where` is named in the message.
+        ShapeError: strings, complex numbers, objects, masked entries, or rows of unequal length; `where` is named in
+            the message.
     """
     if isinstance(value, Mapping):
         return {str(name): _array(part, f"{where}, {name}") for name, part in value.items()}
     if isinstance(value, tuple):
         return tuple(_array(part, f"{where}, {number}") for number, part in enumerate(value))
+    if np.ma.is_masked(value):
+        raise ShapeError(
+            f"{where} have masked entries; expected a number in each. fix: leave those steps out, or array.filled(0.0)."
+        )
     try:
         array = np.asarray(value[()] if hasattr(value, "id") else value)  # HDF5: a single read
         array = np.array(array.tolist()) if array.dtype == object else array

@@ -144,3 +144,10 @@ def test_data_of_fewer_rows_than_a_batch_are_named() -> None:
     says = r"batch_size=8 is more than the 5 rows of the data.*learn nothing\. fix: batch_size=5 or less"
     with pytest.warns(AgileRLWarning, match=says):
         agilerl.train("CartPole-v1", "CQN", dataset=data, population=1, steps=5, batch_size=8, out=None, verbose=False)
+
+
+def test_masked_entries_are_named() -> None:
+    rewards = np.ma.masked_array(np.ones(STEPS), mask=[0, 1, 0, 0, 0, 0])
+    with pytest.raises(ShapeError, match=r"rewards have masked entries.*fix: leave those steps out"):
+        read_dataset(steps(rewards=rewards))
+    assert len(read_dataset(steps(rewards=np.ma.masked_array(np.ones(STEPS)))))
