@@ -40,19 +40,8 @@ def main() -> None:
         for target, suffix in TARGETS.items():
             library = native / f"_population.{target.replace('.', '_')}.{suffix}"
             source = native / "kernels" / "population.c"
-            command = [
-                sys.executable,
-                "-m",
-                "ziglang",
-                "cc",
-                "-target",
-                target,
-                *FLAGS,
-                str(source),
-                "-o",
-                str(library),
-            ]
-            subprocess.run(command, check=True)
+            compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target]
+            subprocess.run([*compiler, *FLAGS, str(source), "-o", str(library)], check=True)
             print(f"{library.name}: {library.stat().st_size // 1000} KB", flush=True)
         for leftover in (*native.glob("*.pdb"), *native.glob("*.lib")):  # of the compiler for Windows
             leftover.unlink()

@@ -39,13 +39,13 @@ def constructor_signature(cls: Any) -> inspect.Signature:
     Arguments that `**kwargs` passes on to a base class follow as keyword-only ones. `inspect.signature(cls)` shows
     `__new__` in some versions of Python.
     """
-    own, *inherited = [inspect.signature(init) for init in constructors(cls) or [cls.__init__]]
-    parameters = dict(own.parameters)
+    outer, *inherited = [inspect.signature(init) for init in constructors(cls) or [cls.__init__]]
+    parameters = dict(outer.parameters)
     for signature in inherited:
         for name, parameter in list(signature.parameters.items())[1:]:
             if parameter.kind not in VARIADIC:
                 parameters.setdefault(name, parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    return own.replace(parameters=sorted(parameters.values(), key=lambda parameter: parameter.kind))
+    return outer.replace(parameters=sorted(parameters.values(), key=lambda parameter: parameter.kind))
 
 
 def constructor_arguments(cls: Any) -> dict[str, inspect.Parameter]:
@@ -59,10 +59,10 @@ def by_position_or_name(cls: Any, **arguments: Any) -> tuple[tuple[Any, ...], di
 
     A constructor may have other names for the first ones of its base class, or no positional argument at all.
     """
-    own = inspect.signature(cls.__init__).parameters
-    kinds = [parameter.kind for parameter in own.values()]
+    declared = inspect.signature(cls.__init__).parameters
+    kinds = [parameter.kind for parameter in declared.values()]
     positions = sum(kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) - 1  # without self
-    if takes_any_name(own) and inspect.Parameter.VAR_POSITIONAL not in kinds and positions < len(arguments):
+    if takes_any_name(declared) and inspect.Parameter.VAR_POSITIONAL not in kinds and positions < len(arguments):
         return (), arguments
     return tuple(arguments.values()), {}
 

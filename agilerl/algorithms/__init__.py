@@ -264,7 +264,7 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
 
 def offline_instead(name: str) -> str:
     """Name an algorithm that learns from data for each kind of action of an online one, for a fix; "" without one."""
-    found = []
+    choices = []
     for kind in ("Discrete", "Box"):
         fitting = [
             other for other in available()
@@ -273,8 +273,8 @@ def offline_instead(name: str) -> str:
         ]  # fmt: skip
         if fitting and not is_team(name) and kind in find_algorithm(name).action_spaces:
             best = min(fitting, key=lambda other: bool(find_algorithm(other).imitates))
-            found.append(f"algo={best!r} for {kind} actions")
-    return " or ".join(found)
+            choices.append(f"algo={best!r} for {kind} actions")
+    return " or ".join(choices)
 
 
 def with_memory(for_team: bool) -> list[str]:

@@ -12,9 +12,10 @@ from agilerl.networks.distributions import ActionDistribution
 class TDRecipe:
     """Q-learning with a target network and the squared error (`DQN.update` and `CQN.update` in torch).
 
+    Hyperparameters are `lr` and `tau`.
+
     Attributes:
         network: name of the action values; its shared network is the target. optimizer: name of its optimiser.
-        lr, tau: names of the hyperparameters that are the learning rate and the share of the soft target update.
         is_double: whether the evaluation network selects the next action (van Hasselt et al. 2016, arXiv:1509.06461).
         conservative: name of the hyperparameter that weights the conservative term (`losses.conservative_penalty`),
             which is added to half the squared error; None without it.
@@ -22,8 +23,6 @@ class TDRecipe:
 
     network: str
     optimizer: str
-    lr: str = "lr"
-    tau: str = "tau"
     is_double: bool = False
     conservative: str | None = None
 

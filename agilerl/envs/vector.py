@@ -205,8 +205,8 @@ def make_vect_envs(
         raise EnvError("Either env_name or make_env must be provided. fix: make_vect_envs('CartPole-v1', num_envs=8).")
     if env_name is not None and not isinstance(env_name, str):
         fix = "make_vect_envs(make_env=FUNCTION, num_envs=8)" if callable(env_name) else "env_name='CartPole-v1'"
-        given = foreign.name_of_function(env_name, type(env_name).__name__)
-        raise EnvError(f"env_name must be a registered id; got {given}. fix: {fix}.")
+        name = foreign.name_of_function(env_name, type(env_name).__name__)
+        raise EnvError(f"env_name must be a registered id; got {name}. fix: {fix}.")
     if make_env is not None and not callable(make_env):
         raise EnvError(
             f"make_env must be a function that makes an environment; got {type(make_env).__name__}. "

@@ -93,7 +93,8 @@ def test_continuous_actions_reach_their_target(squash: bool) -> None:
     env = TargetActionEnv()
     # Without the entropy bonus a squashed policy may end at the bounds, where its actions no longer change; with it
     # seeds 1 to 5 of this setting end within 0.25 of the targets.
-    of_kind = {"lr": 1e-3, "ent_coef": 0.01, "action_std_init": 0.6} if squash else {"lr": 3e-3, "action_std_init": 0.5}
+    # Clipped ones: seeds 1 to 4 end within 0.2, seed 5 does not.
+    of_kind = {"lr": 1e-3, "ent_coef": 0.01, "action_std_init": 0.6 if squash else 0.5}
     agent = train(TargetActionEnv, 16_000, net_config={**NET, "squash_output": squash}, **of_kind)
     found = agent.get_action(env.observations, training=False)[0]
     # Both targets are 4 apart; half a unit off costs (0.5 / 4)² < 0.02 of the reward, which is below its noise.

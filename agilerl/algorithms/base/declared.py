@@ -134,12 +134,12 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
     hints: dict[str, Any] = {}
     repeated: set[str] = set()
     for constructor in reversed(constructors(cls)):
-        own = _hints(constructor)
+        constructor_hints = _hints(constructor)
         for name in inspect.signature(constructor).parameters:
-            if name in hints and not _is_declared(own.get(name)):
+            if name in hints and not _is_declared(constructor_hints.get(name)):
                 repeated.add(name)
             else:
-                hints[name] = own.get(name)
+                hints[name] = constructor_hints.get(name)
                 repeated.discard(name)
     arguments = {}
     for name, parameter in signature.parameters.items():

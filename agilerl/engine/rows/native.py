@@ -38,12 +38,12 @@ class Bound:
     """A call that is filled for each batch, and what it points to.
 
     Attributes:
-        outputs: of each network. kept: tensors that the call points to.
+        outputs: of each network. storage: tensors that the call points to.
     """
 
     call: Any
     outputs: tuple[int, ...]
-    kept: dict[str, Any]
+    storage: dict[str, Any]
 
 
 class NativeUpdates:
@@ -191,8 +191,8 @@ class NativeUpdates:
         rows, others = self._rows(actors, recipe.actor_optimizer), self._rows(critics, recipe.critic_optimizers[0])
         of_actor = self._layouts(actors, {(recipe.actor, WHOLE): inputs})
         source = critics.members[0].parts[0].encoder_source
-        own = {} if source is not None else {(first, "encoder"): inputs}
-        of_critic = self._layouts(critics, {**own, (first, "head_net"): None})
+        encoder_part = {} if source is not None else {(first, "encoder"): inputs}
+        of_critic = self._layouts(critics, {**encoder_part, (first, "head_net"): None})
         if rows is None or others is None or of_actor is None or of_critic is None:
             return None
         policy, (*encoders, head) = of_actor[0], of_critic
@@ -228,11 +228,11 @@ class NativeUpdates:
         bound = self._filled(call, {"policy": (cohort, layouts[0]), "critic": (cohort, layouts[1])})
         if kind.kind == "normal":
             least = kind.least if isinstance(kind.least, tuple) else (kind.least,) * kind.columns
-            bound.kept["least"] = torch.tensor(least, dtype=torch.float64)
-            call.least = pointer(bound.kept["least"])
+            bound.storage["least"] = torch.tensor(least, dtype=torch.float64)
+            call.least = pointer(bound.storage["least"])
         else:
-            bound.kept["sizes"] = torch.tensor(kind.sizes)
-            call.sizes = pointer(bound.kept["sizes"])
+            bound.storage["sizes"] = torch.tensor(kind.sizes)
+            call.sizes = pointer(bound.storage["sizes"])
         return bound
 
     def _rows(self, cohort: Cohort, optimizer: str) -> Rows | None:
@@ -274,14 +274,14 @@ class NativeUpdates:
     def _filled(self, call: Call, networks: Mapping[str, tuple[Cohort, PartLayout]]) -> Bound:
         """Complete a call by the members' networks and room for intermediate results."""
         assert self.library is not None
-        kept: dict[str, Any] = {}
+        storage: dict[str, Any] = {}
         for name, (cohort, layout) in networks.items():
             count = len(cohort.members)
-            kept[name] = (Member * count)(*(_member(cohort, layout, row) for row in range(count)))
-            setattr(call, name, cast(kept[name], POINTER(Member)))
-        kept["room"] = torch.empty(self.library.room(call), dtype=self.cohorts[0].dtype)
-        call.rows.room = pointer(kept["room"])
-        return Bound(call, tuple(layout.layers[-1].out_features for _, layout in networks.values()), kept)
+            storage[name] = (Member * count)(*(_member(cohort, layout, row) for row in range(count)))
+            setattr(call, name, cast(storage[name], POINTER(Member)))
+        storage["room"] = torch.empty(self.library.room(call), dtype=self.cohorts[0].dtype)
+        call.rows.room = pointer(storage["room"])
+        return Bound(call, tuple(layout.layers[-1].out_features for _, layout in networks.values()), storage)
 
 
 def _is_plain(batch: Any) -> bool:
