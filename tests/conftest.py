@@ -91,6 +91,7 @@ MATRICES = (
     "contract/test_import.py", "contract/test_mask_forms.py", "contract/test_overridden_methods.py",
     "contract/test_published_names.py",
     "contract/test_wrapped_and_own_learn.py", "golden/test_checkpoints.py", "golden/test_curves.py",
+    "golden/test_curves_in_c.py",
     "unit/algorithms/test_action_scaling.py", "unit/algorithms/test_off_policy_agents.py",
     "unit/algorithms/test_ppo_agent.py", "unit/algorithms/test_team_inputs.py", "unit/package/test_spaces.py",
     "unit/training/test_resolve.py",
