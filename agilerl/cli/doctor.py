@@ -107,10 +107,20 @@ def extras() -> Iterator[Finding]:
             yield Finding(extra, NOTE, f"not installed: {purpose}", f'pip install "agilerl[{extra}]"')
 
 
+def pool() -> Finding:
+    """EnvPool and its version, from its metadata."""
+    purpose = "environment.backend=envpool steps LunarLander and others in C++"
+    try:
+        return Finding("fast", OK, f"EnvPool {metadata.version('envpool')}: {purpose}")
+    except metadata.PackageNotFoundError:
+        return Finding("fast", NOTE, f"EnvPool is not installed: {purpose}", 'pip install "agilerl[fast]"')
+
+
 def machine(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Cores and load, display, GPU, disk."""
     yield threads(os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
     yield kernels()
+    yield pool()
     if environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY") or sys.platform != "linux":
         yield Finding("display", OK, "there is one")
     else:

@@ -348,6 +348,7 @@ def resume_training(
         manifest, start = _record(folder, store)
         if store.saved is not None and not allow_other_kernels:  # before anything is written
             kernels_named(str(store.saved.body["run"].get("kernels", "torch")))
+        _check_backend(folder, manifest)
         if bool(start["env_given"]) != (env is not None):
             raise RunError(
                 f"{folder} was trained in an environment that was handed over. fix: agilerl.resume(path, env=...)."
@@ -371,6 +372,17 @@ def resume_training(
         directory = RunDirectory(folder)
         store.notes += _mend(directory, setup, recorded)
         return run_setup(setup, directory, store)
+
+
+def _check_backend(folder: Path, manifest: Manifest) -> None:
+    """Raise RunError if the run's lanes cannot be made here; before anything is written."""
+    from agilerl.envs.pool import INSTALL, is_installed
+
+    if manifest.environment.backend == "envpool" and not is_installed():
+        raise RunError(
+            f"{folder} was trained with the lanes of EnvPool, which is not installed here; those of Gymnasium have "
+            f"other episodes. fix: {INSTALL}."
+        )
 
 
 def _has_tensorboard(start: Mapping[str, Any], asked: bool | None) -> bool:
