@@ -142,7 +142,9 @@ def gpu(has_driver: bool, is_cpu_build: bool) -> Finding:
     if has_driver and is_cpu_build:
         return Finding("gpu", NOTE, "an NVIDIA driver, but PyTorch is a CPU build", "install PyTorch with CUDA")
     if has_driver:
-        return Finding("gpu", OK, "an NVIDIA driver; --full asks PyTorch for it")
+        return Finding(
+            "gpu", OK, "an NVIDIA driver; --full asks PyTorch for it. --device auto: small dense networks on the CPU"
+        )
     return Finding("gpu", OK, "none: the CPU trains, which suits small networks")
 
 
