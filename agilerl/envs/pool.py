@@ -49,9 +49,10 @@ class EnvPoolLanes:
     An ended lane is reset in the same step (the true final observation is in `final_obs`). A step sends the actions
     of the active lanes with their numbers (`env_id`); lanes that idle are not stepped.
 
-    The dynamics equal Gymnasium's up to rounding, but the start states of a seed differ, so the back end is part of a
-    run's identity. An episode that terminates in the very step of its time limit is reported as truncated only.
-    EnvPool takes seeds only at construction, so `reset(seeds)` creates a new pool (1 ms for 64 lanes).
+    Returns agree with Gymnasium's within the error of the comparison (docs/decisions.md), but the start states of a
+    seed differ, so the back end is part of a run's identity. An episode that terminates in the very step of its time
+    limit is reported as truncated only. EnvPool takes seeds only at construction, so `reset(seeds)` creates a new pool
+    (1 ms for 64 lanes).
 
     Args:
         env_id: one of `CONFORMING`. num_lanes: L.
