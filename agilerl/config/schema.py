@@ -75,8 +75,7 @@ class Environment(Section):
     name: str = "CartPole-v1"
     num_envs: Count = 8
     kwargs: dict[str, Any] = {}
-    # envpool: lanes in C++ (extra "fast"), with other start states; auto: where installed and faster
-    backend: Literal["gymnasium", "envpool", "auto"] = "gymnasium"
+    backend: Literal["gymnasium", "envpool", "auto"] = "gymnasium"  # auto: EnvPool where installed and faster
     healing: bool = False  # worker processes that are replaced on failure, for unstable environments
     num_workers: Count | None = None  # healing: number of workers; null: one per core, at most 4
     deadline_s: Positive = 60.0  # healing: seconds after which a step counts as hung

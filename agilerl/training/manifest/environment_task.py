@@ -195,7 +195,7 @@ def with_backend(manifest: Manifest, env: Any = None) -> Manifest:
 
 
 def _check_pool(manifest: Manifest, is_by_id: bool) -> None:
-    reason = "" if is_by_id else "EnvPool makes its environments by their id, without healing. fix: leave it out."
+    reason = "" if is_by_id else "EnvPool makes its environments by their id, without healing. fix: backend=gymnasium."
     if reason := reason or reason_against(manifest.environment.name, manifest.environment.kwargs):
         raise ConfigError(f"environment.backend=envpool: {reason}")
 
