@@ -46,7 +46,8 @@ from agilerl.training.manifest.adoption import (
     structure_of,
     with_changes,
 )
-from agilerl.training.manifest.launch import resolve_device, resume_training, run_training, with_known_env
+from agilerl.training.manifest.device import choose_device, resolve_device
+from agilerl.training.manifest.launch import resume_training, run_training, with_known_env
 from agilerl.training.run import Run
 
 __all__ = [
@@ -88,7 +89,7 @@ def train(
         population: number of members. steps: environment steps of ONE member; prompts for language models. Defaults:
             the preset's.
         seed: None takes the configuration's (0 in every preset).
-        device: "auto" is CUDA if available.
+        device: "auto" is the CPU for dense networks of at most 512 units, else CUDA if available.
         config: a YAML file, a mapping or a manifest; missing keys come from the preset.
         out: the folder for `<env>/<algo>-<nnnn>/`; None writes nothing.
         verbose: False prints nothing.
@@ -320,15 +321,15 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     directory = RunDirectory.open(path)
     facts = directory.facts()
     manifest = directory.with_own_data(directory.manifest(), facts)
-    cls = find_algorithm(manifest.algorithm.name)
+    cls, device = find_algorithm(manifest.algorithm.name), choose_device(device, manifest, is_training=False).name
     if cls.learns_language:
         with import_module("agilerl.language.base").quiet():
-            best = directory.load_language_policy(cls, resolve_device(device))
+            best = directory.load_language_policy(cls, device)
         identity = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
         best.environment = None if facts.get("env_given") else identity
         best.set_training_mode(False)
     else:
-        best = _best_agent(directory, manifest, resolve_device(device))
+        best = _best_agent(directory, manifest, device)
         seed = facts.get("best_seed") or facts.get("seed")  # of evaluations; those of an unfinished run have the run's
         if isinstance(seed, int):
             best.seed = seed
@@ -336,7 +337,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     with malformed(directory.path):
         return Run(
             best=best,
-            population=saved_population(directory.path, resolve_device(device)) or [best],
+            population=saved_population(directory.path, device) or [best],
             history=directory.history(),
             lineage=directory.lineage(),
             path=directory.path,

@@ -20,8 +20,8 @@ from runner import RESULTS, append_line, facts, package_commit
 from throughput import ALL, ours
 
 from agilerl.engine.learner import Learner
-from agilerl.envs.adapters import EnvPoolLanes
 from agilerl.envs.lanes import SyncLanes
+from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.team_fast import ParticleLanes
 from agilerl.envs.teams import TeamLanes
 from agilerl.hpo.evolution import TournamentEvolution

@@ -22,6 +22,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.distributions import categorical_log_prob, categorical_sample, masked_logits
 from agilerl.ranges import Count, NonNegative, Positive
+from agilerl.transfer import to_device
 
 
 class BC(RLAlgorithm):
@@ -126,7 +127,7 @@ class BC(RLAlgorithm):
             noisy: np.ndarray = np.clip(action + draws[0], *self.raw_bounds).astype(action.dtype)
             return noisy
         legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)
-        numbers = torch.from_numpy(draws[0]).to(outputs)
+        numbers = to_device(torch.from_numpy(draws[0]), outputs.device, outputs.dtype)
         return categorical_sample(masked_logits(outputs, legal), numbers).cpu().numpy()
 
     def get_action(

@@ -41,6 +41,7 @@ from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueVie
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, with_least
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
+from agilerl.transfer import to_device
 
 
 class PPO(OnPolicyAlgorithm, RLAlgorithm):
@@ -504,7 +505,9 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
         """Sample (actions [..., *action_shape] to store, their log probabilities [...])."""
         kind, legal, outputs = self.distribution, legal_tensor(mask, outputs), self._raw(outputs)
-        action = kind.sample(outputs, torch.from_numpy(draws[0]).to(outputs), legal)
+        numbers = torch.from_numpy(draws[0])
+        numbers = to_device(numbers, outputs.device, outputs.dtype) if outputs.is_cuda else numbers.to(outputs)
+        action = kind.sample(outputs, numbers, legal)
         log_prob: np.ndarray = kind.log_prob(outputs, action, legal).cpu().numpy()
         return stored(self.action_space, action), log_prob
 

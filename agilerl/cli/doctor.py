@@ -107,10 +107,20 @@ def extras() -> Iterator[Finding]:
             yield Finding(extra, NOTE, f"not installed: {purpose}", f'pip install "agilerl[{extra}]"')
 
 
+def pool() -> Finding:
+    """EnvPool and its version, from its metadata."""
+    purpose = "environment.backend=envpool steps LunarLander and others in C++"
+    try:
+        return Finding("fast", OK, f"EnvPool {metadata.version('envpool')}: {purpose}")
+    except metadata.PackageNotFoundError:
+        return Finding("fast", NOTE, f"EnvPool is not installed: {purpose}", 'pip install "agilerl[fast]"')
+
+
 def machine(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Cores and load, display, GPU, disk."""
     yield threads(os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
     yield kernels()
+    yield pool()
     if environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY") or sys.platform != "linux":
         yield Finding("display", OK, "there is one")
     else:
@@ -132,7 +142,9 @@ def gpu(has_driver: bool, is_cpu_build: bool) -> Finding:
     if has_driver and is_cpu_build:
         return Finding("gpu", NOTE, "an NVIDIA driver, but PyTorch is a CPU build", "install PyTorch with CUDA")
     if has_driver:
-        return Finding("gpu", OK, "an NVIDIA driver; --full asks PyTorch for it")
+        return Finding(
+            "gpu", OK, "an NVIDIA driver; --full asks PyTorch for it. --device auto: small dense networks on the CPU"
+        )
     return Finding("gpu", OK, "none: the CPU trains, which suits small networks")
 
 

@@ -375,15 +375,18 @@ def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
 
 
 def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float | None) -> None:
-    from agilerl.api import resolve_device, with_known_env
+    from agilerl.api import with_known_env
     from agilerl.config import dump_yaml
     from agilerl.options import LoopOptions
     from agilerl.telemetry.console import count
+    from agilerl.training.manifest.device import choose_device, resolve_device
     from agilerl.training.manifest.resolve import resolve
     from agilerl.training.manifest.time_budget import check_minutes
 
-    where = resolve_device(device)
+    resolve_device(device)  # an unknown one is named first
     manifest = resolve(with_known_env(manifest))
+    chosen = choose_device(device, manifest)
+    where = chosen.name
     if minutes is not None:
         check_minutes(manifest, minutes)
     training = manifest.training
@@ -395,6 +398,8 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
         f"{count(training.max_steps)} {manifest.steps}, {generations} generations, seed {training.seed}, {where}, "
         f"evolution {'on' if evolution else 'off'}, manifest {manifest.hash()}"
     )
+    if device == "auto":
+        typer.echo(f"# device: {chosen}")
     if minutes is not None:
         typer.echo(f"# in place of training.max_steps: what fits into {minutes:g} minutes, measured when it begins")
 

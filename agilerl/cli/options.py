@@ -107,7 +107,10 @@ TestEpisodes = Annotated[
     whole_option("Held-out episodes that score the best agent at the end.", "--test-episodes", example="100", least=0),
 ]
 Device = Annotated[
-    str, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:0; auto is CUDA where there is one.")
+    str,
+    typer.Option(
+        metavar="NAME", help="auto, cpu, cuda or cuda:0; auto is CUDA where there is one and networks are large."
+    ),
 ]
 Settings = Annotated[
     list[str] | None,

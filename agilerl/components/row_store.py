@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from agilerl.errors import ReplayError, ShapeError
+from agilerl.transfer import to_device
 from agilerl.tree import untuple
 
 Path = tuple[str, ...]
@@ -177,9 +178,10 @@ class RowStore:
             return
         staged = np.empty((stop - start, self.packed.shape[1]), numpy_dtype(self.dtype))
         self._fill(staged, rows)
-        self.packed[start:stop] = torch.from_numpy(staged).to(self.device)
+        self.packed[start:stop] = to_device(torch.from_numpy(staged), self.device)
         for path, tensor in self.own.items():
-            tensor[start:stop] = torch.from_numpy(np.ascontiguousarray(rows[path])).reshape(-1, *tensor.shape[1:])
+            values = torch.from_numpy(np.ascontiguousarray(rows[path])).reshape(-1, *tensor.shape[1:])
+            tensor[start:stop] = to_device(values, self.device)
 
     def _fill(self, target: np.ndarray, rows: Rows) -> None:
         for field in self.fields:
@@ -197,7 +199,7 @@ class RowStore:
             views = self._own_views or {}
             separate = {path: torch.from_numpy(np.take(view, index, axis=0)) for path, view in views.items()}
         else:
-            on_device = torch.as_tensor(indices, device=self.device)
+            on_device = to_device(torch.as_tensor(indices), self.device)
             packed = self.packed[on_device]
             separate = {path: tensor[on_device] for path, tensor in self.own.items()}
         parts = iter(packed.split_with_sizes(self._widths, dim=-1))  # a slice per field costs three times as much

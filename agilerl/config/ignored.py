@@ -8,9 +8,9 @@ OF_EXPLORATION = (
     "training.explore_hold", "training.explore_least",
 )  # fmt: skip
 OF_ENVIRONMENTS = (
-    "network", "replay_buffer", "environment.num_envs", "environment.healing", "environment.num_workers",
-    "environment.deadline_s", "environment.max_restarts", "environment.with_state", "training.eval_steps",
-    "training.eval_episodes", "training.eval_screen", "training.eval_share", *OF_EXPLORATION,
+    "network", "replay_buffer", "environment.num_envs", "environment.backend", "environment.healing",
+    "environment.num_workers", "environment.deadline_s", "environment.max_restarts", "environment.with_state",
+    "training.eval_steps", "training.eval_episodes", "training.eval_screen", "training.eval_share", *OF_EXPLORATION,
     "training.train_max_episode_steps", "training.confirm_episodes", "training.stop_margin", "training.reward_floor",
     "training.reward_scale", "training.clip_rewards", "training.normalize_rewards", "training.lockstep",
     "training.carry_envs", "training.opponents", "training.elite_rescore_episodes", *OF_DATA,
@@ -22,9 +22,9 @@ IGNORED = {
     "dataset": (*OF_EXPLORATION, "training.opponents"),
     "team_transitions": (
         "training.eps_start", "training.eps_end", "training.eps_decay", "training.explore_least", "training.opponents",
-        *OF_DATA,
+        "environment.backend", *OF_DATA,
     ),
-    "team_rollouts": (*OF_EXPLORATION, "replay_buffer", *OF_DATA),
+    "team_rollouts": (*OF_EXPLORATION, "replay_buffer", "environment.backend", *OF_DATA),
     "completions": OF_ENVIRONMENTS,
     "preferences": OF_ENVIRONMENTS,
     "examples": OF_ENVIRONMENTS,

@@ -75,6 +75,7 @@ class Environment(Section):
     name: str = "CartPole-v1"
     num_envs: Count = 8
     kwargs: dict[str, Any] = {}
+    backend: Literal["gymnasium", "envpool", "auto"] = "gymnasium"  # auto: EnvPool where installed and faster
     healing: bool = False  # worker processes that are replaced on failure, for unstable environments
     num_workers: Count | None = None  # healing: number of workers; null: one per core, at most 4
     deadline_s: Positive = 60.0  # healing: seconds after which a step counts as hung
@@ -381,6 +382,8 @@ class Manifest(Section):
             del content["evolution"]["restart_ranges"]
         if not content["environment"]["with_state"]:
             del content["environment"]["with_state"]
+        if content["environment"]["backend"] == "gymnasium":
+            del content["environment"]["backend"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

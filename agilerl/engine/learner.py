@@ -24,6 +24,7 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import set_noise
 from agilerl.modules.paths import resolve
 from agilerl.ranks import ONE, Ranks
+from agilerl.transfer import to_device
 from agilerl.tree import leaves, map_leaves, put
 
 
@@ -98,6 +99,15 @@ class Group(ABC):
     def set_policy_noise(self, noise: np.ndarray) -> None:
         """Set the noise [N_g, S] of the policies' noisy layers."""
 
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Device of the members' networks."""
+
+    @abstractmethod
+    def finite_flags(self) -> Tensor:
+        """Return [N_g] bool on the device, without waiting for it: members whose weights are finite."""
+
     @abstractmethod
     def is_finite(self) -> np.ndarray:
         """Return [N_g] bool: members whose weights are finite."""
@@ -164,7 +174,15 @@ class RowsGroup(Group):
         return output
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
-        self.engine.set_noise(self._policy, torch.from_numpy(noise).to(self.engine.device, self.engine.dtype))
+        self.engine.set_noise(self._policy, to_device(torch.from_numpy(noise), self.engine.device, self.engine.dtype))
+
+    @property
+    def device(self) -> torch.device:
+        return self.engine.device
+
+    def finite_flags(self) -> Tensor:
+        each = [cohort.value.sum(1).isfinite().view(-1, self.engine.count).all(0) for cohort in self.engine.cohorts]
+        return torch.stack(each).all(0)
 
     def is_finite(self) -> np.ndarray:
         return self.engine.is_finite()
@@ -222,11 +240,22 @@ class ModuleGroup(Group):
     def set_policy_noise(self, noise: np.ndarray) -> None:
         set_noise(self.lead.policy_module(), torch.from_numpy(noise[0]))
 
-    def is_finite(self) -> np.ndarray:
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.lead.device)
+
+    def finite_flags(self) -> Tensor:
         networks = self.lead.evaluation_networks().values()
         with torch.no_grad():
             sums = [p.sum() for network in networks for p in network.parameters() if p.is_floating_point()]
-            return np.array([not sums or bool(torch.stack(sums).isfinite().all())])
+            return (
+                torch.stack(sums).isfinite().all().view(1)
+                if sums
+                else torch.ones(1, dtype=torch.bool, device=self.device)
+            )
+
+    def is_finite(self) -> np.ndarray:
+        return self.finite_flags().cpu().numpy()
 
     def refresh(self) -> None:
         """No-op: hyperparameters are read at every update."""

@@ -1,9 +1,8 @@
-"""Adapters from third-party environments to lanes: Gymnasium vectors in any autoreset mode, EnvPool, single ones."""
+"""Adapters from third-party environments to lanes: Gymnasium vectors in any autoreset mode, and single ones."""
 
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -353,85 +352,6 @@ class LooseEnv(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         if hasattr(self.env, "close"):
             self.env.close()
-
-
-# Ids compared with Gymnasium by tests/unit/envs/test_envs_pool.py: extend both together.
-CONFORMING = ("Acrobot-v1", "CartPole-v1", "LunarLander-v3", "MountainCar-v0")
-
-
-class EnvPoolLanes:
-    """L environments of one EnvPool; each lane's episodes depend only on its seed and actions.
-
-    The dynamics equal Gymnasium's up to rounding, but the start states of a seed differ, so the back end is part of a
-    run's identity. EnvPool takes seeds only at construction, so `reset(seeds)` creates a new pool (6 ms for 64 lanes).
-    Its environments reset on the step after the end: that row has mask False. Lanes cannot idle: with `active` they are
-    stepped anyway and the row is masked.
-
-    Args:
-        env_id: one of `CONFORMING`. num_lanes: L. num_threads: threads of the pool; they do not affect results.
-    """
-
-    backend = "envpool"
-
-    def __init__(self, env_id: str, num_lanes: int, *, num_threads: int = 1) -> None:
-        if env_id not in CONFORMING:
-            ids = ", ".join(CONFORMING)
-            raise EnvError(f"backend 'envpool' is compared with Gymnasium for {ids}; got {env_id!r}. fix: no backend.")
-        single = gymnasium.make(env_id, disable_env_checker=True)
-        self.single_observation_space: Space[Any] = single.observation_space
-        self.single_action_space: Space[Any] = single.action_space
-        single.close()
-        self.env_id, self.num_lanes, self.num_threads = env_id, num_lanes, num_threads
-        self._lanes = self._make(None)
-
-    def _make(self, seeds: list[int] | None) -> VectorLanes:
-        try:
-            import envpool
-        except ImportError as exc:
-            raise EnvError("backend 'envpool' needs EnvPool. fix: pip install \"agilerl[fast]\"") from exc
-        entropy = np.random.SeedSequence().generate_state(self.num_lanes, np.uint32) >> 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the float32 bounds of its spaces
-            pool = envpool.make_gymnasium(
-                self.env_id,
-                num_envs=self.num_lanes,
-                num_threads=self.num_threads,
-                seed=entropy.tolist() if seeds is None else [seed % 2**31 for seed in seeds],
-            )
-            _ = pool.observation_space, pool.action_space  # created on first use, with those warnings
-        return VectorLanes(_Pool(pool, self.num_lanes))
-
-    def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        numbers = check_seeds(seeds, self.num_lanes)
-        if numbers is not None:
-            self._lanes.close()
-            self._lanes = self._make(numbers)
-        return self._lanes.reset()
-
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        return self._lanes.step(np.asarray(actions, dtype=np.int32), active)
-
-    def close(self) -> None:
-        self._lanes.close()
-
-
-class _Pool:
-    """An EnvPool as a vector environment; copies its arrays, whose memory may be reused by the next step."""
-
-    def __init__(self, pool: Any, num_envs: int) -> None:
-        self.pool, self.num_envs = pool, num_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-
-    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
-        obs, _ = self.pool.reset()
-        return np.array(obs), {}
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        obs, reward, terminated, truncated, _ = self.pool.step(actions)
-        return np.array(obs), np.array(reward), np.array(terminated), np.array(truncated), {}
-
-    def close(self) -> None:
-        self.pool.close()
 
 
 class ChannelsFirstLanes:

@@ -17,10 +17,11 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.env_ids import check_lookup, registered_id
-from agilerl.envs.adapters import EnvPoolLanes, LooseEnv, VectorLanes
+from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes, spaces_in
+from agilerl.envs.pool import LIMIT, EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
 from agilerl.envs.returned import HEALED
@@ -53,7 +54,8 @@ class Replicable:
     num_envs: int
     is_plain: bool  # a registered environment without keywords or wrappers
     has_wrappers: bool  # user-defined ones
-    backend: str | None  # of the replicas: None for the fastest equivalent of Gymnasium's, or "envpool"
+    backend: str  # of the replicas: "gymnasium" (the fastest lanes with its results) or "envpool"
+    limit: int | None  # max_episode_steps, if it was given as a keyword
     spec: EnvSpec | None
     _first_seed: int | None
 
@@ -82,8 +84,8 @@ class Replicable:
         return self._new_lanes(n * self.num_envs, reset_ended)
 
     def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
-        if self.backend == "envpool" and self.env_id is not None:
-            return EnvPoolLanes(self.env_id, count)
+        if self.backend == EnvPoolLanes.backend:
+            return EnvPoolLanes(str(self.env_id), count, reset_ended=reset_ended, max_episode_steps=self.limit)
         if self.is_plain and self.env_id in FAST:
             return FAST[self.env_id](count, reset_ended=reset_ended)
         singles: Any = foreign.copies(self)
@@ -184,8 +186,9 @@ def make_vect_envs(
             step costs more than the pipe (about 0.1 ms).
         extra_wrappers: applied in this order to every single environment.
         seed: makes the first reset without a seed repeatable; every environment gets a different seed.
-        backend: "envpool" steps the replicas (used by the training loops) with EnvPool, for ids that have been compared
-            with Gymnasium. It needs `pip install "agilerl[fast]"` and a plain id.
+        backend: "gymnasium" by default. "envpool" steps the replicas (used by the training loops) in C++, for ids that
+            have been compared with Gymnasium, without wrappers and keywords other than `max_episode_steps`; it needs
+            `pip install "agilerl[fast]"`. "auto" is "envpool" where it is installed and faster.
         preprocessing: names in `envs.vector.PREPROCESSING`, such as "atari", applied before `extra_wrappers`.
         healing: step the environments in a few worker processes, and replace a worker that dies, raises, hangs or
             returns anything but finite numbers of the space; lost steps are excluded from replay. For unreliable
@@ -231,17 +234,14 @@ def make_vect_envs(
         wrappers.insert(0, wrap)
         env_kwargs = {**keywords, **env_kwargs}
     is_plain = make_env is None and not wrappers and not env_kwargs
-    if backend not in (None, "envpool") or (backend and (should_async_vector or not is_plain)):
-        raise EnvError(
-            'backend must be None or "envpool", the latter for a registered id without wrappers, keywords and worker '
-            f"processes; got {backend!r}. fix: leave it out."
-        )
     check_options(num_workers, deadline_s, max_restarts)
-    if healing and (backend or should_async_vector):
+    if healing and (backend == EnvPoolLanes.backend or should_async_vector):
         raise EnvError("healing=True brings its own worker processes. fix: leave backend and should_async_vector out.")
     if not healing and (num_workers is not None or deadline_s != 60.0 or max_restarts != 10):
         raise EnvError("num_workers, deadline_s and max_restarts are options of healing=True. fix: healing=True.")
     env_id = resolve_id(env_name) if env_name is not None and make_env is None else None
+    can_pool = env_id is not None and not wrappers and not should_async_vector and not healing
+    backend = _checked_backend(backend, env_id if can_pool else None, env_kwargs)
     factory, spec = _factory(env_id, make_env, wrappers, env_kwargs), None if env_id is None else gymnasium.spec(env_id)
     vector: SyncVectEnv | AsyncVectEnv | HealingVectEnv
     try:
@@ -262,10 +262,27 @@ def make_vect_envs(
     except gymnasium.error.Error as exc:
         raise EnvError(str(exc)) from exc
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
-    vector.has_wrappers = bool(wrappers)
+    vector.has_wrappers, vector.limit = bool(wrappers), env_kwargs.get(LIMIT)
     vector.spec = spec or (vector.spec if should_async_vector else None)  # limits cannot be read from worker processes
     vector._first_seed = seed
     return vector
+
+
+def _checked_backend(asked: str | None, env_id: str | None, env_kwargs: dict[str, Any]) -> str:
+    """Return "gymnasium" or "envpool"; `env_id` is None for environments that EnvPool cannot step."""
+    if asked in (None, "gymnasium"):
+        return "gymnasium"
+    if asked == "auto":
+        return EnvPoolLanes.backend if env_id is not None and is_faster(env_id, env_kwargs) else "gymnasium"
+    if asked != EnvPoolLanes.backend:
+        raise EnvError(f"backend must be 'gymnasium', 'envpool' or 'auto'; got {asked!r}. fix: leave it out.")
+    if env_id is None:
+        raise EnvError(
+            "backend 'envpool' is for a registered id without wrappers and worker processes. fix: leave it out."
+        )
+    if reason := reason_against(env_id, env_kwargs):
+        raise EnvError(f"backend 'envpool': {reason}")
+    return asked
 
 
 def resolve_id(env_name: str) -> str:

@@ -25,6 +25,7 @@ from agilerl.spaces import (
     is_channels_last,
     parts_of,
 )
+from agilerl.transfer import to_device
 
 FIX = "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
 
@@ -105,6 +106,8 @@ class Preprocessor:
         if self.plain_width and isinstance(obs, np.ndarray | Tensor):  # hot path: `_leaf` inlined
             real = obs.is_floating_point() if isinstance(obs, Tensor) else obs.dtype.kind == "f"
             if real and obs.ndim > 1 and obs.shape[-1] == self.plain_width:
+                if like.is_cuda:
+                    return to_device(torch.as_tensor(obs), like.device, like.dtype)
                 return torch.as_tensor(obs, device=like.device).to(like.dtype)
         if not self.parts:
             lead, x = self._leaf(obs, like, owner, normalize_images)
@@ -184,7 +187,7 @@ class Preprocessor:
 def _numbers(obs: Any, device: torch.device, owner: str, space: spaces.Space[Any]) -> Tensor:
     """Convert observations to a tensor of real numbers."""
     try:
-        x = torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs, device=device)
+        x = to_device(torch.as_tensor(np.asarray(obs) if not isinstance(obs, Tensor) else obs), device)
     except (TypeError, ValueError):  # strings, objects, ragged rows
         kind = foreign.dtype_name(obs)
         raise ShapeError(f"{owner} got observations of type {kind}; it was built for {space}. {FIX}") from None

@@ -112,7 +112,11 @@ class RunDirectory:
         """Write config.yaml, and run.json with status "running"."""
         write_atomic(self.path / "config.yaml", dump_yaml(manifest))
         host = {"system": platform.platform(), "cpus": os.cpu_count()}
-        made_with = {"git": git_hash(), "versions": versions(manifest.environment.name), "host": host}
+        made_with = {
+            "git": git_hash(),
+            "versions": versions(manifest.environment.name, manifest.environment.backend),
+            "host": host,
+        }
         self._write({**running(manifest), "argv": list(argv), "started": now(), **made_with, **facts})
 
     def update(self, **facts: Any) -> None:
@@ -260,11 +264,15 @@ def _number(name: str, algo: str) -> int:
     return int(match[1]) if match else 0
 
 
-def versions(env_id: str = "") -> dict[str, str]:
-    """Versions of Python and the packages that affect results, including multi-agent or language packages."""
+def versions(env_id: str = "", backend: str = "") -> dict[str, str]:
+    """Versions of Python and the packages that affect results, including multi-agent or language packages.
+
+    backend: of the lanes; that of EnvPool affects results where it steps them.
+    """
     installed = {"python": sys.version.split()[0]}
     of_kind = TEAM_PACKAGES if is_team_id(env_id) else LANGUAGE_PACKAGES if is_language_id(env_id) else ()
-    for name in (*PACKAGES, *of_kind):
+    of_lanes = ("envpool",) if backend == "envpool" else ()
+    for name in (*PACKAGES, *of_kind, *of_lanes):
         try:
             installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -248,7 +248,7 @@ class RunStore:
             self.notes.append(
                 f"the run goes on with other settings ({what}); it will not equal one that never stopped."
             )
-        current = versions(str(facts.get("env_id") or ""))
+        current = versions(str(facts.get("env_id") or ""), str(facts["env_backend"]))
         other = sorted(name for name, value in body["versions"].items() if current.get(name) != value)
         if other:
             what = ", ".join(f"{name} {body['versions'][name]} -> {current.get(name, 'none')}" for name in other)
@@ -306,7 +306,7 @@ class RunStore:
         body = {
             **self.facts,
             "token": self.lock.token,
-            "versions": versions(str(facts.get("env_id") or "")),
+            "versions": versions(str(facts.get("env_id") or ""), str(facts["env_backend"])),
             "run": facts,
             "counters": run.counters(),
             "replay": {name: self._logs[name].entries() for name in memories},

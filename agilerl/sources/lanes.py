@@ -15,13 +15,13 @@ from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.native import available_kernels, kernels_named
 from agilerl.env_ids import is_team_id
-from agilerl.envs.adapters import EnvPoolLanes
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import name_of
 from agilerl.envs.observed_masks import without_mask
+from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.readable import readable
 from agilerl.envs.step import Lanes, VectorLanes, as_lanes
-from agilerl.envs.vector import make_vect_envs
+from agilerl.envs.vector import Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.sources.custom.calls import check_calls
@@ -129,6 +129,8 @@ class LaneSource(Source, Generic[Options]):
         self._choice = self._choose(population)
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
         self._tests = own_tests or self.learner == CustomLearn.name
+        if self._tests:
+            self._check_backend()
         for agent in population:
             warn_of_uncalled(agent, self.learner)
             check_calls(agent, "update", "greedy", "explore", "get_action", *(("test",) if self._tests else ()))
@@ -142,6 +144,8 @@ class LaneSource(Source, Generic[Options]):
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
         self.lanes = self._make_lanes(len(population))
+        if self.lanes.backend == EnvPoolLanes.backend:
+            self.notes.append("lanes: EnvPool, whose episodes are not those of Gymnasium with the same seed")
         self.evaluator = self._make_evaluator(population, check)
         if self.options.carry_envs:
             self._check_carrying()
@@ -150,6 +154,17 @@ class LaneSource(Source, Generic[Options]):
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
         """Create the fitness evaluator."""
         return Evaluator(self.eval_env, self.options, self.run_seed, check, ranks=self.ranks)
+
+    def _check_backend(self) -> None:
+        """Raise ConfigError if agents would step the environments of a run on EnvPool by themselves."""
+        if any(
+            isinstance(env, Replicable) and env.backend == EnvPoolLanes.backend for env in (self.env, self.eval_env)
+        ):
+            raise ConfigError(
+                "backend 'envpool' steps the lanes of the training loops, and an agent of this run brings its own "
+                "learn(), get_action() or test(), which step Gymnasium's environments. fix: backend='gymnasium' "
+                "(environment.backend)."
+            )
 
     def _check_ranks(self) -> None:
         """Raise NotAvailableYetError if gradients would not be averaged across ranks."""
@@ -206,10 +221,10 @@ class LaneSource(Source, Generic[Options]):
                 "carry_envs=False."
             )
         inner = innermost(self.lanes)
-        if isinstance(inner, VectorLanes | EnvPoolLanes):
+        if isinstance(inner, VectorLanes):
             raise ConfigError(
                 "carry_envs=True needs lanes that can rest while other members' rollouts go on; those of "
-                f"{inner.backend} all step together. fix: leave backend and should_async_vector out, or "
+                f"{inner.backend} all step together. fix: leave should_async_vector out, or "
                 "carry_envs=False."
             )
 

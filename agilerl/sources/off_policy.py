@@ -13,7 +13,7 @@ from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.acting import Acting
 from agilerl.sources.custom.learn import CustomLearn, CustomTransitions
-from agilerl.sources.divergence import Watch
+from agilerl.sources.divergence import Watch, check_interval
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
@@ -58,7 +58,8 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         num_envs, replay = lanes.num_lanes // len(shard.agents), SharedReplay(**shard.shared.memories)
         for agent in shard.agents:
             agent.set_training_mode(True)
-        watch = Watch(learner, [Tally() for _ in shard.agents], num_envs)
+        interval = check_interval(learner.groups[0].device)
+        watch = Watch(learner, [Tally() for _ in shard.agents], num_envs, interval)
         rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs, shard.ranks)
         acting = Acting(shard, lanes, replay, self.options, watch, rewards)
         are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)

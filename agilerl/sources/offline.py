@@ -28,7 +28,7 @@ from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.rng import Purpose
 from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.determinism import Probe
-from agilerl.sources.divergence import Watch, is_finite
+from agilerl.sources.divergence import Watch, check_interval, is_finite
 from agilerl.sources.evaluator import FitnessEvaluator
 from agilerl.sources.fitted import FittedEvaluator, NoLanes, hold_out, unjudged
 from agilerl.sources.lanes import LaneSource
@@ -138,7 +138,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         for agent in shard.agents:
             agent.set_training_mode(True)
         together = max(k for k in range(1, MAX_UPDATES_AT_ONCE + 1) if shard.vector_steps % k == 0)
-        watch = Watch(learner, [Tally() for _ in shard.agents], 1)
+        watch = Watch(learner, [Tally() for _ in shard.agents], 1, check_interval(learner.groups[0].device))
         updates = Updates(
             shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=1
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from agilerl import tree as trees
@@ -20,6 +21,7 @@ from agilerl.sources.divergence import Watch
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Shard
+from agilerl.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,16 @@ class Plan:
         self.loss: Tensor | None = None
         self.weights: dict[tuple[int, ...], Tensor] = {}
 
+    def legal(self, mask: Tensor) -> Tensor:
+        """Convert stored masks [..., Σn] to masks [..., A] over choices; those of Discrete stay on the device."""
+        if isinstance(self.lead.action_space, spaces.Discrete):
+            return mask.to(self.like.device).bool()
+        return to_device(torch.from_numpy(self.lead.legal_choices(mask.numpy(force=True))), self.like.device).bool()
+
     def to_device(self, values: Tensor) -> Tensor:
         """Move to the device and dtype of the parameters."""
-        return values.to(self.like.device, self.like.dtype)
+        like = self.like
+        return to_device(values, like.device, like.dtype) if like.is_cuda else values.to(like.device, like.dtype)
 
 
 class Updates:
@@ -148,6 +157,7 @@ class Updates:
 
     def end(self) -> None:
         """End the generation: add losses to the tallies, and store the last observations for use by mutations."""
+        self.watch.finish()
         for plan in self.plans:
             if plan.loss is not None:
                 for member, value in zip(plan.members, plan.loss.tolist(), strict=True):
@@ -226,8 +236,7 @@ class Updates:
             fields["discount"] = gamma * (1 - done)
         for name in ("next_mask", "obs_mask"):
             if name in rows:
-                legal = plan.lead.legal_choices(rows[name].numpy(force=True))
-                fields[name] = torch.from_numpy(legal).to(like.device).bool()
+                fields[name] = plan.legal(rows[name])
         noise = self._draw_noise(plan, sizes, count) if plan.draws_noise else {}
         fields |= {name: prepare(rows[name]) for name in ("obs", "next_obs")}
         number, last = 0, count - 1

@@ -9,6 +9,9 @@ Guarantees per member and vector step:
   priorities are never stored;
 * its row of a fused update does not affect other rows, as no operation mixes rows.
 
+On an accelerator, where each check waits for the device, learning from transitions checks weights and losses every
+`sources.divergence.CHECK_INTERVAL` vector steps instead.
+
 A quarantined member has fitness −∞ in selection and is replaced by a copy of the fittest member, also without
 evolution.
 """

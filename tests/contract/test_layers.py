@@ -27,6 +27,7 @@ LAYERS = {
     "signatures": 1,
     "spaces": 1,
     "threads": 1,
+    "transfer": 1,
     "tree": 1,
     "typing": 1,
     "backward": 2,

@@ -22,6 +22,7 @@ from agilerl.errors import ShapeError, warn_once
 from agilerl.networks.actors import DeterministicActor, get_output_bounds, rescale_action
 from agilerl.networks.distributions import JointActions
 from agilerl.rollouts.off_policy import uniform_actions
+from agilerl.transfer import to_device
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm
@@ -201,7 +202,8 @@ def legal_bits(bits: np.ndarray, mask: Mask = None) -> np.ndarray:
 def masked_argmax(outputs: Tensor, mask: Mask = None) -> np.ndarray:
     """Return the legal action of highest value; outputs [..., A], mask [..., A] 1 = legal; returns [...] int64."""
     if mask is not None:
-        outputs = outputs.masked_fill(~torch.as_tensor(mask, device=outputs.device).bool(), float("-inf"))
+        legal = to_device(torch.as_tensor(mask), outputs.device).bool()
+        outputs = outputs.masked_fill(~legal, float("-inf"))
     return outputs.max(-1).indices.cpu().numpy()  # faster than argmax on a transposed view
 
 

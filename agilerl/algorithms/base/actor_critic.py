@@ -25,6 +25,7 @@ from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, 
 from agilerl.losses.actor_critic import discrete_soft_value, soft_policy_loss
 from agilerl.networks.actors import DeterministicActor, StochasticActor
 from agilerl.networks.distributions import categorical_sample, masked_logits, split_normal, squashed_normal_sample
+from agilerl.transfer import to_device
 
 CRITICS = ("critic_1", "critic_2")
 CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")
@@ -151,7 +152,7 @@ class StochasticActorCritic(ActorCritic):
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Sample the policy: raw actions [..., A], or a legal action [...]; `epsilon` is ignored."""
-        numbers = torch.from_numpy(draws[0]).to(outputs)
+        numbers = to_device(torch.from_numpy(draws[0]), outputs.device, outputs.dtype)
         if self.discrete:
             legal = None if mask is None else torch.as_tensor(np.array(mask), device=outputs.device)
             chosen = categorical_sample(masked_logits(outputs, legal), numbers)

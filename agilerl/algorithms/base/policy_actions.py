@@ -17,12 +17,13 @@ from agilerl.engine.protocol import Mask
 from agilerl.networks.actors import box_action
 from agilerl.networks.distributions import ActionDistribution, uniform_action
 from agilerl.spaces import nested
+from agilerl.transfer import to_device
 from agilerl.tree import map_leaves
 
 
 def legal_tensor(mask: Mask, like: Tensor) -> Tensor | None:
     """Return a mask of legal actions as a tensor on the device of `like`."""
-    return None if mask is None else torch.as_tensor(np.array(mask), device=like.device).bool()
+    return None if mask is None else to_device(torch.as_tensor(np.array(mask)), like.device).bool()
 
 
 def stored(space: gym.Space[Any], action: Tensor) -> np.ndarray:

@@ -15,6 +15,7 @@ from agilerl.config import Manifest
 from agilerl.config.load import check_kind
 from agilerl.envs.argument import UNNAMED, inner_name, is_vector
 from agilerl.envs.lanes import spaces_in
+from agilerl.envs.pool import EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.team import is_parallel
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.vector import make_vect_envs
@@ -61,7 +62,7 @@ class EnvironmentTask(Task):
         Creates and closes one environment and one agent; an environment passed by the user is only queried for its
         spaces.
         """
-        manifest = self.manifest
+        manifest = with_backend(self.manifest, env)
         check_kind(manifest.algorithm.name, manifest.environment.name, foreign.has_methods(env, "split", "batch"))
         spaces = self.spaces(env)
         resolved = without_noise(with_encoder(manifest, spaces.observation_space), spaces.action_space)
@@ -160,6 +161,7 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
     names = ("healing", "num_workers", "deadline_s", "max_restarts")
     more = {name: vars(manifest.environment)[name] for name in names} if manifest.environment.healing else {}
     more |= {"with_state": True} if manifest.environment.with_state else {}
+    more |= {"backend": manifest.environment.backend} if manifest.environment.backend != "gymnasium" else {}
 
     def make(limited: bool) -> Any:
         if env is not None:
@@ -170,6 +172,32 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
 
     evaluated = make(limited=False)
     return (make(limited=True) if limit else evaluated), evaluated
+
+
+def with_backend(manifest: Manifest, env: Any = None) -> Manifest:
+    """Replace `environment.backend: auto` by what this machine has, so that a run records it and resumes with it.
+
+    env: passed by the user; None if it is created from its id.
+
+    Raises:
+        ConfigError: EnvPool is asked for and cannot step the environment here.
+    """
+    asked, name, kwargs = manifest.environment.backend, manifest.environment.name, manifest.environment.kwargs
+    if asked == "gymnasium":
+        return manifest
+    is_by_id = env is None and not manifest.environment.healing
+    if asked == EnvPoolLanes.backend:
+        _check_pool(manifest, is_by_id)
+        return manifest
+    chosen = EnvPoolLanes.backend if is_by_id and is_faster(name, kwargs) else "gymnasium"
+    environment = manifest.environment.model_copy(update={"backend": chosen})
+    return manifest.model_copy(update={"environment": environment})
+
+
+def _check_pool(manifest: Manifest, is_by_id: bool) -> None:
+    reason = "" if is_by_id else "EnvPool makes its environments by their id, without healing. fix: backend=gymnasium."
+    if reason := reason or reason_against(manifest.environment.name, manifest.environment.kwargs):
+        raise ConfigError(f"environment.backend=envpool: {reason}")
 
 
 def _limited(env: Any, limit: int) -> Any:

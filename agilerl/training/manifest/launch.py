@@ -33,6 +33,7 @@ from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_s
 from agilerl.telemetry.console import count
 from agilerl.telemetry.files import birth_line
 from agilerl.training.manifest.adoption import Ancestors
+from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "files written so far are kept."
@@ -43,22 +44,6 @@ def with_known_env(manifest: Manifest) -> Manifest:
     """Return the manifest with a valid environment id; EnvError says what to install or to type."""
     name = resolve_env_id(manifest.environment.name)
     return manifest if name == manifest.environment.name else apply_overrides(manifest, {"environment.name": name})
-
-
-def resolve_device(device: str) -> str:
-    """Return an available device: "auto" is CUDA if usable, else the CPU."""
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ConfigError(f"unknown device {device!r}. fix: use auto, cpu, cuda or cuda:0.") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        built = f"this PyTorch ({torch.__version__}) finds none"
-        raise ConfigError(f"device {device!r} needs a CUDA GPU, but {built}. fix: --device cpu, or a CUDA build.")
-    return device
 
 
 def with_minutes(
@@ -169,9 +154,12 @@ def run_training(
         manifest = with_known_env(manifest)
     with StopSignals() as signals:  # a signal takes effect immediately until the first check
         manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
+        chosen = choose_device(device, manifest, env)
+        if verbose and device == "auto" and resolve_device(device) != "cpu":  # there is a choice
+            print(f"device: {chosen}", flush=True)
         if minutes is not None:
-            manifest = with_minutes(manifest, env, resolve_device(device), minutes, verbose, signals.check)
-    device, parent = resolve_device(device), None if ancestors is None else ancestors.parent()
+            manifest = with_minutes(manifest, env, chosen.name, minutes, verbose, signals.check)
+    device, parent = chosen.name, None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
         imports, uuid.uuid4().hex[:8],
@@ -348,6 +336,7 @@ def resume_training(
         manifest, start = _record(folder, store)
         if store.saved is not None and not allow_other_kernels:  # before anything is written
             kernels_named(str(store.saved.body["run"].get("kernels", "torch")))
+        _check_backend(folder, manifest)
         if bool(start["env_given"]) != (env is not None):
             raise RunError(
                 f"{folder} was trained in an environment that was handed over. fix: agilerl.resume(path, env=...)."
@@ -371,6 +360,17 @@ def resume_training(
         directory = RunDirectory(folder)
         store.notes += _mend(directory, setup, recorded)
         return run_setup(setup, directory, store)
+
+
+def _check_backend(folder: Path, manifest: Manifest) -> None:
+    """Raise RunError if the run's lanes cannot be made here; before anything is written."""
+    from agilerl.envs.pool import INSTALL, is_installed
+
+    if manifest.environment.backend == "envpool" and not is_installed():
+        raise RunError(
+            f"{folder} was trained with the lanes of EnvPool, which is not installed here; those of Gymnasium have "
+            f"other episodes. fix: {INSTALL}."
+        )
 
 
 def _has_tensorboard(start: Mapping[str, Any], asked: bool | None) -> bool:

@@ -79,7 +79,7 @@ def without_noise(manifest: Manifest, actions: Any) -> Manifest:
 def _without_statistics(manifest: Manifest, space: Any) -> Manifest:
     """Drop a preset's running observation statistics if the observations are not read as vectors."""
     asked = manifest.algorithm.hyperparameters.get("normalize_observations")
-    if not asked or isinstance(space, dict) or (_is_dense(space) and manifest.network.encoder is None):
+    if not asked or isinstance(space, dict) or (is_dense(space) and manifest.network.encoder is None):
         return manifest
     axes = 2 if "block_type" in (manifest.network.encoder or {}) else 3  # fewest that convolutions read
     is_vector = not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and len(space.shape or ()) < axes
@@ -92,10 +92,10 @@ def _without_statistics(manifest: Manifest, space: Any) -> Manifest:
 def _is_other(manifest: Manifest, space: gym.Space[Any]) -> bool:
     """Whether the observations need an encoder other than dense layers."""
     network, recurrent = manifest.network, bool(manifest.algorithm.hyperparameters.get("recurrent"))
-    return network.simba or recurrent or _reads_texts(manifest) or not _is_dense(space)
+    return network.simba or recurrent or _reads_texts(manifest) or not is_dense(space)
 
 
-def _is_dense(space: gym.Space[Any]) -> bool:
+def is_dense(space: gym.Space[Any]) -> bool:
     """Whether dense layers read the observations by default; for a Dict or Tuple also if the agent will reject a part
     that no encoder reads."""
     if not isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and not is_image(space):

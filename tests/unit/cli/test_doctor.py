@@ -42,6 +42,18 @@ def test_a_missing_extra_has_its_line_and_is_not_broken(monkeypatch: pytest.Monk
     assert list(doctor.extras()) == [Finding("atari", NOTE, "not installed: Pong", 'pip install "agilerl[atari]"')]
 
 
+def test_envpool_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str, is_installed: bool) -> str:
+        if not is_installed:
+            raise doctor.metadata.PackageNotFoundError(name)
+        return "1.2.5"
+
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: version(name, True))
+    assert (doctor.pool().state, doctor.pool().text[:14]) == (OK, "EnvPool 1.2.5:")
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: version(name, False))
+    assert (doctor.pool().state, doctor.pool().fix) == (NOTE, 'pip install "agilerl[fast]"')
+
+
 def test_load_gpu_and_disk_are_judged() -> None:
     assert [threads(2, load).state for load in (None, 1.9, 9.8)] == [OK, OK, NOTE]
     assert [gpu(driver, cpu_build).state for driver, cpu_build in ((True, True), (True, False), (False, True))] == [
