@@ -17,6 +17,7 @@ from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.hostile import read_json
 from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
+from agilerl.runs.seed_group import is_group
 
 # Gymnasium's module of an environment -> (the package it needs, our extra that installs it).
 NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
@@ -251,9 +252,11 @@ def runs(out: Path) -> Iterator[str]:
     if not out.is_dir():
         yield f"no runs yet: there is no folder {out}"
         return
-    entries = [
-        _read_entry(path) for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)
-    ]
+    folders = [path for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)]
+    groups = {
+        path: sorted(path.glob("seed-*"), key=lambda run: int(run.name[5:])) for path in folders if is_group(path)
+    }
+    entries = [_read_entry(path) for folder in folders for path in groups.get(folder, [folder])]
     if not entries:
         yield f"no runs in {out}"
         return

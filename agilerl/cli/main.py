@@ -39,6 +39,7 @@ from agilerl.cli.options import (
     whole_option,
     with_env_kwargs,
 )
+from agilerl.cli.seeds import ArrayIndex, Seeds, Workers, chosen_seed, seeds_in, train_side_by_side, workers_in
 from agilerl.env_ids import working_directory
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.redaction import redact
@@ -266,6 +267,9 @@ def train(
         typer.Option("--env-kwargs", metavar="KEY=VALUE", help="A keyword of the environment; may be repeated."),
     ] = None,
     seed: Seed = None,
+    seeds: Seeds = None,
+    workers: Workers = None,
+    array_index: ArrayIndex = None,
     device: Device = "auto",
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
@@ -331,15 +335,45 @@ def train(
         has_budget = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
         if minutes is None and is_untuned and not (steps or total_timesteps or has_budget or dataset or model):
             minutes = DEFAULT_MINUTES
+        module = [named.rpartition(":")[0]] if ":" in named else []
+        imports = [*(imports or ()), *module]
+        several = _seeds_to_train(seeds, seed, array_index)
+        if len(several) == 1:
+            manifest = _with_options(manifest, {"--seed": several[0]})
+        processes = workers_in(workers, len(several) > 1)
         if dry_run:
             _print_plan(manifest, device, not no_evolution, minutes)
+            if len(several) > 1:
+                typer.echo(f"# in place of training.seed: {len(several)} seeds, {seeds}, each a run of its own")
+            return
+        if len(several) > 1:
+            from agilerl.runs.seed_group import SeedGroup
+            from agilerl.training.manifest.launch import resolved
+
+            manifest, device = resolved(manifest, None, device, minutes, not quiet)
+            group = SeedGroup.create(
+                manifest, several, out, device=device, evolution=not no_evolution, tensorboard=tensorboard,
+                track=track, imports=imports, test_episodes=test_episodes,
+            )  # fmt: skip
+            train_side_by_side(group, processes, quiet, imports)
             return
         from agilerl.api import run_training
 
-        module = [named.rpartition(":")[0]] if ":" in named else []
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
-        more |= {"imports": [*(imports or ()), *module]}
+        more |= {"imports": imports}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
+
+
+def _seeds_to_train(seeds: str | None, seed: int | None, array_index: int | None) -> list[int]:
+    """The seeds of --seeds, one of them for a job of an array; none without the option."""
+    if seeds is None:
+        if array_index is not None:
+            raise ConfigError("--array-index chooses one of --seeds. fix: --seeds 0-9 --array-index 0.")
+        return []
+    if seed is not None:
+        raise ConfigError("--seed and --seeds both name seeds. fix: one of the two.")
+    several = seeds_in(seeds)
+    return several if array_index is None else [chosen_seed(several, array_index)]
 
 
 def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
@@ -406,7 +440,8 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
 
 def _close(run: Run, test_episodes: int) -> None:
     """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
-    from agilerl.cli.output import closing_lines, score_best
+    from agilerl.cli.output import closing_lines
+    from agilerl.training.manifest.launch import score_best
 
     evaluation = None if run.interrupted else score_best(run, test_episodes)
     for line in closing_lines(run, evaluation):
@@ -449,6 +484,7 @@ def resume(
         bool,
         typer.Option("--allow-other-kernels", help="Go on where the kernels of the run are missing; last bits differ."),
     ] = False,
+    workers: Workers = None,
     quiet: Quiet = False,
     strict_replay: Annotated[
         bool, typer.Option("--strict-replay", help="Refuse to go on if a part of the replay is damaged.")
@@ -473,9 +509,19 @@ def resume(
     The newest checkpoint that can be read is taken. Without changes, the result is that of a run that never stopped.
     """
     with user_errors(debug, imports, run):
-        from agilerl.api import resume_training
+        from agilerl.runs.seed_group import SeedGroup, is_group
 
         changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
+        processes = workers_in(workers, is_group(run))
+        if is_group(run):
+            options = {"steps": steps, "settings": changes, "restart": restart, "strict_replay": strict_replay}
+            options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
+            options |= {"tensorboard": tensorboard, "track": track}
+            given = {name: value for name, value in options.items() if value not in (None, False, [])}
+            train_side_by_side(SeedGroup.open(run), processes, quiet, imports or (), given)
+            return
+        from agilerl.api import resume_training
+
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
         more |= {"settings": changes, "restart": restart, "imports": imports or ()}
         more |= {"allow_other_kernels": allow_other_kernels}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agilerl.algorithms import find_algorithm
 from agilerl.api import Run, load
-from agilerl.errors import NotAvailableYetError, warn_once
+from agilerl.errors import NotAvailableYetError
 from agilerl.report.page import REPORT
 from agilerl.report.summary import measure_of
 from agilerl.runs.commands import run_command, way_on
@@ -15,24 +15,6 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.telemetry import Evaluation
 from agilerl.telemetry.console import clock, count, number
-from agilerl.training.manifest.launch import report_on
-
-
-def score_best(run: Run, episodes: int) -> Evaluation | None:
-    """Score the best agent on fresh episodes and record the result in run.json."""
-    if run.best is None or episodes < 1:
-        return None
-    if run.best.learns_language:  # scored by the run already, on held-out prompts
-        test = run.result.get("test")
-        return None if test is None else Evaluation.from_returns(test["returns"], test["of"])
-    evaluation: Evaluation = run.best.evaluate(episodes=episodes)
-    if run.path is not None:
-        try:
-            RunDirectory(run.path).update(result={"test": evaluation.as_dict()})
-        except OSError as error:  # the score can still be printed
-            warn_once("score", f"the score could not be written to {run.path} ({error.strerror}).")
-        report_on(run.path)
-    return evaluation
 
 
 def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | None:

@@ -19,6 +19,7 @@ from agilerl.report.page import templates
 from agilerl.report.plot import Plot, Stroke, Tick, area, frame, line
 from agilerl.report.records import RunRecords, finite
 from agilerl.runs.commands import run_command, way_on
+from agilerl.runs.seed_group import with_groups
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import RESAMPLES, Evaluation, interval
 
@@ -141,7 +142,7 @@ def comparison(paths: Sequence[str | os.PathLike[str]]) -> Comparison:
     """
     seen: dict[Path, str] = {}
     by_key: dict[str, list[RunRecords]] = {}
-    for path in paths:
+    for path in with_groups(paths):
         real = Path(path).resolve()
         if real in seen:
             raise RunError(f"{path} stands twice. fix: name every run once.")

@@ -56,18 +56,24 @@ class RunDirectory:
         """Create the next free directory. `mkdir` ensures that two processes never get the same one."""
         folder = Path(out) / folder_name(env_id)
         created = [place for place in (folder, *folder.parents) if not place.exists()]
+        return cls(next_folder(folder, algo.lower()), created)
+
+    @classmethod
+    def create_at(cls, path: str | os.PathLike[str]) -> RunDirectory:
+        """Create the directory `path` itself, which must not hold a run yet.
+
+        Raises:
+            RunError: there is a run, or the directory cannot be created.
+        """
+        folder = Path(path)
+        if (folder / "run.json").is_file():
+            raise RunError(f"there is a run at {folder} already. fix: `{run_command('resume', folder)}`.")
+        created = [place for place in folder.parents if not place.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            number = 1 + max((_number(p.name, algo) for p in folder.iterdir()), default=0)
-            while True:
-                path = folder / f"{algo.lower()}-{number:04d}"
-                try:
-                    path.mkdir()
-                    return cls(path, created)
-                except FileExistsError:
-                    number += 1
         except OSError as error:
-            raise RunError(f"cannot make a run directory in {folder} ({error.strerror}). fix: --out DIR.") from error
+            raise RunError(f"cannot make the run directory {folder} ({error.strerror}). fix: --out DIR.") from error
+        return cls(folder, created)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
@@ -259,8 +265,28 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _number(name: str, algo: str) -> int:
-    match = re.fullmatch(rf"{re.escape(algo.lower())}-(\d+)", name)
+def next_folder(parent: Path, name: str) -> Path:
+    """Create the next free folder `<parent>/<name>-<nnnn>`.
+
+    Raises:
+        RunError: it cannot be created.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        number = 1 + max((_number(path.name, name) for path in parent.iterdir()), default=0)
+        while True:
+            path = parent / f"{name}-{number:04d}"
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                number += 1
+    except OSError as error:
+        raise RunError(f"cannot make a run directory in {parent} ({error.strerror}). fix: --out DIR.") from error
+
+
+def _number(folder: str, name: str) -> int:
+    match = re.fullmatch(rf"{re.escape(name)}-(\d+)", folder)
     return int(match[1]) if match else 0
 
 

@@ -37,6 +37,7 @@ LAYERS = {
     "losses": 2,
     "modules": 2,
     "ranks": 2,
+    "workers": 2,
     "components": 3,
     "llm_envs": 3,
     "networks": 3,

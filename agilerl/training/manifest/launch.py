@@ -21,7 +21,7 @@ from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on, manifest_from
 from agilerl.engine.rows.native import kernels_named
 from agilerl.env_ids import resolve_env_id
-from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
 from agilerl.redaction import redact
 from agilerl.report import write_report
 from agilerl.runs.checkpoints import set_aside
@@ -31,6 +31,7 @@ from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.console import count
+from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.files import birth_line
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
@@ -138,9 +139,11 @@ def run_training(
     minutes: float | None = None,
     imports: Sequence[str] = (),
     has_own_data: bool = False,
+    at: Path | None = None,
 ) -> Run:
     """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
+    at: the run directory itself, in place of a numbered one under `out`.
     minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps.
     imports: user modules imported for the run, repeated in the commands that it prints.
     has_own_data: the file of `training.dataset` was written for this run, and is moved to its directory.
@@ -150,16 +153,8 @@ def run_training(
     ends the process at once.
     """
     asked = manifest.environment.name
-    if env is None:
-        manifest = with_known_env(manifest)
-    with StopSignals() as signals:  # a signal takes effect immediately until the first check
-        manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
-        chosen = choose_device(device, manifest, env)
-        if verbose and device == "auto" and resolve_device(device) != "cpu":  # there is a choice
-            print(f"device: {chosen}", flush=True)
-        if minutes is not None:
-            manifest = with_minutes(manifest, env, chosen.name, minutes, verbose, signals.check)
-    device, parent = chosen.name, None if ancestors is None else ancestors.parent()
+    manifest, device = resolved(manifest, env, device, minutes, verbose)
+    parent = None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
         imports, uuid.uuid4().hex[:8],
@@ -168,7 +163,10 @@ def run_training(
         return run_setup(setup, None, None)
     name = manifest.environment.name  # may differ from the requested one: a retired version, or a factory's name
     also = {} if name == asked or env is not None else {"asked_env": asked}
-    directory = RunDirectory.create(out, f"{name}_for_{asked}" if also else name, manifest.algorithm.name)
+    if at is None:
+        directory = RunDirectory.create(out, f"{name}_for_{asked}" if also else name, manifest.algorithm.name)
+    else:
+        directory = RunDirectory.create_at(at)
     if has_own_data:
         manifest = directory.take_data(manifest)
         setup = replace(setup, manifest=manifest, data=Path(str(manifest.training.dataset)).name)
@@ -179,6 +177,39 @@ def run_training(
         except AgileRLError:
             directory.discard()  # only if training had not started
             raise
+
+
+def resolved(
+    manifest: Manifest, env: Any, device: str, minutes: float | None = None, verbose: bool = True
+) -> tuple[Manifest, str]:
+    """Return (manifest with what follows from its environment and a budget in steps, device)."""
+    if env is None:
+        manifest = with_known_env(manifest)
+    with StopSignals() as signals:  # a signal takes effect immediately until the first check
+        manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
+        chosen = choose_device(device, manifest, env)
+        if verbose and device == "auto" and resolve_device(device) != "cpu":  # there is a choice
+            print(f"device: {chosen}", flush=True)
+        if minutes is not None:
+            manifest = with_minutes(manifest, env, chosen.name, minutes, verbose, signals.check)
+    return manifest, chosen.name
+
+
+def score_best(run: Run, episodes: int) -> Evaluation | None:
+    """Score the best agent on fresh episodes and record the result in run.json."""
+    if run.best is None or episodes < 1:
+        return None
+    if run.best.learns_language:  # scored by the run already, on held-out prompts
+        test = run.result.get("test")
+        return None if test is None else Evaluation.from_returns(test["returns"], test["of"])
+    evaluation: Evaluation = run.best.evaluate(episodes=episodes)
+    if run.path is not None:
+        try:
+            RunDirectory(run.path).update(result={"test": evaluation.as_dict()})
+        except OSError as error:  # the score can still be printed
+            warn_once("score", f"the score could not be written to {run.path} ({error.strerror}).")
+        report_on(run.path)
+    return evaluation
 
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:

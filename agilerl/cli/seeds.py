@@ -1,0 +1,110 @@
+"""Seeds side by side: `agilerl train --seeds`, and `agilerl resume` of the folder that it makes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from agilerl.cli.options import whole_option
+from agilerl.errors import ConfigError, NotAvailableYetError
+
+MOST_SEEDS = 10_000
+
+
+def seeds_in(text: str) -> list[int]:
+    """The seeds of "0-9", "3", or "0-4,7,10-12", in order.
+
+    Raises:
+        ConfigError: another text, a seed that stands twice, or too many.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first or last - first >= MOST_SEEDS:
+            raise ConfigError(f"--seeds takes ranges and numbers; got {text!r}. fix: --seeds 0-9, or --seeds 0,3,7.")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
+        twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+        raise ConfigError(f"--seeds {text} names seed {twice} twice. fix: name every seed once.")
+    return seeds
+
+
+def workers_in(text: str | None, has_seeds: bool) -> int | str:
+    """The number of processes of "auto" (default) or a number.
+
+    Raises:
+        ConfigError: another text, or a number below 1. NotAvailableYetError: without several seeds.
+    """
+    if text is not None and not has_seeds:
+        raise NotAvailableYetError(
+            f"--workers {text}: several seeds train in several processes, and a single run in one yet. "
+            "fix: --seeds 0-9, or leave --workers out."
+        )
+    if text is None or text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"--workers takes a number of processes from 1 on; got {text!r}. fix: --workers auto.")
+    return int(text)
+
+
+def chosen_seed(seeds: Sequence[int], index: int) -> int:
+    """The seed that a job of an array trains.
+
+    Raises:
+        ConfigError: an index outside of the seeds.
+    """
+    if not 0 <= index < len(seeds):
+        raise ConfigError(
+            f"--array-index {index} is none of the {len(seeds)} seeds, which count from 0. "
+            f"fix: an array of jobs 0-{len(seeds) - 1}."
+        )
+    return seeds[index]
+
+
+def train_side_by_side(
+    group: Any, workers: int | str, quiet: bool, imports: Sequence[str], changes: Mapping[str, Any] | None = None
+) -> None:
+    """Train what is left of a group, print how its runs compare, and exit with an error if one failed."""
+    from agilerl.cli.main import import_code
+    from agilerl.telemetry.side_by_side import SideBySide
+    from agilerl.training.seeds import LOG, compared, train_group
+
+    names = list(dict.fromkeys([*group.settings["imports"], *imports]))
+    result = train_group(group, workers, SideBySide(not quiet), partial(import_code, names), changes)
+    for line in compared(group) if group.run_paths else ():
+        typer.echo(line)
+    for seed, end in result.failed.items():
+        typer.echo(f"seed {seed} failed: {end.error}", err=True)
+        if end.traceback:
+            typer.echo(f"its traceback is in {group.run_path(seed) / LOG}", err=True)
+    if result.signal is not None:
+        typer.echo(f"resume  {result.command()}")
+        raise typer.Exit(128 + result.signal)
+    if result.failed:
+        typer.echo(f"after solving that  {result.command()}", err=True)
+        raise typer.Exit(2 if all(end.is_user_error for end in result.failed.values()) else 1)
+
+
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds", metavar="LIST", help="Train each of these seeds, such as 0-9 or 0,3,7, and compare them at the end."
+    ),
+]
+Workers = Annotated[
+    str | None,
+    typer.Option("--workers", metavar="N", help="Processes that train the seeds; default: auto, one per core."),
+]
+ArrayIndex = Annotated[
+    int | None,
+    whole_option(
+        "Train only the seed of this index in --seeds, counted from 0; for arrays of jobs.",
+        "--array-index",
+        example="0",
+    ),
+]

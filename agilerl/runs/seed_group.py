@@ -1,0 +1,83 @@
+"""The folder of several runs that differ by their seed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agilerl.config import Manifest, dump_yaml, load_manifest
+from agilerl.errors import AgileRLError, RunError
+from agilerl.hostile import read_json
+
+GROUP = "group.json"
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """A folder of runs that differ by their seed: group.json, config.yaml, and `seed-<n>/` for each.
+
+    Attributes:
+        path: the folder. seeds: in order. settings: of `SeedJob`, shared by all, but for paths, manifests and changes.
+    """
+
+    path: Path
+    seeds: tuple[int, ...]
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def create(
+        cls, manifest: Manifest, seeds: Sequence[int], out: str | os.PathLike[str], **settings: Any
+    ) -> SeedGroup:
+        """Create the next free folder `<out>/<env>/<algo>-seeds-<nnnn>`; settings: see the attribute."""
+        from agilerl.checkpoint import write_atomic  # imports torch, which a list of runs does without
+        from agilerl.runs.directory import folder_name, next_folder
+
+        name = f"{manifest.algorithm.name.lower()}-seeds"
+        path = next_folder(Path(out) / folder_name(manifest.environment.name), name)
+        write_atomic(path / "config.yaml", dump_yaml(manifest))
+        content = {"seeds": list(seeds), "settings": settings}
+        write_atomic(path / GROUP, json.dumps(content, indent=2) + "\n")
+        return cls(path, tuple(seeds), settings)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> SeedGroup:
+        """Open the group at `path`.
+
+        Raises:
+            RunError: a damaged file.
+        """
+        folder = Path(path)
+        try:
+            content = read_json(folder / GROUP)
+            seeds = tuple(int(seed) for seed in content["seeds"])
+            return cls(folder, seeds, dict(content["settings"]))
+        except (AgileRLError, OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{folder / GROUP} cannot be read ({error}). fix: resume its runs one by one.") from error
+
+    def run_path(self, seed: int) -> Path:
+        """The run directory of a seed."""
+        return self.path / f"seed-{seed}"
+
+    @property
+    def run_paths(self) -> list[Path]:
+        """The directories of the runs that have begun."""
+        paths = map(self.run_path, self.seeds)
+        return [path for path in paths if (path / "run.json").is_file()]
+
+    def manifest(self) -> Manifest:
+        """The resolved configuration that all share."""
+        return load_manifest(self.path / "config.yaml")
+
+
+def is_group(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is the folder of a group."""
+    return (Path(path) / GROUP).is_file()
+
+
+def with_groups(paths: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
+    """The paths, with the runs of a group in place of its folder."""
+    return [run for path in paths for run in (SeedGroup.open(path).run_paths if is_group(path) else [path])]

@@ -1,0 +1,180 @@
+"""Several seeds of one manifest side by side, each a run of its own in the folder of the group."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agilerl.config import Manifest, apply_overrides
+from agilerl.hostile import read_json
+from agilerl.report.compare import comparison, write_comparison
+from agilerl.report.records import closing_test
+from agilerl.runs.commands import command
+from agilerl.runs.seed_group import SeedGroup
+from agilerl.runs.signals import StopSignals
+from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
+from agilerl.training.manifest.launch import resume_training, run_training, score_best
+from agilerl.workers.processes import Ended, Processes, Send, count_of
+
+LOG, PAGE = "console.log", "compare.html"
+PROGRESS_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class SeedJob:
+    """One seed to train or to go on with; sent to a process.
+
+    Attributes:
+        path: its run directory. manifest: with its seed. device: of the networks.
+        evolution, tensorboard, track: as in `run_training`. imports: of a user's code, for printed commands.
+        argv: the command line of the group. test_episodes: of the closing test.
+        changes: arguments of `resume_training`, if the run has begun.
+    """
+
+    path: Path
+    manifest: Manifest
+    device: str = "cpu"
+    evolution: bool = True
+    tensorboard: bool = False
+    track: bool = False
+    imports: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    test_episodes: int = 100
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        if self.changes or not (self.path / "run.json").is_file():
+            return False
+        facts = read_json(self.path / "run.json")
+        return facts.get("status") == "done" and (closing_test(facts["result"]) is not None or not self.test_episodes)
+
+
+class _SendingSink:
+    """Sends what a table shows of a run: (name of the method, arguments)."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._sent = send, 0.0
+
+    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
+        self._send(("start", plan))
+
+    def progress(self, env_steps: int, seconds: float) -> None:
+        now = time.monotonic()
+        if now - self._sent >= PROGRESS_SECONDS:
+            self._sent = now
+            self._send(("progress", env_steps, seconds))
+
+    def generation(self, record: GenerationRecord) -> None:
+        self._send(("generation", record))
+
+    def message(self, text: str) -> None:
+        """Messages are in the run's console.log."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def train_seed(job: SeedJob, send: Send) -> dict[str, Any]:
+    """Train one seed, or go on with it, and score its best agent; what is printed goes to console.log.
+
+    Returns:
+        `stopped`, the reason why it ended; `mean`, of the closing test, None without.
+    """
+    job.path.mkdir(parents=True, exist_ok=True)
+    sinks = [_SendingSink(send)]
+    with (
+        (job.path / LOG).open("a", encoding="utf-8", buffering=1) as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        shared: dict[str, Any] = {"argv": job.argv, "imports": job.imports, "sinks": sinks}
+        if (job.path / "run.json").is_file():
+            run = resume_training(job.path, **shared, **job.changes)
+        else:
+            shared |= {"tensorboard": job.tensorboard, "track": job.track, "evolution": job.evolution}
+            run = run_training(job.manifest, at=job.path, device=job.device, **shared)
+        send(("testing",))
+        test = None if run.interrupted else score_best(run, job.test_episodes)
+    return {"stopped": run.result["stopped"], "mean": None if test is None else test.mean}
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """How the runs of a group ended.
+
+    Attributes:
+        ends: by seed, of those that ran now. signal: that stopped them, None without.
+    """
+
+    group: SeedGroup
+    ends: Mapping[int, Ended]
+    signal: int | None
+
+    @property
+    def failed(self) -> dict[int, Ended]:
+        """The runs that ended with an error."""
+        return {} if self.signal is not None else {seed: end for seed, end in self.ends.items() if end.error}
+
+    def command(self) -> str:
+        """The command that goes on."""
+        return command("resume", self.group.path, imports=tuple(self.group.settings["imports"]))
+
+
+def jobs_of(group: SeedGroup, changes: Mapping[str, Any] | None = None) -> dict[int, SeedJob]:
+    """What is left to do in a group, by seed; changes: see `SeedJob`."""
+    manifest, gpus = group.manifest(), _gpus()
+    jobs = {}
+    for number, seed in enumerate(group.seeds):
+        own = apply_overrides(manifest, {"training.seed": seed}, "--seeds")
+        kwargs = {**group.settings, "imports": tuple(group.settings["imports"]), "argv": tuple(sys.argv)}
+        kwargs["device"] = device_of(number, str(group.settings["device"]), gpus)
+        job = SeedJob(group.run_path(seed), own, **kwargs, changes=changes or {})
+        if not job.is_done:
+            jobs[seed] = job
+    return jobs
+
+
+def train_group(
+    group: SeedGroup,
+    workers: int | str,
+    table: Any,
+    prepare: Callable[[], None] | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> GroupResult:
+    """Train what is left in `workers` processes, "auto" for one per core; a first signal stops all resumable.
+
+    Args:
+        table: shows the runs; see `telemetry.side_by_side`. prepare: imports a user's code in every process.
+        changes: arguments of `resume_training`, for runs that have begun.
+    """
+    jobs = jobs_of(group, changes)
+    processes = Processes[int](train_seed, count_of(workers, max(1, len(jobs))), prepare)
+    with StopSignals() as signals, contextlib.closing(table):
+        table.start({seed: group.run_path(seed) for seed in jobs}, processes.count)
+        signals.is_running = True  # a signal is passed on to the processes
+        ends = processes.run(jobs, table.message, table.ended, lambda: signals.received, table.draw)
+    return GroupResult(group, ends, signals.received)
+
+
+def compared(group: SeedGroup) -> list[str]:
+    """Write the page that compares a group's runs; returns the lines of `agilerl compare`."""
+    result = comparison(group.run_paths)
+    return [*result.lines(), f"curves  {write_comparison(result, group.path / PAGE)}"]
+
+
+def device_of(number: int, device: str, gpus: int) -> str:
+    """The device of a group's run: run i has GPU i modulo their number, if "cuda" leaves the choice."""
+    return f"cuda:{number % gpus}" if gpus > 1 and device == "cuda" else device
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -1,0 +1,189 @@
+"""`agilerl train --seeds`: what the options take, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from agilerl.cli import app
+from agilerl.cli.listing import listing
+from agilerl.cli.seeds import chosen_seed, seeds_in, workers_in
+from agilerl.config import manifest_from
+from agilerl.errors import AgileRLError, RunError
+from agilerl.runs.seed_group import GROUP, SeedGroup, is_group, with_groups
+from agilerl.telemetry.record import RunPlan
+from agilerl.telemetry.side_by_side import SideBySide
+from agilerl.training.seeds import device_of, jobs_of
+from agilerl.workers.processes import Ended
+
+SETTINGS = {
+    "device": "cpu", "evolution": True, "tensorboard": False, "track": False, "imports": [], "test_episodes": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("3", [3]), ("0-3", [0, 1, 2, 3]), ("7,0-2", [7, 0, 1, 2]), (" 1 - 2 , 5", [1, 2, 5]), ("4-4", [4])],
+)
+def test_seeds_are_ranges_and_numbers_in_order(text: str, seeds: list[int]) -> None:
+    assert seeds_in(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "0-9,", "1.5", "0-99999999"])
+def test_other_texts_are_refused_with_the_fix(text: str) -> None:
+    with pytest.raises(AgileRLError, match=r"--seeds takes ranges and numbers; got .* fix: --seeds 0-9, or"):
+        seeds_in(text)
+
+
+def test_a_seed_that_stands_twice_is_named() -> None:
+    with pytest.raises(AgileRLError, match=r"names seed 2 twice. fix: name every seed once"):
+        seeds_in("0-2,2")
+
+
+def test_a_job_of_an_array_gets_its_seed() -> None:
+    assert [chosen_seed([5, 7], i) for i in range(2)] == [5, 7]
+    for index in (-1, 2):
+        with pytest.raises(AgileRLError, match=rf"--array-index {index} is none of the 2 seeds.* array of jobs 0-1"):
+            chosen_seed([5, 7], index)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", ""])
+def test_workers_are_a_number_from_one_on(text: str) -> None:
+    with pytest.raises(AgileRLError, match=r"a number of processes from 1 on; got .* fix: --workers auto"):
+        workers_in(text, has_seeds=True)
+
+
+def test_workers_without_seeds_are_refused_by_name() -> None:
+    with pytest.raises(AgileRLError, match=r"a single run in one yet. fix: --seeds 0-9, or leave --workers out"):
+        workers_in("2", has_seeds=False)
+    assert workers_in(None, has_seeds=False) == "auto"
+    assert workers_in("3", has_seeds=True) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--seeds", "0-1", "--seed", "3"], "--seed and --seeds both name seeds"),
+        (["--array-index", "0"], "--array-index chooses one of --seeds"),
+        (["--seeds", "0-1", "--array-index", "2"], "--array-index 2 is none of the 2 seeds"),
+        (["--seeds", "0-1", "--workers", "0"], "--workers takes a number of processes"),
+        (["--workers", "2"], "a single run in one yet"),
+        (["--seeds", "0-1", "--device", "none"], "unknown device 'none'"),
+        (["--seeds", "0-1", "--set", "pop_size=x"], "pop_size"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(words: list[str], told: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["train", "CartPole-v1", "--out", str(tmp_path / "runs"), *words])
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_names_the_seeds() -> None:
+    result = CliRunner().invoke(app, ["train", "CartPole-v1", "--seeds", "0-2", "--dry-run"])
+    assert "# in place of training.seed: 3 seeds, 0-2, each a run of its own" in result.output
+    one = CliRunner().invoke(app, ["train", "CartPole-v1", "--seeds", "4-6", "--array-index", "1", "--dry-run"])
+    assert "seed 5" in one.output
+    assert "in place of" not in one.output
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> SeedGroup:
+    manifest = manifest_from({"environment": {"name": "CartPole-v1"}, "algorithm": {"name": "DQN"}})
+    return SeedGroup.create(manifest, [4, 2], tmp_path / "runs", **SETTINGS)
+
+
+def test_a_group_is_read_as_written_and_the_next_has_the_next_number(group: SeedGroup, tmp_path: Path) -> None:
+    assert group.path == tmp_path / "runs" / "CartPole-v1" / "dqn-seeds-0001"
+    assert SeedGroup.open(group.path) == group
+    assert SeedGroup.create(group.manifest(), [1], tmp_path / "runs", **SETTINGS).path.name == "dqn-seeds-0002"
+
+
+def test_a_damaged_group_is_an_error_with_a_way_out(group: SeedGroup) -> None:
+    for text in ("{", "[]", '{"seeds": 3}', '{"seeds": ["a"], "settings": {}}'):
+        (group.path / GROUP).write_text(text, encoding="utf-8")
+        with pytest.raises(RunError, match=r"group.json cannot be read .* fix: resume its runs one by one"):
+            SeedGroup.open(group.path)
+
+
+def test_what_is_left_of_a_group(group: SeedGroup) -> None:
+    assert {seed: job.manifest.training.seed for seed, job in jobs_of(group).items()} == {4: 4, 2: 2}
+    run = group.run_path(4)
+    run.mkdir()
+    facts = {"status": "done", "result": {}}
+    test = {"mean": 1.0, "iqm": 1.0, "ci95": [0.0, 2.0], "returns": [1.0], "episodes": 1}
+    for result, seeds in (({}, [4, 2]), ({"test": test}, [2])):
+        (run / "run.json").write_text(json.dumps({**facts, "result": result}), encoding="utf-8")
+        assert list(jobs_of(group)) == seeds
+    assert list(jobs_of(group, {"steps": 10})) == [4, 2]
+
+
+def test_a_group_stands_for_its_runs(group: SeedGroup, tmp_path: Path) -> None:
+    run = group.run_path(2)
+    run.mkdir()
+    (run / "run.json").write_text("{}", encoding="utf-8")
+    assert is_group(group.path)
+    assert with_groups(["other", group.path]) == ["other", run]
+    assert any(line.endswith(str(run)) for line in listing("runs", tmp_path / "runs"))
+
+
+def test_gpus_are_shared_out() -> None:
+    assert [device_of(i, "cuda", 2) for i in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert device_of(1, "cuda:0", 2) == "cuda:0"
+    assert device_of(1, "cpu", 2) == "cpu"
+    assert device_of(1, "cuda", 1) == "cuda"
+
+
+PLAN = RunPlan("DQN", "CartPole-v1", 4, 8, 1000, 100, 3, "cpu", "fused", "sync", 1)
+
+
+def test_lines_tell_the_start_and_the_end_of_every_seed(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    table = SideBySide(stream=stream)
+    table.start({3: tmp_path / "seed-3", 5: tmp_path / "seed-5"}, 2)
+    table.message(3, ("start", PLAN))
+    table.message(3, ("progress", 500, 2.0))
+    table.ended(3, Ended({"stopped": "target", "mean": 480.0}, losses=1))
+    table.ended(5, Ended(error="no. fix: yes.", is_user_error=True))
+    table.close()
+    assert stream.getvalue().splitlines() == [
+        f"2 seeds in 2 processes   {tmp_path}",
+        "seed 3   begins   DQN on CartPole-v1, cpu",
+        "seed 3   target   500 steps of a member   00:02   test mean 480   after 1 lost process",
+        "seed 5   failed   no.",
+    ]
+
+
+def test_a_terminal_gets_a_table_of_those_that_fit(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    table = SideBySide(stream=stream)
+    table._console.height, table._console.width = 8, 120
+    table.start({seed: tmp_path / f"seed-{seed}" for seed in range(20)}, 2)
+    table.message(19, ("start", PLAN))
+    table.message(19, ("progress", 500, 2.0))
+    best = SimpleNamespace(fitness=321.0)
+    record = SimpleNamespace(env_steps=500, max_env_steps=1000, seconds=2.0, generation=4, best=best)
+    table.message(19, ("generation", record))
+    table.draw()
+    table.close()
+    shown = stream.getvalue()
+    assert "left at most" in shown
+    assert "500/1k" in shown
+    assert "321" in shown
+    assert shown.count("waits") <= 3 * 4  # each of at most three tables has four rows
+
+
+def test_nothing_is_shown_if_quiet(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    table = SideBySide(verbose=False, stream=stream)
+    table.start({3: tmp_path / "seed-3"}, 1)
+    table.message(3, ("start", PLAN))
+    table.ended(3, Ended({"stopped": "target", "mean": None}))
+    table.close()
+    assert stream.getvalue() == ""
