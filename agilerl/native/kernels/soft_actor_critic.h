@@ -147,7 +147,8 @@ static REAL NAME(fit_critic)(NAME(Work) *at, int64_t k, const REAL *weight, cons
   NAME(Rate) rate;
   NAME(next_step)(rows, place, &rate);
   REAL *at_features = NAME(backward)(critic->head, row, critic->read, columns, critic->values, at->grad, at->other,
-                                     at->turned, at->gradient, at->spare, critic->encoder != 0);
+                                     at->turned, at->gradient, at->spare,
+                                     critic->encoder ? critic->head->layers[0].in : 0);
   NAME(descend)(critic->head, &rate, at->gradient, row, first, second);
   if (critic->encoder) {
     REAL *free = at_features == at->grad ? at->other : at->grad;
@@ -173,8 +174,7 @@ static void NAME(of_samples)(NAME(Work) *at, const REAL *weight, REAL alpha, con
     const REAL *row = (const REAL *)call->critics.value + (k * call->rows.members + at->n) * call->critics.stride;
     const NAME(Critic) *critic = at->critics + k;
     const REAL *of_action = NAME(backward)(critic->head, row, critic->read, columns, critic->values, at->grad, at->other,
-                                           at->turned, 0, at->spare, 1);
-    of_action += (critic->head->layers[0].in - call->actions) * columns;
+                                           at->turned, 0, at->spare, call->actions);
     for (int64_t i = 0; i < size; i++) total[i] = k ? total[i] + of_action[i] : of_action[i];
   }
   memcpy(at->grad, total, (size_t)size * sizeof(REAL));
