@@ -33,6 +33,7 @@ WARM_UP = 40  # vector steps before the window: by then learning has begun and e
 SETUPS: dict[str, dict[str, Any]] = {
     "dqn": {"algo": "DQN", "env": "CartPole-v1", "hp": {"batch_size": 128, "learn_step": LANES, "double": True}},
     "td3": {"algo": "TD3", "env": "Pendulum-v1", "hp": {"batch_size": 128, "learn_step": LANES}},
+    "sac": {"algo": "SAC", "env": "Pendulum-v1", "hp": {"batch_size": 128, "learn_step": LANES}},
     "ppo": {"algo": "PPO", "env": "CartPole-v1", "hp": {"batch_size": 128}},
     "maddpg": {"algo": "MADDPG", "team": f"mpe2.{SPEAKER}", "hp": {"batch_size": 128, "learn_step": LANES}},
     "matd3": {"algo": "MATD3", "team": f"mpe2.{SPEAKER}", "hp": {"batch_size": 128, "learn_step": LANES}},

@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC",
          "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]  # fmt: skip
-TESTS = [f"tests/differential/test_native{name}.py" for name in ("", "_policy", "_actor_critic")]
+TESTS = [f"tests/differential/test_native{name}.py" for name in ("", "_policy", "_actor_critic", "_soft_actor_critic")]
 
 
 def sanitized(folder: Path) -> dict[str, str]:
@@ -69,7 +69,7 @@ def fuzz(shapes: int, seed: int) -> None:
     import numpy as np
     import torch
 
-    from agilerl.algorithms import CQN, DDPG, DQN, PPO, TD3
+    from agilerl.algorithms import CQN, DDPG, DQN, PPO, SAC, TD3
     from agilerl.engine.learner import Learner
     from agilerl.engine.protocol import TransitionBatches
     from agilerl.engine.rollouts import Rollout, plan_epoch
@@ -98,7 +98,7 @@ def fuzz(shapes: int, seed: int) -> None:
 
     for number in range(shapes):
         rng = np.random.default_rng((seed, number))
-        kind = [DQN, CQN, PPO, DDPG, TD3][number % 5]
+        kind = [DQN, CQN, PPO, DDPG, TD3, SAC][number % 6]
         count, rows, inputs = (int(rng.integers(1, n)) for n in (4, 70, 40))
         dtype = [torch.float64, torch.float32][int(rng.integers(2))]
         library, masked = libraries[int(rng.integers(len(libraries)))], bool(rng.integers(2))
@@ -106,13 +106,16 @@ def fuzz(shapes: int, seed: int) -> None:
         depth = [int(n) for n in rng.integers(1, 4, 2)]
         obs = gym.spaces.Box(-1, 1, (inputs,))
         space: Any = gym.spaces.Discrete(int(rng.integers(1, 12)))
-        if kind is PPO and number % 2:
+        turn = number // 6
+        if kind is PPO and turn % 2:
             space = gym.spaces.MultiDiscrete(rng.integers(1, 7, int(rng.integers(1, 4))))
-        if (kind is PPO and number % 3 == 0) or kind in (DDPG, TD3):
+        if (kind is PPO and turn % 3 == 0) or (kind is SAC and turn % 2) or kind in (DDPG, TD3):
             space, masked = gym.spaces.Box(-2, 3, (int(rng.integers(1, 5)),)), False
 
-        more = {"share_encoders": bool(rng.integers(2)), "policy_freq": int(rng.integers(1, 4))}
-        more = more if kind in (DDPG, TD3) else {}
+        more: dict[str, Any] = {}
+        if kind in (DDPG, TD3, SAC):
+            more = {"share_encoders": bool(rng.integers(2))}
+            more |= {"learn_temperature": turn % 3 > 0} if kind is SAC else {"policy_freq": int(rng.integers(1, 4))}
         agents = partial(population, kind, obs, space, parts, depth, count, dtype, number, more)
         draws = torch.Generator().manual_seed(number)
         normal = lambda *s, g=draws, d=dtype: torch.randn(*s, generator=g, dtype=torch.float64).to(d)  # noqa: E731
@@ -146,7 +149,8 @@ def fuzz(shapes: int, seed: int) -> None:
             }
             if legal is not None:
                 fields |= {"next_mask": legal, "obs_mask": legal}
-            noise = {"smoothing": normal(*shape, *space.shape)} if kind is TD3 else {}
+            names = {TD3: ("smoothing",), SAC: () if sizes else ("action", "next_action")}.get(kind, ())
+            noise = {name: normal(*shape, *space.shape) for name in names}
             made = TransitionBatches(fields, weight, noise, updates, 1, False)
             in_c = lambda x, made=made: x.groups[0].learn_whole(made, None)  # noqa: E731
             in_torch = lambda x, made=made: x.groups[0].learn_each(made)  # noqa: E731

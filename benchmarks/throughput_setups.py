@@ -45,6 +45,14 @@ SETUPS: dict[str, dict[str, Any]] = {
         "mutable": ["lr_actor", "lr_critic"],
         "rows": [("defaults", False)],
     },
+    "sac": {
+        "algo": "SAC",
+        "env": "Pendulum-v1",
+        "generation": 4_000,
+        "init_hp": {**COMMON, "LR_ACTOR": 1e-3, "LR_CRITIC": 1e-3, "LR_ALPHA": 1e-3, "TAU": 5e-3},
+        "mutable": ["lr_actor", "lr_critic"],
+        "rows": [("defaults", False)],
+    },
     "rainbow": {
         "algo": "Rainbow DQN",
         "env": "LunarLander-v3",

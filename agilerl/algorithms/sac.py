@@ -15,6 +15,7 @@ from agilerl.algorithms.base.building import build, register_network, share_enco
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import SoftActorCriticRecipe
 from agilerl.errors import AlgorithmError
 from agilerl.losses.actor_critic import (
     bootstrap,
@@ -128,6 +129,12 @@ class SAC(StochasticActorCritic):
 
     def update_options(self) -> tuple[Any, ...]:
         return (self.learn_temperature,)
+
+    def recipe(self) -> SoftActorCriticRecipe:
+        return SoftActorCriticRecipe(
+            "actor", CRITICS, "temperature", "actor_optimizer", CRITIC_OPTIMIZERS, "alpha_optimizer", self.discrete,
+            self.learn_temperature,
+        )  # fmt: skip
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper: both critics, the policy, the temperature, both targets."""

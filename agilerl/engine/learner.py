@@ -16,7 +16,7 @@ from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.parts import MemberBinding, by_size, parts_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, TransitionBatches, UpdateResult
-from agilerl.engine.recipes import ActorCriticRecipe, PolicyGradientRecipe, Recipe, TDRecipe, recipe_of
+from agilerl.engine.recipes import OffPolicyRecipe, PolicyGradientRecipe, Recipe, recipe_of
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
 from agilerl.errors import AlgorithmError
@@ -155,7 +155,7 @@ class RowsGroup(Group):
         return result
 
     def learn_whole(self, batches: TransitionBatches, live: Sequence[bool] | None) -> list[UpdateResult] | None:
-        if not isinstance(self.recipe, TDRecipe | ActorCriticRecipe):
+        if not isinstance(self.recipe, OffPolicyRecipe):
             return None
         return self.engine.whole(self.recipe, batches.stacked(), live)
 

@@ -78,7 +78,36 @@ class ActorCriticRecipe:
     stands_for: ClassVar[frozenset[str]] = frozenset({"update"})
 
 
-Recipe = TDRecipe | PolicyGradientRecipe | ActorCriticRecipe
+@dataclass(frozen=True, slots=True)
+class SoftActorCriticRecipe:
+    """A stochastic actor with two critics and a temperature (`SAC.update` in torch).
+
+    Hyperparameters are `tau`, `target_entropy` and the learning rates `lr_actor`, `lr_critic` and `lr_alpha`.
+
+    Attributes:
+        actor: name of the policy, with logits of choices, or mean and log standard deviation before tanh.
+        critics: names of the critics, of which heads of Box actions read features and actions.
+        temperature: name of the network whose only parameter is the logarithm of the temperature.
+        actor_optimizer, temperature_optimizer: of these. critic_optimizers: one per critic.
+        is_discrete: whether the update takes expectations over choices. learns_temperature: whether it is moved.
+    """
+
+    actor: str
+    critics: tuple[str, str]
+    temperature: str
+    actor_optimizer: str
+    critic_optimizers: tuple[str, str]
+    temperature_optimizer: str
+    is_discrete: bool
+    learns_temperature: bool
+
+    stands_for: ClassVar[frozenset[str]] = frozenset(
+        {"update", "_next_value", "_values", "_policy_loss", "_target_entropy"}
+    )
+
+
+OffPolicyRecipe = TDRecipe | ActorCriticRecipe | SoftActorCriticRecipe
+Recipe = OffPolicyRecipe | PolicyGradientRecipe
 
 
 def recipe_of(agent: Any) -> Recipe | None:

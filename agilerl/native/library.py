@@ -11,7 +11,7 @@ from typing import Any
 
 from agilerl.errors import ConfigError
 
-ABI = 5
+ABI = 6
 MAX_DEPTH = 12
 ACTIVATIONS = (
     "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
@@ -93,8 +93,29 @@ class ActorCritic(Structure):
     ]  # fmt: skip
 
 
-Call = TemporalDifference | PolicyGradient | ActorCritic
-ENTRIES = {TemporalDifference: "population_td", PolicyGradient: "population_pg", ActorCritic: "population_ac"}
+class SoftActorCritic(Structure):
+    """Arguments of updates of soft actor-critic."""
+
+    _fields_ = [
+        *((name, Rows) for name in ("rows", "critics", "temperature")),
+        *((name, c_int64) for name in (
+            "updates", "batch", "inputs", "actions", "choices", "shared", "log_alpha", "learns_temperature",
+        )),
+        *((name, POINTER(Member)) for name in ("actor", "encoder", "head")),
+        *((name, c_void_p) for name in (
+            "tau", "target_entropy", "live", "obs_mask", "next_mask", "choice", "obs", "next_obs", "action", "noise",
+            "next_noise", "reward", "discount", "weight", "loss", "actor_loss", "error",
+        )),
+    ]  # fmt: skip
+
+
+Call = TemporalDifference | PolicyGradient | ActorCritic | SoftActorCritic
+ENTRIES = {
+    TemporalDifference: "population_td",
+    PolicyGradient: "population_pg",
+    ActorCritic: "population_ac",
+    SoftActorCritic: "population_sac",
+}
 
 
 class Library:

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from agilerl.engine.parts import WHOLE, PartKind, PartName
 from agilerl.engine.protocol import UpdateResult
-from agilerl.engine.recipes import ActorCriticRecipe, PolicyGradientRecipe, Recipe, TDRecipe
+from agilerl.engine.recipes import (
+    ActorCriticRecipe,
+    OffPolicyRecipe,
+    PolicyGradientRecipe,
+    Recipe,
+    SoftActorCriticRecipe,
+    TDRecipe,
+)
 from agilerl.engine.rows.cohort import Cohort, PartLayout
 from agilerl.engine.rows.kernels import NATIVE, TORCH, Kernels
 from agilerl.errors import RunError
@@ -25,6 +32,7 @@ from agilerl.native.library import (
     Member,
     PolicyGradient,
     Rows,
+    SoftActorCritic,
     TemporalDifference,
     library,
     pointer,
@@ -46,6 +54,24 @@ class Bound:
     storage: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class ActorAndCritics:
+    """What a call is told of an actor and its critics.
+
+    Attributes:
+        rows, critics: of the cohorts. networks: field of the call -> (cohort, layout).
+        features: that critics have, without an encoder the inputs. head_reads: inputs of their heads.
+        shared: layers of the actor that give the features; 0 if critics have their own.
+    """
+
+    rows: Rows
+    critics: Rows
+    networks: dict[str, tuple[Cohort, PartLayout]]
+    features: int
+    head_reads: int
+    shared: int
+
+
 class NativeUpdates:
     """Runs recipes for one `RowsEngine`; what they need of its rows is looked up once.
 
@@ -59,7 +85,7 @@ class NativeUpdates:
         self._calls: dict[tuple[Recipe, int, int], Bound | None] = {}
 
     def run(
-        self, recipe: TDRecipe | ActorCriticRecipe, batch: Any, hp: Any, live: Sequence[bool] | None
+        self, recipe: OffPolicyRecipe, batch: Any, hp: Any, live: Sequence[bool] | None
     ) -> list[UpdateResult] | None:
         """Run U updates on a batch [U, N, B, ...]; results [N, ...] of each, or None where torch has to run them."""
         obs = batch.obs
@@ -77,7 +103,9 @@ class NativeUpdates:
         bound.call.updates = len(obs)
         if isinstance(recipe, TDRecipe):
             return self._run_td(recipe, bound, batch, tensors, hp)
-        return self._run_actor_critic(recipe, bound, batch, tensors, hp)
+        if isinstance(recipe, ActorCriticRecipe):
+            return self._run_actor_critic(recipe, bound, batch, tensors, hp)
+        return self._run_soft_actor_critic(recipe, bound, batch, tensors, hp)
 
     def _run_td(
         self, recipe: TDRecipe, bound: Bound, batch: Any, tensors: dict[str, Tensor | None], hp: Any
@@ -117,6 +145,29 @@ class NativeUpdates:
         moves = [(batch.number + k) % recipe.policy_interval == 0 for k in range(len(like))]
         each = zip(tensors["loss"], actor_loss, tensors["error"], moves, strict=True)  # type: ignore[arg-type]
         return [UpdateResult(loss, of_actor if moved else None, errors) for loss, of_actor, errors, moved in each]
+
+    def _run_soft_actor_critic(
+        self, recipe: SoftActorCriticRecipe, bound: Bound, batch: Any, tensors: dict[str, Tensor | None], hp: Any
+    ) -> list[UpdateResult] | None:
+        like, action, masks = batch.obs, batch.action, (batch.next_mask, batch.obs_mask)
+        if recipe.is_discrete:
+            is_choice = action.dtype == torch.int64 and action.shape == batch.reward.shape and not batch.noise
+            if not is_choice or not _has_choices(action.unsqueeze(-1), bound.outputs[:1], *masks):
+                return None
+            legal = [None if mask is None else mask.to(torch.uint8) for mask in masks]
+            tensors |= {"choice": action, "next_mask": legal[0], "obs_mask": legal[1]}
+        else:
+            normal = [batch.noise.get(name) for name in ("action", "next_action")]
+            shape = *batch.reward.shape, bound.outputs[0] // 2
+            if masks != (None, None) or any(x is None or x.shape != shape for x in (action, *normal)):
+                return None
+            numbers = {"action": action, "noise": normal[0], "next_noise": normal[1]}
+            tensors |= {name: x.to(like.dtype) for name, x in numbers.items()}
+        tensors |= {"actor_loss": like.new_zeros(like.shape[:2]), "target_entropy": hp["target_entropy"].double()}
+        rates = {"rows": hp["lr_actor"], "critics": hp["lr_critic"].repeat(2, 1), "temperature": hp["lr_alpha"]}
+        self._run(bound, rates, tensors)
+        each = zip(*(tensors[name] for name in ("loss", "actor_loss", "error")), strict=True)  # type: ignore[arg-type]
+        return [UpdateResult(*results) for results in each]
 
     def run_epoch(self, recipe: PolicyGradientRecipe, rollout: Any, plan: Any, hp: Any) -> list[UpdateResult] | None:
         """Run the minibatches of one epoch of a rollout; results [N] of each, or None where torch has to run them.
@@ -171,6 +222,8 @@ class NativeUpdates:
                 self._calls[key] = self._bind_td(recipe, batch, inputs)
             elif isinstance(recipe, ActorCriticRecipe):
                 self._calls[key] = self._bind_actor_critic(recipe, batch, inputs)
+            elif isinstance(recipe, SoftActorCriticRecipe):
+                self._calls[key] = self._bind_soft_actor_critic(recipe, batch, inputs)
             else:
                 self._calls[key] = self._bind_policy(recipe, batch, inputs)
         return self._calls[key]
@@ -186,34 +239,70 @@ class NativeUpdates:
     def _bind_actor_critic(self, recipe: ActorCriticRecipe, batch: int, inputs: int) -> Bound | None:
         if len(self.cohorts) != 2:
             return None
-        actors, critics = self.cohorts
-        first, twins = recipe.critics[0], len(recipe.critics)
+        found = self._actor_and_critics(recipe, inputs, reads_action=True)
+        if found is None or not found.networks["actor"][1].has_target:
+            return None
+        actions = found.networks["actor"][1].layers[-1].out_features
+        if found.head_reads != found.features + actions:
+            return None
+        call = ActorCritic(
+            rows=found.rows, critics=found.critics, batch=batch, inputs=inputs, actions=actions,
+            twins=len(recipe.critics), policy_interval=recipe.policy_interval,
+            tracks_with_policy=recipe.tracks_with_policy, low=recipe.low, high=recipe.high, shared=found.shared,
+        )  # fmt: skip
+        return self._filled(call, found.networks)
+
+    def _bind_soft_actor_critic(self, recipe: SoftActorCriticRecipe, batch: int, inputs: int) -> Bound | None:
+        if len(self.cohorts) != 3:
+            return None
+        found = self._actor_and_critics(recipe, inputs, reads_action=not recipe.is_discrete)
+        scales = self.cohorts[2]
+        temperature = self._rows(scales, recipe.temperature_optimizer)
+        scale = self._layouts(scales, {(recipe.temperature, WHOLE): 0})
+        if found is None or temperature is None or scale is None:
+            return None
+        outputs, values = (found.networks[name][1].layers[-1].out_features for name in ("actor", "head"))
+        choices, actions = (outputs, 0) if recipe.is_discrete else (0, outputs // 2)
+        if (values, found.head_reads) != (choices or 1, found.features + actions):
+            return None
+        call = SoftActorCritic(
+            rows=found.rows, critics=found.critics, temperature=temperature, batch=batch, inputs=inputs,
+            actions=actions, choices=choices, shared=found.shared, log_alpha=scale[0].slots[0][1].start,
+            learns_temperature=recipe.learns_temperature,
+        )  # fmt: skip
+        return self._filled(call, found.networks)
+
+    def _actor_and_critics(
+        self, recipe: ActorCriticRecipe | SoftActorCriticRecipe, inputs: int, reads_action: bool
+    ) -> ActorAndCritics | None:
+        """Describe the first two cohorts; None where C has no kernel for them.
+
+        Args:
+            reads_action: whether critics have an encoder, of observations, and a head that reads actions too.
+        """
+        actors, critics = self.cohorts[:2]
+        first, source = recipe.critics[0], critics.members[0].parts[0].encoder_source
         rows, others = self._rows(actors, recipe.actor_optimizer), self._rows(critics, recipe.critic_optimizers[0])
         of_actor = self._layouts(actors, {(recipe.actor, WHOLE): inputs})
-        source = critics.members[0].parts[0].encoder_source
-        encoder_part = {} if source is not None else {(first, "encoder"): inputs}
-        of_critic = self._layouts(critics, {**encoder_part, (first, "head_net"): None})
+        parts: dict[tuple[str, str], int | None] = {(first, "head_net"): None}
+        if source is None:
+            parts = {(first, "encoder"): inputs, **parts} if reads_action else {(first, WHOLE): inputs}
+        of_critic = self._layouts(critics, parts)
         if rows is None or others is None or of_actor is None or of_critic is None:
             return None
         policy, (*encoders, head) = of_actor[0], of_critic
         shared = 0 if source is None else source[1]
-        features = encoders[0].layers[-1] if encoders else policy.layers[shared - 1]
-        actions = policy.layers[-1].out_features
-        reads_both = head.layers[0].in_features == features.out_features + actions
-        has_targets = all(layout.has_target for layout in (policy, *encoders, head))
-        if not (reads_both and has_targets) or len(critics.members) != twins * self.count:
+        has_targets = all(layout.has_target for layout in of_critic)
+        if not has_targets or len(critics.members) != len(recipe.critics) * self.count:
             return None
         if source is not None and (source[0] != recipe.actor or shared >= len(policy.layers)):
             return None
-        call = ActorCritic(
-            rows=rows, critics=others, batch=batch, inputs=inputs, actions=actions, twins=twins,
-            policy_interval=recipe.policy_interval, tracks_with_policy=recipe.tracks_with_policy,
-            low=recipe.low, high=recipe.high, shared=shared,
-        )  # fmt: skip
+        features = policy.layers[shared - 1].out_features if shared else inputs
+        features = encoders[0].layers[-1].out_features if encoders else features
         networks = {"actor": (actors, policy), "head": (critics, head)}
         if encoders:
             networks["encoder"] = critics, encoders[0]
-        return self._filled(call, networks)
+        return ActorAndCritics(rows, others, networks, features, head.layers[0].in_features, shared)
 
     def _bind_policy(self, recipe: PolicyGradientRecipe, batch: int, inputs: int) -> Bound | None:
         cohort, (_, *others) = self.cohorts[0], self.cohorts

@@ -19,7 +19,7 @@ from torch import Tensor
 from agilerl.backward import with_precomputed_gradient
 from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, PartName, clusters_of, parts_of
 from agilerl.engine.protocol import Network, UpdateResult
-from agilerl.engine.recipes import ActorCriticRecipe, PolicyGradientRecipe, TDRecipe
+from agilerl.engine.recipes import OffPolicyRecipe, PolicyGradientRecipe
 from agilerl.engine.rows.cohort import Cohort, Rows
 from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
 from agilerl.engine.rows.native import NativeUpdates
@@ -411,9 +411,7 @@ class RowsEngine:
 
     # --- updates ------------------------------------------------------------------------------------------------------
 
-    def whole(
-        self, recipe: TDRecipe | ActorCriticRecipe, batch: Any, live: Sequence[bool] | None
-    ) -> list[UpdateResult] | None:
+    def whole(self, recipe: OffPolicyRecipe, batch: Any, live: Sequence[bool] | None) -> list[UpdateResult] | None:
         """Run the updates of a recipe in C on a batch [U, N, B, ...]; results [N, ...] of each.
 
         `live` [N] as in `only`. None if torch has to run them.

@@ -108,7 +108,6 @@ static void NAME(ac_member)(const ActorCritic *call, int64_t n) {
         for (int64_t b = 0; b < batch && pass == call->twins - 1; b++) goals[b] = FMA(discount[b], goals[b], reward[b]);
         continue;
       }
-      int64_t width = critic.head->layers[0].in - actions;
       for (int64_t b = 0; b < columns; b++) losses[b] = grad[b] = 0;
       if (pass < 2 * call->twins) { /* the squared error */
         const REAL *q = NAME(critic_forward)(&critic, row, obs, features, taken, actions, columns, spare);
@@ -121,7 +120,7 @@ static void NAME(ac_member)(const ActorCritic *call, int64_t n) {
         NAME(Rate) rate;
         NAME(next_step)(others, place, &rate);
         REAL *at_features = NAME(backward)(critic.head, row, critic.read, columns, critic.values, grad, other, turned,
-                                           gradient, spare, !call->shared);
+                                           gradient, spare, critic.encoder ? critic.head->layers[0].in : 0);
         REAL *free = at_features == grad ? other : grad;
         REAL *moments = (REAL *)others->first + place * others->stride;
         REAL *squares = (REAL *)others->second + place * others->stride;
@@ -137,13 +136,12 @@ static void NAME(ac_member)(const ActorCritic *call, int64_t n) {
       const REAL *q = NAME(critic_forward)(&critic, row, obs, features, chosen, actions, columns, spare);
       for (int64_t b = 0; b < batch; b++) losses[b] = weight[b] * q[b], grad[b] = -weight[b];
       ((REAL *)call->actor_loss)[number] = -NAME(row_sum)(losses, columns);
-      REAL *at_read = NAME(backward)(critic.head, row, critic.read, columns, critic.values, grad, other, turned, 0, spare,
-                                     1);
-      REAL *free = at_read == grad ? other : grad;
-      memmove(free, at_read + width * columns, (size_t)(actions * columns) * sizeof(REAL));
+      REAL *at_action = NAME(backward)(critic.head, row, critic.read, columns, critic.values, grad, other, turned, 0,
+                                       spare, actions);
       NAME(Rate) rate;
       NAME(next_step)(rows, n, &rate);
-      NAME(backward)(actor, value, obs, columns, kept, free, at_read, turned, gradient, spare, 0);
+      NAME(backward)(actor, value, obs, columns, kept, at_action, at_action == grad ? other : grad, turned, gradient,
+                     spare, 0);
       NAME(descend)(actor, &rate, gradient, value, first, second);
       NAME(track)(actor, tau, value, target);
     }

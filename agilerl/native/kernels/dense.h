@@ -52,11 +52,11 @@ static void NAME(product)(int64_t rows, int64_t depth, int64_t columns, const RE
 
 /* out[columns][rows_padded] = in[rows][columns] turned around, zero beyond its rows. */
 static void NAME(transpose)(int64_t rows, int64_t columns, const REAL *in, REAL *out) {
-  int64_t wide = PADDED(rows);
-  for (int64_t r = 0; r < rows; r += 16)
-    for (int64_t c = 0; c < columns; c += 16)
-      for (int64_t j = c; j < c + 16; j++)
-        for (int64_t i = r; i < r + 16; i++) out[j * wide + i] = i < rows ? in[i * columns + j] : 0;
+  int64_t wide = PADDED(rows), whole = rows / BLOCK * BLOCK;
+  for (int64_t r = 0; r < whole; r += BLOCK)
+    for (int64_t c = 0; c < columns; c += BLOCK) NAME(turn)(in + r * columns + c, columns, out + c * wide + r, wide);
+  for (int64_t c = 0; c < columns; c++)
+    for (int64_t r = whole; r < wide; r++) out[c * wide + r] = r < rows ? in[r * columns + c] : 0;
 }
 
 static int64_t NAME(widest)(const Member *member) {
@@ -176,10 +176,10 @@ static int64_t NAME(gradient_size)(const Member *member) {
 }
 
 /* Write the gradient of the layers, given grad [out][columns] at the outputs; grad and other are overwritten, one of
- * them by the gradient at the inputs if `to_inputs`, which is returned. A null gradient is not written. */
+ * them by the gradient at the last `wanted` inputs, which is returned. A null gradient is not written. */
 static REAL *NAME(backward)(const Member *member, const REAL *value, const REAL *inputs, int64_t columns,
                             const NAME(Kept) *kept, REAL *grad, REAL *other, REAL *turned, REAL *gradient, REAL *spare,
-                            int to_inputs) {
+                            int64_t wanted) {
   const int writes = gradient != 0;
   if (writes) gradient += NAME(gradient_size)(member);
   for (int l = member->depth - 1; l >= 0; l--) {
@@ -207,9 +207,10 @@ static REAL *NAME(backward)(const Member *member, const REAL *value, const REAL 
       NAME(transpose)(layer->in, columns, below, turned);
       NAME(product)(layer->out, columns, wide, grad, columns, 1, turned, wide, 0, of_weight, wide);
     }
-    if (l || to_inputs)
-      NAME(product)(layer->in, layer->out, columns, value + layer->weight, 1, layer->weight_row, grad, columns, 0,
-                    other, columns);
+    int64_t into = l ? layer->in : wanted;
+    if (into)
+      NAME(product)(into, layer->out, columns, value + layer->weight + layer->in - into, 1, layer->weight_row, grad,
+                    columns, 0, other, columns);
     REAL *swap = grad;
     grad = other, other = swap;
   }

@@ -1,7 +1,7 @@
 /* What Python and the kernels agree on. Every change of a field here raises POPULATION_ABI. */
 #include <stdint.h>
 
-#define POPULATION_ABI 5
+#define POPULATION_ABI 6
 #define MAX_DEPTH 12
 
 /* As `agilerl.native.library.ACTIVATIONS` numbers them. */
@@ -71,6 +71,27 @@ typedef struct {
   const void *obs, *next_obs, *action, *smoothing, *reward, *discount, *weight;
   void *loss, *actor_loss, *error;
 } ActorCritic;
+
+/* Updates of soft actor-critic with two critics and a temperature, whose logarithm is one number of its row.
+ *
+ * Shapes: U updates, N members, B rows, A components of a Box action (0 if actions are discrete), C choices of discrete
+ * ones (else 0), I inputs. critics: rows of 2 N networks, critic by critic; actor, tau, target_entropy and live [N];
+ * encoder and head [2 N]: a critic's head reads the features and the action. encoder is null if heads read observations,
+ * or, if `shared`, the features of the first `shared` layers of the actor, as constants. obs and next_obs [U][N][B][I];
+ * action, and the normal numbers noise and next_noise of actions sampled at obs and next_obs, [U][N][B][A]; choice, reward,
+ * discount and weight [U][N][B]; obs_mask and next_mask [U][N][B][C], null where everything is legal; loss and actor_loss
+ * [U][N]; error [U][N][B]. log_alpha: column of the logarithm in rows of the temperature.
+ */
+typedef struct {
+  Rows rows, critics, temperature; /* rows: of the actors */
+  int64_t updates, batch, inputs, actions, choices, shared, log_alpha, learns_temperature;
+  const Member *actor, *encoder, *head;
+  const double *tau, *target_entropy;
+  const uint8_t *live, *obs_mask, *next_mask;
+  const int64_t *choice;
+  const void *obs, *next_obs, *action, *noise, *next_noise, *reward, *discount, *weight;
+  void *loss, *actor_loss, *error;
+} SoftActorCritic;
 
 /* Updates of a policy and a value network on the minibatches of one epoch.
  *

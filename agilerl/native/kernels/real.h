@@ -36,3 +36,4 @@ typedef struct {
 #include "temporal_difference.h"
 #include "policy_gradient.h"
 #include "actor_critic.h"
+#include "soft_actor_critic.h"

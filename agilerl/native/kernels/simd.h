@@ -53,3 +53,46 @@
 #define V_SET(x) vdupq_n_f64(x)
 #define V_FMA(a, b, c) vfmaq_f64(c, a, b)
 #endif
+
+/* Turn a square of BLOCK x BLOCK numbers around, from rows `in_row` apart to rows `out_row` apart. */
+#undef BLOCK
+#if VECTOR > 128 && !defined(DOUBLE)
+#define BLOCK 8
+static inline void NAME(turn)(const REAL *in, int64_t in_row, REAL *out, int64_t out_row) {
+  __m256 x[8], y[8];
+  for (int k = 0; k < 8; k++) x[k] = _mm256_loadu_ps(in + k * in_row);
+  for (int k = 0; k < 4; k++) {
+    y[2 * k] = _mm256_unpacklo_ps(x[2 * k], x[2 * k + 1]);
+    y[2 * k + 1] = _mm256_unpackhi_ps(x[2 * k], x[2 * k + 1]);
+  }
+  for (int h = 0; h < 2; h++)
+    for (int k = 0; k < 2; k++) {
+      x[4 * h + 2 * k] = _mm256_shuffle_ps(y[4 * h + k], y[4 * h + k + 2], 0x44);
+      x[4 * h + 2 * k + 1] = _mm256_shuffle_ps(y[4 * h + k], y[4 * h + k + 2], 0xee);
+    }
+  for (int k = 0; k < 4; k++) {
+    _mm256_storeu_ps(out + k * out_row, _mm256_permute2f128_ps(x[k], x[k + 4], 0x20));
+    _mm256_storeu_ps(out + (k + 4) * out_row, _mm256_permute2f128_ps(x[k], x[k + 4], 0x31));
+  }
+}
+#elif VECTOR > 128
+#define BLOCK 4
+static inline void NAME(turn)(const REAL *in, int64_t in_row, REAL *out, int64_t out_row) {
+  __m256d x[4], y[4];
+  for (int k = 0; k < 4; k++) x[k] = _mm256_loadu_pd(in + k * in_row);
+  for (int k = 0; k < 2; k++) {
+    y[2 * k] = _mm256_unpacklo_pd(x[2 * k], x[2 * k + 1]);
+    y[2 * k + 1] = _mm256_unpackhi_pd(x[2 * k], x[2 * k + 1]);
+  }
+  for (int k = 0; k < 2; k++) {
+    _mm256_storeu_pd(out + k * out_row, _mm256_permute2f128_pd(y[k], y[k + 2], 0x20));
+    _mm256_storeu_pd(out + (k + 2) * out_row, _mm256_permute2f128_pd(y[k], y[k + 2], 0x31));
+  }
+}
+#else
+#define BLOCK 4
+static inline void NAME(turn)(const REAL *in, int64_t in_row, REAL *out, int64_t out_row) {
+  for (int k = 0; k < BLOCK; k++)
+    for (int j = 0; j < BLOCK; j++) out[j * out_row + k] = in[k * in_row + j];
+}
+#endif
