@@ -18,12 +18,12 @@ from agilerl.native.library import library
 BUDGETS = {
     "dqn": 88,
     "td3": 131,
-    "sac": 190,
+    "sac": 187,
     "ppo": 53,
     "maddpg": 190,
     "matd3": 170,
 }  # calls per vector step, with updates in torch; of PPO a step without learning
-IN_C = {"dqn": 78, "td3": 84, "sac": 97}
+IN_C = {"dqn": 78, "td3": 84, "sac": 94}
 STEPS = 24  # vector steps that are counted
 SMALL: dict[str, Any] = {
     "latent_dim": 8,

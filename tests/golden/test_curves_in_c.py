@@ -23,6 +23,8 @@ CASES_IN_C = (
     "dqn-carried-episodes",
     "dqn-n-step",
     "ppo-discrete",
+    "sac-box",
+    "sac-discrete",
     "td3",
     "track-one-after-another",
 )

@@ -124,7 +124,8 @@ class StochasticActorCritic(ActorCritic):
         """Draw standard normal numbers for sampled actions, [*shape, A] each; none for discrete actions."""
         if self.discrete:
             return {}
-        return {name: rng.standard_normal((*shape, self.action_size)) for name in ("action", "next_action")}
+        size = *shape, self.action_size
+        return {name: rng.standard_normal(size) for name in ("action", "next_action")}
 
     def _policy_loss(self, engine: UpdateEngine, batch: TransitionBatch, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Return (policy loss [...], detached entropy or its one-sample estimate [..., B])."""
