@@ -44,10 +44,12 @@ class LoopOptions:
         patience: early stopping of a run without a target, after this many generations without improvement of fitness
             or training returns, once anything has been learned (`hpo.stopping`); None: never.
         fitness_window: number of evaluations averaged for stopping.
-        confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none. If
-            the target is not reached, at most this many confirm the best agents of the last generations.
-        confirm_screen: number of these episodes played first; the others follow only if the first lie at most a
-            standard error below the target. 0: all at once.
+        confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none. The
+            candidate is the member with the highest mean return, shrunken towards the population's
+            (`hpo.shrinkage`). If the target is not reached, at most this many confirm the best agents of the last
+            generations.
+        confirm_screen: maximum number of confirmation episodes per batch. After each one a confirmation ends if it can
+            hardly succeed any more (`rollouts.confirmation`). 0: 16 per batch.
         confirm_most: maximum number of confirmation episodes if their mean exceeds the target by less than
             `stop_errors`; more are played until that is decided. 0: no further episodes.
         stop_errors: additional margin, in standard errors of these episodes; it is added to `stop_margin`.

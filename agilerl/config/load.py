@@ -43,6 +43,7 @@ KEY_ALIASES = {
     ("training", "target"): "target_score",
     ("training", "min_noise_scale"): "explore_least",
     ("training", "max_confirmation_episodes"): "confirm_most",
+    ("training", "confirmation_batch"): "confirm_screen",
     ("training", "screening_episodes"): "eval_screen",
     ("training", "max_eval_fraction"): "eval_share",
 }

@@ -16,6 +16,7 @@ from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution
 from agilerl.hpo.screening import best_returns, promising, screened
+from agilerl.hpo.shrinkage import shrink
 from agilerl.hpo.stopping import has_plateaued, still_learns
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.options import LoopOptions
@@ -36,6 +37,10 @@ from agilerl.training.state import SavableLoop, resumed_notes
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
 # fittest agent before them, on at most this share of the training steps (docs/decisions.md).
 CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
+
+# A candidate for a stop is confirmed if its shrunken mean return, plus this many of its standard errors, reaches the
+# target (docs/decisions.md).
+WORTH_A_CONFIRMATION = 0.5
 
 
 class TrainingLoop:
@@ -182,7 +187,6 @@ class TrainingLoop:
         self.result.generations = number + 1
         self._count(tallies)
         confirmed, stop = self._try_to_stop(number)
-        mean = None if confirmed is None else confirmed.mean
         members = member_records(self, fitness, tallies)
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
         healed = self._heal(number, fitness)
@@ -191,7 +195,7 @@ class TrainingLoop:
             self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness, births)
         seconds = time.perf_counter() - self._wall
-        record = generation_record(self, number, members, (*healed, *births), mean, seconds)
+        record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
         self.sinks.generation(record)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
@@ -280,16 +284,57 @@ class TrainingLoop:
         is_reached = target is not None and value >= target
         is_over = target is None and not self.source.fitness_is_relative
         is_over = is_over and self._has_settled()
-        confirmed = self.source.confirm(leader, number) if is_reached else self._confirm_late(leader, number, is_over)
+        candidate = self._candidate(leader, target) if is_reached and target is not None else None
+        tried = leader if candidate is None else candidate
+        if candidate is not None:
+            confirmed = self._confirm(candidate, number)
+        else:
+            confirmed = self._confirm_late(leader, number, is_over)
         if self.source.fitness_is_relative and self.best.confirmed is None:
             self.best.forget()  # earlier fitness was measured against other opponents
-        error = self.evaluation.errors.get(leader.index, 0.0)  # of one generation; a window has more episodes
-        error /= np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
-        self.best.offer(leader, value, confirmed, number, float(error))
+        is_confirmed = candidate is not None and self._is_confirmed(confirmed)
+        self.best.offer(tried, self._window(tried), confirmed, number, self._error(tried))
+        if tried is not leader and not is_confirmed:
+            self.best.offer(leader, value, None, number, self._error(leader))
         self.result.note(self.best)
         if is_over:
             self.result.stopped = "plateau"
-        return confirmed, is_over or (is_reached and self._is_confirmed(confirmed))
+        return confirmed, is_over or is_confirmed
+
+    def _error(self, agent: Any) -> float:
+        """Standard error of a member's fitness, which averages `fitness_window` evaluations; 0 if unknown."""
+        error = self.evaluation.errors.get(agent.index, 0.0)
+        return float(error / np.sqrt(min(self.options.fitness_window, len(agent.fitness))))
+
+    def _candidate(self, leader: Any, target: float) -> Any:
+        """Return the member to confirm, None if no member is worth it.
+
+        The highest of several means is biased upwards, so the candidate has the highest shrunken mean, and its
+        confirmation is played only if that nearly reaches the target. Without held-out episodes, or if the errors of
+        the means are unknown, it is the leader.
+        """
+        evaluation = self.evaluation
+        known = [agent for agent in self.population if agent.index in evaluation.errors]
+        if not self.source.confirms or leader not in known or any(a.index not in evaluation.played for a in known):
+            return leader
+        windows = [self._window(agent) for agent in known]
+        if not np.isfinite(windows).all():
+            return leader
+        counts = [
+            evaluation.played[agent.index] * min(self.options.fitness_window, len(agent.fitness)) for agent in known
+        ]
+        estimates, errors = shrink(windows, [self._error(agent) for agent in known], counts)
+        eligible = [slot for slot, agent in enumerate(known) if agent.index in self._evaluated]
+        best = max(eligible, key=lambda slot: (estimates[slot], windows[slot]))
+        return known[best] if estimates[best] + WORTH_A_CONFIRMATION * errors[best] >= target else None
+
+    def _confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
+        """Held-out return of an agent, counted in the result."""
+        confirmed = self.source.confirm(agent, number, episodes)
+        if confirmed is not None:
+            self.result.confirmations += 1
+            self.result.confirmation_episodes += confirmed.episodes
+        return confirmed
 
     def _is_confirmed(self, confirmed: MeanReturn | None) -> bool:
         """Whether held-out episodes reach the target too, if there are any."""
@@ -325,8 +370,8 @@ class TrainingLoop:
         episodes = min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
         anew = self.source.fitness_is_relative
         if self.best.has_rivals or anew:
-            self.best.confirm(lambda agent: self.source.confirm(agent, number, episodes), anew=anew)
-        return self.source.confirm(leader, number, episodes)
+            self.best.confirm(lambda agent: self._confirm(agent, number, episodes), anew=anew)
+        return self._confirm(leader, number, episodes)
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:
         furthest = max(a.steps[-1] for a in self.population)
