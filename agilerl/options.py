@@ -41,6 +41,9 @@ class LoopOptions:
             this, regardless of `evo_steps`: evaluation then takes at most about this fraction of the training steps,
             even with long episodes. Confirmations do not count; None: generations last `evo_steps`.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
+        stop_after: end the run after the generation in which a member has made this many steps, with the confirmations
+            of a last generation; whatever follows fractions of the budget still follows `max_steps`. Recorded by a run
+            whose time was up, so that its configuration repeats it. None: at `max_steps`.
         patience: early stopping of a run without a target, after this many generations without improvement of fitness
             or training returns, once anything has been learned (`hpo.stopping`); None: never.
         fitness_window: number of evaluations averaged for stopping.
@@ -86,6 +89,7 @@ class LoopOptions:
     eval_screen: int = 0
     eval_share: float | None = None
     target: float | None = None
+    stop_after: int | None = None
     patience: int | None = None
     fitness_window: int = 1
     confirm_episodes: int = 0
@@ -122,7 +126,7 @@ class LoopOptions:
             1,
             *(
                 name
-                for name in ("evo_first", "eval_steps", "eval_members", "patience", "checkpoint")
+                for name in ("evo_first", "eval_steps", "eval_members", "stop_after", "patience", "checkpoint")
                 if vars(self)[name] is not None
             ),
         )

@@ -338,6 +338,7 @@ def train(
 
         module = [named.rpartition(":")[0]] if ":" in named else []
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
+        more |= {"closing_episodes": test_episodes}
         more |= {"imports": [*(imports or ()), *module]}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 

@@ -610,6 +610,8 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
                 target[section] = {}
             target = target[section]
         target[leaf] = _plain(value)
+    if "training.max_steps" in asked and "training.stop_after" not in asked:  # a new budget of steps
+        data["training"]["stop_after"] = None
     try:
         return manifest_from(_giving_way(data, asked), source, manifest.as_dict())
     except ConfigError:

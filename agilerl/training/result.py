@@ -39,7 +39,8 @@ class EvolveResult:
         evaluation_env_steps: steps of all evaluations, including confirmations.
         confirmed: held-out mean of `best`, None without a confirmation.
         confirmations, confirmation_episodes: number of confirmations, and of the held-out episodes they played.
-        stopped: "target", "budget", "interrupted", or "callback <name of the hook>".
+        stopped: "target", "plateau", "budget" (of steps), "minutes" (time was up), "interrupted", or "callback <name of
+            the hook>".
         restarts: number of replaced workers of self-healing environments, including those of evaluations.
         action_masks: whether the environment gives masks of legal actions, which the agents then require.
         by_agent: `by_agent[generation][member]` returns of a team's agents, if they are not summed; NaN for members
