@@ -15,6 +15,7 @@ import agilerl
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.options import OffPolicyOptions
+from agilerl.ranks import Ranks
 from agilerl.report.records import RunRecords
 from agilerl.runs.directory import RunDirectory
 from agilerl.sources.evaluator import Evaluator
@@ -446,3 +447,31 @@ def test_without_held_out_episodes_a_run_stops_at_the_highest_mean(monkeypatch: 
     settings = {**RUN, "population": 4, "steps": 200, "target_score": 101.0, "confirm_episodes": 0}
     run = agilerl.train(Lottery, out=None, **settings)
     assert (run.result["stopped"], run.result["best_member"], len(run.history)) == ("target", 1, 1)
+
+
+class TwoRanks(Ranks):
+    """This process, and another one that plays as many episodes."""
+
+    size = 2
+
+
+class SharedScript(Scripted):
+    """Each call plays half of the episodes here; `returns` are those of both ranks."""
+
+    def _run(self, learner: Any, episode_seeds: np.ndarray) -> list[float]:
+        fitness = super()._run(learner, episode_seeds)
+        self.returns = np.repeat(self.returns, 2, axis=1)  # the other rank's are the same
+        return fitness
+
+
+def test_ranks_share_a_batch_and_decide_by_the_episodes_of_all() -> None:
+    options: dict[str, Any] = {"target": 3.5, "confirm_episodes": 100, "confirm_screen": 16, "confirm_most": 300}
+    hopeless = SharedScript([0, 0.5] * 150, **options)
+    hopeless.ranks = TwoRanks()
+    hopeless.confirm(None, 0)
+    assert hopeless.played == [7]  # 50 for each rank in seven batches, of 14 to 16 episodes together
+    reached = SharedScript([6, 8] * 150, **options)
+    reached.ranks = TwoRanks()
+    assert reached.confirm(None, 0) == pytest.approx(7.0)
+    assert sum(reached.played) == 50
+    assert reached.error == pytest.approx(np.std([6, 8] * 50, ddof=1) / 10)
