@@ -96,7 +96,8 @@ def train(
         evolution: False trains the population without selection and mutation.
         preset: False ignores presets.
         minutes: budget in minutes instead of steps, converted at the measured speed of this machine. The run records it
-            as steps, so that the budget differs between machines.
+            as steps (`max_steps`, and `stop_after` if its time was up earlier), so that the budget differs between
+            machines.
         sinks: further destinations of the records.
         callbacks: custom hooks (`agilerl.Callback`: on_generation, on_birth, on_best, on_end), or functions of a
             `GenerationRecord`; returning False stops the run.

@@ -41,13 +41,18 @@ class LoopOptions:
             this, regardless of `evo_steps`: evaluation then takes at most about this fraction of the training steps,
             even with long episodes. Confirmations do not count; None: generations last `evo_steps`.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
+        stop_after: end the run after the generation in which a member has made this many steps, with the confirmations
+            of a last generation; whatever follows fractions of the budget still follows `max_steps`. Recorded by a run
+            whose time was up, so that its configuration repeats it. None: at `max_steps`.
         patience: early stopping of a run without a target, after this many generations without improvement of fitness
             or training returns, once anything has been learned (`hpo.stopping`); None: never.
         fitness_window: number of evaluations averaged for stopping.
-        confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none. If
-            the target is not reached, at most this many confirm the best agents of the last generations.
-        confirm_screen: number of these episodes played first; the others follow only if the first lie at most a
-            standard error below the target. 0: all at once.
+        confirm_episodes: fresh episodes that must also reach `target + stop_margin` before the run stops; 0: none. The
+            candidate is the member with the highest mean return, shrunken towards the population's
+            (`hpo.shrinkage`). If the target is not reached, at most this many confirm the best agents of the last
+            generations.
+        confirm_screen: maximum number of confirmation episodes per batch. After each one a confirmation ends if it can
+            hardly succeed any more (`rollouts.confirmation`). 0: 16 per batch.
         confirm_most: maximum number of confirmation episodes if their mean exceeds the target by less than
             `stop_errors`; more are played until that is decided. 0: no further episodes.
         stop_errors: additional margin, in standard errors of these episodes; it is added to `stop_margin`.
@@ -84,6 +89,7 @@ class LoopOptions:
     eval_screen: int = 0
     eval_share: float | None = None
     target: float | None = None
+    stop_after: int | None = None
     patience: int | None = None
     fitness_window: int = 1
     confirm_episodes: int = 0
@@ -120,7 +126,7 @@ class LoopOptions:
             1,
             *(
                 name
-                for name in ("evo_first", "eval_steps", "eval_members", "patience", "checkpoint")
+                for name in ("evo_first", "eval_steps", "eval_members", "stop_after", "patience", "checkpoint")
                 if vars(self)[name] is not None
             ),
         )

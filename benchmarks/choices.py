@@ -2,6 +2,7 @@
 
     python benchmarks/choices.py --tasks LunarLander-v3:DQN --seeds 0-2
     python benchmarks/choices.py --summary
+    python benchmarks/choices.py --confirmations 100    # replays of stops: see confirmations.py
 
 Presets, with evaluation of all members, are trained to the end of their budgets; in every generation, before selection,
 each member plays `TRUTH` fresh greedy episodes, the same for all, which nothing else sees. `MOST` of them, one block
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+import confirmations
 import numpy as np
 from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
@@ -146,7 +148,11 @@ def jobs_for(task: str, seeds: list[int]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = job_parser(__doc__, seeds="0-2", workers=1)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS[:2]), choices=TASKS, metavar="ENV:ALGO")
+    parser.add_argument("--confirmations", type=int, metavar="REPEATS", help="replay the stops of recorded runs")
     args = parser.parse_args()
+    if args.confirmations:
+        confirmations.write_table(args.confirmations)
+        return
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))
         return

@@ -360,7 +360,7 @@ def train(
         from agilerl.api import run_training
 
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
-        more |= {"imports": imports}
+        more |= {"closing_episodes": test_episodes, "imports": imports}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 

@@ -43,6 +43,7 @@ KEY_ALIASES = {
     ("training", "target"): "target_score",
     ("training", "min_noise_scale"): "explore_least",
     ("training", "max_confirmation_episodes"): "confirm_most",
+    ("training", "confirmation_batch"): "confirm_screen",
     ("training", "screening_episodes"): "eval_screen",
     ("training", "max_eval_fraction"): "eval_share",
 }
@@ -609,6 +610,8 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
                 target[section] = {}
             target = target[section]
         target[leaf] = _plain(value)
+    if "training.max_steps" in asked and "training.stop_after" not in asked:  # a new budget of steps
+        data["training"]["stop_after"] = None
     try:
         return manifest_from(_giving_way(data, asked), source, manifest.as_dict())
     except ConfigError:

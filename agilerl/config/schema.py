@@ -33,7 +33,7 @@ def _model_of(cls: Any) -> type[BaseModel]:
 ADDED_LATER = (
     "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "eval_screen", "eval_share", "evo_first",
     "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience",
-    "reward_floor", "stop_errors", "threads",
+    "reward_floor", "stop_after", "stop_errors", "threads",
 )  # fmt: skip
 DEFAULT_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
@@ -137,6 +137,7 @@ class Training(Section):
     explore_hold: Count = DEFAULT_OPTIONS.explore_hold
     explore_least: Fraction = DEFAULT_OPTIONS.explore_least
     target_score: Number | None = DEFAULT_OPTIONS.target
+    stop_after: Count | None = DEFAULT_OPTIONS.stop_after  # steps of a run with a budget in minutes whose time was up
     patience: Count | None = DEFAULT_OPTIONS.patience  # without a target: generations without improvement
     seed: CountOrZero = 0
     train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap

@@ -32,7 +32,7 @@ class Ended:
         go_on: how to train it for longer: a command, a call, or words.
         target: the return to reach. score: mean return of the closing test, else of the confirmation, else the best
             fitness, else None. is_fitness: whether it is the best fitness.
-        stopped: "target", "budget", "plateau" or another reason.
+        stopped: "target", "budget", "minutes", "plateau" or another reason.
         made: steps of all members.
         history: fitness by generation, then member. lineage: every birth. members: at the start.
         best: id of the best agent, None without one. values: its hyperparameters by name.
@@ -228,7 +228,7 @@ def _next(run: Ended) -> str:
             "Its two agents gain what the other one loses, so every team's return is 0 and selection has no signal. "
             'Next: --opponents self (opponents="self") with IPPO or MAPPO.'
         )
-    if len(run.history) < FEW and run.stopped == "budget":
+    if len(run.history) < FEW and run.stopped in ("budget", "minutes"):
         many = "One generation says" if len(run.history) == 1 else f"{len(run.history)} generations say"
         return f"{many} little of what can be learned. Next: {go_on}."
     other = f"another algorithm ({run.others})"
@@ -238,7 +238,7 @@ def _next(run: Ended) -> str:
     if gained <= 0:
         nothing = "It scores no more than the first generation did."
         return f"{nothing} Next, if that is not the most there is: {other}, or look whether rewards differ."
-    if run.stopped == "budget" and late > RISING * gained:
+    if run.stopped in ("budget", "minutes") and late > RISING * gained:
         return f"It was still getting better. Next: {go_on}."
     change = f"{other}, a larger network (--set network.latent_dim=128), or a larger population"
     flat = _flat(run, gained)

@@ -31,7 +31,7 @@ POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safe
 REMAINS = ("best", "metrics.csv", "evolution.jsonl", "replay")  # files of a run other than its checkpoints
 KEEP = 3
 MAX_FAILURES = 5
-GOES_ON = {"max_steps", "target", "patience"}  # options that may change on resume without a note
+GOES_ON = {"max_steps", "stop_after", "target", "patience"}  # options that may change on resume without a note
 COMPARED = {"dataset"}  # a path; the source compares the content
 Trees = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 """The population, the best agent, and everything else without the rows of replay."""

@@ -25,7 +25,11 @@ from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds
+from agilerl.rollouts.confirmation import SequentialTest, batch_ends
 from agilerl.rollouts.evaluate import EvaluationResult, contested, evaluate
+
+# Episodes of a confirmation between two decisions, if `confirm_screen` does not say how many.
+CONFIRMATION_BATCH = 16
 
 # Seed blocks of `Purpose.EVALUATION` within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1
@@ -94,6 +98,7 @@ class FitnessEvaluator(ABC):
         by_agent: member id -> returns per agent in the last evaluation, if they are not summed.
         error: standard error of the mean return of the first member in the last evaluation.
         errors: member id -> standard error of its mean in its last evaluation of this generation.
+        played: member id -> number of episodes of the evaluation of this generation, over all ranks.
         screened_out: ids of the members dropped before all episodes of the last evaluation were played.
         lanes: evaluation lanes by number of environment copies; 0 is the environment itself.
     """
@@ -103,6 +108,7 @@ class FitnessEvaluator(ABC):
         self.by_agent: dict[int, list[float]] = {}
         self.error = 0.0
         self.errors: dict[int, float] = {}
+        self.played: dict[int, int] = {}
         self.screened_out: frozenset[int] = frozenset()
         self.lanes: dict[int, Lanes] = {}
 
@@ -254,6 +260,7 @@ class Evaluator(FitnessEvaluator):
         """Mean return of every member over this generation's episodes; all members get the same seeds."""
         count, self.by_agent, self.errors = self._share(self.options.eval_episodes), {}, {}
         self.screened_out = frozenset()
+        self.played = {agent.index: count * self.ranks.size for agent in learner.agents}
         return self._run(learner, Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS)))
 
     def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
@@ -266,7 +273,7 @@ class Evaluator(FitnessEvaluator):
         """
         count, stage = self._share(self.options.eval_episodes), self._share(self.options.eval_screen)
         episodes = Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
-        self.by_agent, self.errors = {}, {}
+        self.by_agent, self.errors, self.played = {}, {}, {}
         retained, ended = list(range(len(agents))), []
         means, returns = np.zeros(len(agents)), np.zeros((len(agents), 0))
         for begin in range(0, count, stage):
@@ -278,7 +285,7 @@ class Evaluator(FitnessEvaluator):
             share = self._share_before(part)
             for slot, error in zip(retained, errors.tolist(), strict=True):
                 number = agents[slot].index
-                self.errors[number] = error
+                self.errors[number], self.played[number] = error, returns.shape[1]
                 if number in rows:
                     both = share * np.array(rows[number]) + (1 - share) * np.array(self.by_agent[number])
                     self.by_agent[number] = both.tolist()
@@ -303,30 +310,26 @@ class Evaluator(FitnessEvaluator):
     def confirm(self, learner: Learner, generation: int, count: int | None = None) -> float:
         """Mean return of one member over held-out episodes; `error` is its standard error.
 
-        `count` sets the number of episodes. By default it is chosen to decide whether the member reaches the target:
-        `confirm_episodes`, or only `confirm_screen` of them if their mean is more than its standard error below the
-        target. If the mean exceeds the target by less than `stop_errors` standard errors, episodes are added until the
-        outcome is clear or `confirm_most` have been played.
+        `count` sets the number of episodes. By default they are played in batches until a `SequentialTest` decides
+        whether the member reaches the target. How many are played depends only on seeds and returns.
         """
         options = self.options
         if count is not None or options.target is None:
             episode_count = self._share(options.confirm_episodes if count is None else count)
             return self._run(learner, Episodes.of(seeds(self.seed, Purpose.CONFIRMATION, episode_count, generation)))[0]
-        count, screen = self._share(options.confirm_episodes), self._share(options.confirm_screen)
-        screen = screen if screen < count else 0
-        max_episodes = max(count, self._share(options.confirm_most))
-        ends = sorted({0, screen, *range(count, max_episodes, count - screen), max_episodes})
-        episodes = Episodes(seeds(self.seed, Purpose.CONFIRMATION, max_episodes, generation), 0, count)
-        goal, mean, error = options.target + options.stop_margin, 0.0, 0.0
-        for begin, end in itertools.pairwise(ends):
-            share, new = begin / end, self._run(learner, episodes.part(begin, end))[0]
-            mean = share * mean + (1 - share) * new
-            error = self.error = math.hypot(share * error, (1 - share) * self.error)
-            is_hopeless = end < count and mean + error < options.target
-            is_decided = end >= count and not goal <= mean < goal + options.stop_errors * error
-            if is_hopeless or is_decided:
+        planned, size = self._share(options.confirm_episodes), self.ranks.size
+        max_episodes = max(planned, self._share(options.confirm_most))
+        episodes = Episodes(seeds(self.seed, Purpose.CONFIRMATION, max_episodes, generation), 0, planned)
+        threshold, returns = options.target + options.stop_margin, np.zeros(0)
+        test = SequentialTest(threshold, options.stop_errors, planned * size, max_episodes * size)
+        batch = self._share(options.confirm_screen or CONFIRMATION_BATCH)
+        for begin, end in itertools.pairwise([0, *batch_ends(planned, max_episodes, batch)]):
+            self._run(learner, episodes.part(begin, end))
+            returns = np.concatenate([returns, self.returns[0]])
+            if test.decide(returns) is not None:
                 break
-        return mean
+        self.error = float(returns.std(ddof=1)) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
+        return float(returns.mean())
 
     def _share(self, count: int) -> int:
         """Number of the `count` episodes each rank plays; equal on all ranks, so that rank means average correctly."""

@@ -314,6 +314,7 @@ class LaneSource(Source, Generic[Options]):
         return PopulationEvaluation(
             fitness,
             dict(judge.errors),
+            dict(judge.played),
             dict(judge.by_agent),
             judge.screened_out,
             judge.env_steps - env_steps,
@@ -338,12 +339,17 @@ class LaneSource(Source, Generic[Options]):
         with self._adopted(agents) as learner:
             return self.evaluator.rescore(learner, number, episodes)
 
+    @property
+    def confirms(self) -> bool:
+        return self.options.confirm_episodes > 0 and not self._tests
+
     def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
-        if not self.options.confirm_episodes or self._tests:
+        if not self.confirms:
             return None
+        before = self.evaluator.episodes
         with self._adopted([agent]) as learner:
             mean = self.evaluator.confirm(learner, number, episodes)
-        return None if mean is None else MeanReturn(mean, self.evaluator.error)
+        return None if mean is None else MeanReturn(mean, self.evaluator.error, self.evaluator.episodes - before)
 
     # -- for the records ---------------------------------------------------------------------------------------------
 

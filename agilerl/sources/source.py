@@ -215,6 +215,7 @@ class PopulationEvaluation:
     Attributes:
         fitness: one number per member, in order.
         errors: member id -> standard error of its fitness; empty if unknown.
+        played: member id -> number of episodes of its fitness; empty if unknown.
         by_agent: member id -> returns per agent; empty if scores are scalars.
         screened_out: ids of the members dropped before all episodes were played.
         env_steps: environment steps of all members. episodes: number played; 0 if not counted.
@@ -222,6 +223,7 @@ class PopulationEvaluation:
 
     fitness: list[float]
     errors: Mapping[int, float] = field(default_factory=dict)
+    played: Mapping[int, int] = field(default_factory=dict)
     by_agent: Mapping[int, list[float]] = field(default_factory=dict)
     screened_out: frozenset[int] = frozenset()
     env_steps: int = 0
@@ -230,10 +232,11 @@ class PopulationEvaluation:
 
 @dataclass(frozen=True)
 class MeanReturn:
-    """Mean return of some episodes, and its standard error (None if unknown)."""
+    """Mean return of some episodes, its standard error (None if unknown), and their number (0: not counted)."""
 
     mean: float
     error: float | None = None
+    episodes: int = 0
 
 
 class Source(ABC):
@@ -267,6 +270,11 @@ class Source(ABC):
     def fitness_is_return(self) -> bool:
         """Whether fitness is a return, and thus comparable with a target."""
         return True
+
+    @property
+    def confirms(self) -> bool:
+        """Whether `confirm` plays held-out episodes."""
+        return False
 
     @property
     def opponents_of(self) -> Sequence[str]:
@@ -335,7 +343,7 @@ class Source(ABC):
     def confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
         """Return over held-out episodes; None if disabled or unsupported (default).
 
-        `episodes`: how many; None: `confirm_episodes` at first, then until it is clear whether the target is reached.
+        `episodes`: how many; None: until it is clear whether the target is reached (`rollouts.confirmation`).
         """
         return None
 

@@ -156,7 +156,10 @@ def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
             record.population_env_steps, record.env_steps, record.max_env_steps, record.going_on, record.seconds, name
         )
     )
-    return line if record.confirmation is None else f"{line}   held-out {number(record.confirmation)}"
+    if record.confirmation is None:
+        return line
+    episodes = "" if record.confirmation_episodes is None else f" ({record.confirmation_episodes} episodes)"
+    return f"{line}   held-out {number(record.confirmation)}{episodes}"
 
 
 class PlainSink(BaseSink):

@@ -18,7 +18,14 @@ MEMBER_COLUMNS = (
     "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",
     "is_best",
 )  # fmt: skip
-GENERATION_COLUMNS = ("population_env_steps", "evaluation_env_steps", "epsilon", "confirmation", "seconds")
+GENERATION_COLUMNS = (
+    "population_env_steps",
+    "evaluation_env_steps",
+    "epsilon",
+    "confirmation",
+    "confirmation_episodes",
+    "seconds",
+)
 
 
 def jsonable(value: Any) -> Any:

@@ -78,6 +78,7 @@ class GenerationRecord:
     epsilon: float | None = None
     births: tuple[Birth, ...] = ()
     confirmation: float | None = None  # mean of the confirmation episodes, if a stop was tried
+    confirmation_episodes: int | None = None  # their number
     opponents: tuple[str, ...] = ()  # of self-play: "generation:member" of each, "random" for the random player
     members_left: int | None = None  # number of survivors, if members were stopped
 

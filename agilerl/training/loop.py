@@ -16,6 +16,7 @@ from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution
 from agilerl.hpo.screening import best_returns, promising, screened
+from agilerl.hpo.shrinkage import shrink
 from agilerl.hpo.stopping import has_plateaued, still_learns
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.options import LoopOptions
@@ -27,6 +28,7 @@ from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent
+from agilerl.training.deadline import Deadline
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
@@ -36,6 +38,13 @@ from agilerl.training.state import SavableLoop, resumed_notes
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
 # fittest agent before them, on at most this share of the training steps (docs/decisions.md).
 CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
+
+# Reasons for stopping before the budget of steps is used.
+EARLY_STOPS = ("target", "plateau", "minutes")
+
+# A candidate for a stop is confirmed if its shrunken mean return, plus this many of its standard errors, reaches the
+# target (docs/decisions.md).
+WORTH_A_CONFIRMATION = 0.5
 
 
 class TrainingLoop:
@@ -54,6 +63,7 @@ class TrainingLoop:
         shards: number of parts of a generation that run in parallel.
         callbacks: user hooks (`telemetry.callbacks.Callback`).
         ranks: processes that train this population together, each with its own source and store.
+        deadline: of a budget in minutes; the run ends before it, after at least one generation.
     """
 
     def __init__(
@@ -72,8 +82,9 @@ class TrainingLoop:
         shards: int = 1,
         callbacks: Sequence[Any] = (),
         ranks: Ranks = ONE,
+        deadline: Deadline | None = None,
     ) -> None:
-        self.ranks = ranks
+        self.ranks, self.deadline = ranks, deadline
         self.evolution = TournamentEvolution() if evolution is None else evolution
         self.population = broadcast_population(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
@@ -92,6 +103,8 @@ class TrainingLoop:
         self.quarantine = Quarantine()
         self.result = EvolveResult(self.population, None)
         self._episode_length = 0.0  # mean over this generation's evaluation, in environment steps
+        self._seconds_per_episode = 0.0  # of this generation's evaluation
+        self._seconds_per_confirmed = 0.0  # per episode of the newest confirmation: good agents' episodes may be long
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
 
     # --- the loop --------------------------------------------------------------------------------------------------
@@ -137,7 +150,7 @@ class TrainingLoop:
     def _say_spent(self) -> None:
         """Warn if the budget is already spent and nothing will be trained."""
         spent = max(agent.steps[-1] for agent in self.population)
-        if spent < self.options.max_steps or self.result.stopped in ("target", "plateau"):
+        if spent < self.options.max_steps or self.result.stopped in EARLY_STOPS:
             return
         steps, unit = f"max_steps={self.options.max_steps:,}", run_plan(self).steps
         several = len({agent.steps[-1] for agent in self.population}) > 1
@@ -154,7 +167,7 @@ class TrainingLoop:
         if stopped_by is not None:
             self.result.stopped = f"callback {stopped_by}"
             return False
-        return self.result.stopped not in ("target", "plateau") and all(
+        return self.result.stopped not in EARLY_STOPS and all(
             agent.steps[-1] < self.options.max_steps for agent in self.population
         )
 
@@ -170,7 +183,7 @@ class TrainingLoop:
             warnings.warn(message, AgileRLWarning, stacklevel=4)
 
     def _generation(self) -> None:
-        number = self.result.generations
+        number, begun = self.result.generations, (self.result.env_steps_member, time.perf_counter())
         weights = weights_of(self.population) if self.result.unchanged else []
         tallies = self._collect(number)
         self.result.unchanged = bool(weights) and are_unchanged(weights, weights_of(self.population))
@@ -181,8 +194,8 @@ class TrainingLoop:
         self._keep_rows()
         self.result.generations = number + 1
         self._count(tallies)
-        confirmed, stop = self._try_to_stop(number)
-        mean = None if confirmed is None else confirmed.mean
+        is_last = self._is_last_generation(*begun)
+        confirmed, stop = self._try_to_stop(number, is_last)
         members = member_records(self, fitness, tallies)
         done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
         healed = self._heal(number, fitness)
@@ -191,7 +204,7 @@ class TrainingLoop:
             self.result.stopped = "target"
         self.quarantine.forgive(self.population, fitness, births)
         seconds = time.perf_counter() - self._wall
-        record = generation_record(self, number, members, (*healed, *births), mean, seconds)
+        record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
         self.sinks.generation(record)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
@@ -232,11 +245,13 @@ class TrainingLoop:
         finite = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
         evaluated = promising(finite, self.options.eval_members)
+        begun = time.perf_counter()
         with evaluation_mode(self.population):
             evaluation = self.evaluation = self.source.evaluate(evaluated, number)
         self._evaluated = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self._episode_length = evaluation.env_steps / max(1, episodes)
+        self._seconds_per_episode = (time.perf_counter() - begun) / max(1, episodes)
         self.source.evaluated = evaluation.env_steps / len(self.population)
         scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
         scores |= screened(finite, scores)
@@ -271,8 +286,11 @@ class TrainingLoop:
     def _window(self, agent: Any) -> float:
         return float(np.mean(agent.fitness[-self.options.fitness_window :]))
 
-    def _try_to_stop(self, number: int) -> tuple[MeanReturn | None, bool]:
-        """Return (the confirmation, if any; whether to stop), and update the best agent."""
+    def _try_to_stop(self, number: int, is_last: bool) -> tuple[MeanReturn | None, bool]:
+        """Return (the confirmation, if any; whether to stop), and update the best agent.
+
+        is_last: whether the run ends after this generation whatever is confirmed, as time is up.
+        """
         values, target = nan_as_worst([self._window(a) for a in self.population]), self._target
         value = max(values)
         fittest = [agent for agent, window in zip(self.population, values, strict=True) if window == value]
@@ -280,16 +298,84 @@ class TrainingLoop:
         is_reached = target is not None and value >= target
         is_over = target is None and not self.source.fitness_is_relative
         is_over = is_over and self._has_settled()
-        confirmed = self.source.confirm(leader, number) if is_reached else self._confirm_late(leader, number, is_over)
+        candidate = self._candidate(leader, target) if is_reached and target is not None else None
+        tried = leader if candidate is None else candidate
+        if candidate is not None:
+            confirmed = self._confirm(candidate, number)
+        else:
+            confirmed = self._confirm_late(leader, number, is_over or is_last)
         if self.source.fitness_is_relative and self.best.confirmed is None:
             self.best.forget()  # earlier fitness was measured against other opponents
-        error = self.evaluation.errors.get(leader.index, 0.0)  # of one generation; a window has more episodes
-        error /= np.sqrt(min(self.options.fitness_window, len(leader.fitness)))
-        self.best.offer(leader, value, confirmed, number, float(error))
+        is_confirmed = candidate is not None and self._is_confirmed(confirmed)
+        self.best.offer(tried, self._window(tried), confirmed, number, self._error(tried))
+        if tried is not leader and not is_confirmed:
+            self.best.offer(leader, value, None, number, self._error(leader))
         self.result.note(self.best)
         if is_over:
             self.result.stopped = "plateau"
-        return confirmed, is_over or (is_reached and self._is_confirmed(confirmed))
+        elif is_last and not is_confirmed:
+            self.result.stopped = "minutes"
+        return confirmed, is_over or is_confirmed
+
+    def _is_last_generation(self, steps_before: int, begun: float) -> bool:
+        """Whether the run ends before its budget of steps: by `stop_after`, or because time is up.
+
+        Args:
+            steps_before: environment steps per member before this generation. begun: when it began.
+        """
+        spent = self.result.env_steps_member
+        if spent >= self.options.max_steps:
+            return False
+        if self.options.stop_after is not None:
+            return spent >= self.options.stop_after
+        if self.deadline is None:
+            return False
+        following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.source.evaluated))
+        seconds = (time.perf_counter() - begun) * following / max(1, spent - steps_before)
+        candidates = 3 if self.best.has_rivals else 1  # the leader, the best and the fittest before it
+        confirming = candidates * self._late_episodes() if self.options.confirm_episodes else 0
+        seconds_per_episode = max(self._seconds_per_episode, self._seconds_per_confirmed)
+        is_last = bool(self.ranks.gather_plain(self.deadline.is_last(seconds, confirming, seconds_per_episode))[0])
+        if is_last and self.result.generations == 1:
+            self.sinks.message("the budget in minutes holds one generation, and the closing test takes what it takes")
+        return is_last
+
+    def _error(self, agent: Any) -> float:
+        """Standard error of a member's fitness, which averages `fitness_window` evaluations; 0 if unknown."""
+        error = self.evaluation.errors.get(agent.index, 0.0)
+        return float(error / np.sqrt(min(self.options.fitness_window, len(agent.fitness))))
+
+    def _candidate(self, leader: Any, target: float) -> Any:
+        """Return the member to confirm, None if no member is worth it.
+
+        The highest of several means is biased upwards, so the candidate has the highest shrunken mean, and its
+        confirmation is played only if that nearly reaches the target. Without held-out episodes, or if the errors of
+        the means are unknown, it is the leader.
+        """
+        evaluation = self.evaluation
+        known = [agent for agent in self.population if agent.index in evaluation.errors]
+        if not self.source.confirms or leader not in known or any(a.index not in evaluation.played for a in known):
+            return leader
+        windows = [self._window(agent) for agent in known]
+        if not np.isfinite(windows).all():
+            return leader
+        counts = [
+            evaluation.played[agent.index] * min(self.options.fitness_window, len(agent.fitness)) for agent in known
+        ]
+        estimates, errors = shrink(windows, [self._error(agent) for agent in known], counts)
+        eligible = [slot for slot, agent in enumerate(known) if agent.index in self._evaluated]
+        best = max(eligible, key=lambda slot: (estimates[slot], windows[slot]))
+        return known[best] if estimates[best] + WORTH_A_CONFIRMATION * errors[best] >= target else None
+
+    def _confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
+        """Held-out return of an agent, counted in the result."""
+        begun = time.perf_counter()
+        confirmed = self.source.confirm(agent, number, episodes)
+        if confirmed is not None:
+            self._seconds_per_confirmed = (time.perf_counter() - begun) / max(1, confirmed.episodes)
+            self.result.confirmations += 1
+            self.result.confirmation_episodes += confirmed.episodes
+        return confirmed
 
     def _is_confirmed(self, confirmed: MeanReturn | None) -> bool:
         """Whether held-out episodes reach the target too, if there are any."""
@@ -320,13 +406,17 @@ class TrainingLoop:
         per_generation = self.source.steps_of_generation(self.options.evo_steps)
         if not self.options.confirm_episodes or (left >= CONFIRMED_GENERATIONS * per_generation and not is_over):
             return None
-        share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 2)
-        least = min(self.options.confirm_episodes, self.options.eval_episodes)
-        episodes = min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
+        episodes = self._late_episodes()
         anew = self.source.fitness_is_relative
         if self.best.has_rivals or anew:
-            self.best.confirm(lambda agent: self.source.confirm(agent, number, episodes), anew=anew)
-        return self.source.confirm(leader, number, episodes)
+            self.best.confirm(lambda agent: self._confirm(agent, number, episodes), anew=anew)
+        return self._confirm(leader, number, episodes)
+
+    def _late_episodes(self) -> int:
+        """Episodes per candidate at the end of a run without a confirmed target."""
+        share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 2)
+        least = min(self.options.confirm_episodes, self.options.eval_episodes)
+        return min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:
         furthest = max(a.steps[-1] for a in self.population)

@@ -13,7 +13,7 @@ from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted, counted_in
 from agilerl.hpo.evolution import Births
 from agilerl.hpo.tournament import nan_as_worst
-from agilerl.sources.source import Tally
+from agilerl.sources.source import MeanReturn, Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.best import BestAgent
@@ -38,7 +38,9 @@ class EvolveResult:
         env_steps_member, env_steps_population: training steps of the furthest member, and of all members.
         evaluation_env_steps: steps of all evaluations, including confirmations.
         confirmed: held-out mean of `best`, None without a confirmation.
-        stopped: "target", "budget", "interrupted", or "callback <name of the hook>".
+        confirmations, confirmation_episodes: number of confirmations, and of the held-out episodes they played.
+        stopped: "target", "plateau", "budget" (of steps), "minutes" (time was up), "interrupted", or "callback <name of
+            the hook>".
         restarts: number of replaced workers of self-healing environments, including those of evaluations.
         action_masks: whether the environment gives masks of legal actions, which the agents then require.
         by_agent: `by_agent[generation][member]` returns of a team's agents, if they are not summed; NaN for members
@@ -66,6 +68,8 @@ class EvolveResult:
     best_generation: int | None = None
     best_fitness: float | None = None
     confirmed: float | None = None
+    confirmations: int = 0
+    confirmation_episodes: int = 0
     stopped: str = "budget"
     restarts: int = 0
     quarantined: int = 0
@@ -133,7 +137,7 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
 
 
 def generation_record(
-    loop: TrainingLoop, number: int, members: Members, births: Births, confirmation: float | None, seconds: float
+    loop: TrainingLoop, number: int, members: Members, births: Births, confirmed: MeanReturn | None, seconds: float
 ) -> GenerationRecord:
     """Build the record of one generation: members before selection, births after it, and progress."""
     return GenerationRecord(
@@ -148,7 +152,8 @@ def generation_record(
         seconds=seconds,
         epsilon=loop.source.epsilon,
         births=births,
-        confirmation=confirmation,
+        confirmation=None if confirmed is None else confirmed.mean,
+        confirmation_episodes=None if confirmed is None else confirmed.episodes or None,
         opponents=tuple(loop.source.opponents_of),
         members_left=len(loop.population) if len(loop.population) != len(members) else None,
     )

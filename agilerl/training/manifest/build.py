@@ -30,6 +30,7 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import RunStore
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
+from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.task import Task
@@ -52,6 +53,7 @@ def run_manifest(
     callbacks: Sequence[Any] = (),
     ancestors: Ancestors | None = None,
     with_random_play: bool = False,
+    deadline: Deadline | None = None,
 ) -> EvolveResult:
     """Train according to `manifest`.
 
@@ -66,6 +68,7 @@ def run_manifest(
         callbacks: user hooks (`telemetry.callbacks.Callback`).
         ancestors: agents of another run, copied as founders.
         with_random_play: measure the score of uniformly random play first, unless run.json has it.
+        deadline: of a budget in minutes.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
@@ -93,6 +96,7 @@ def run_manifest(
         store=store,
         check=check,
         callbacks=callbacks,
+        deadline=deadline,
     )
     try:
         if with_random_play:

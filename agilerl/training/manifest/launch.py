@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,12 +34,13 @@ from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_s
 from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.files import birth_line
+from agilerl.training.deadline import Deadline
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "files written so far are kept."
-FLOOR = 1.2  # ratio of expected to requested minutes above which the run explains why it takes longer
+MAX_EXCESS = 1.1  # ratio of expected to requested minutes above which the run says that it takes longer
 
 
 def with_known_env(manifest: Manifest) -> Manifest:
@@ -56,16 +58,15 @@ def with_minutes(
     measured = import_module("agilerl.training.manifest.time_budget")
     steps, rate, expected = measured.steps_in(manifest, env, device, minutes, check)
     if verbose:
-        if expected > FLOOR * minutes:
-            fit = count(steps * minutes / expected)
+        if expected > MAX_EXCESS * minutes:
             print(
-                f"{_in_minutes(f'{minutes:g}')} hold {fit} steps of each member; the least is "
-                f"{measured.MIN_GENERATIONS} generations, {count(steps)} steps. fix: --steps for less",
+                f"{_in_minutes(f'{minutes:g}')} are too short for one generation, {count(steps)} steps of each member, "
+                "and the closing test; both are made. fix: --steps for less",
                 flush=True,
             )
         print(
-            f"about {_in_minutes(f'{expected:.2g}')}: {count(steps)} steps of each member, "
-            f"at {count(rate)} steps/s of all together",
+            f"about {_in_minutes(f'{expected:.2g}')}: at most {count(steps)} steps of each member, "
+            f"at {count(rate)} steps/s of all together; the closing test is included",
             flush=True,
         )
     return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")
@@ -94,6 +95,7 @@ class Setup:
     imports: Sequence[str] = ()
     track_id: str = ""
     data: str | None = None
+    deadline: Deadline | None = None
 
     def start(self) -> dict[str, Any]:
         """Start settings, as stored in run.json and every checkpoint."""
@@ -137,6 +139,7 @@ def run_training(
     callbacks: Sequence[Any] = (),
     ancestors: Ancestors | None = None,
     minutes: float | None = None,
+    closing_episodes: int = 0,
     imports: Sequence[str] = (),
     has_own_data: bool = False,
     at: Path | None = None,
@@ -144,7 +147,8 @@ def run_training(
     """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
     at: the run directory itself, in place of a numbered one under `out`.
-    minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps.
+    minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
+        ends earlier if that takes longer, and leaves time for a closing test of `closing_episodes`.
     imports: user modules imported for the run, repeated in the commands that it prints.
     has_own_data: the file of `training.dataset` was written for this run, and is moved to its directory.
 
@@ -152,12 +156,13 @@ def run_training(
     "interrupted". A Run is returned if there is a best agent already; else KeyboardInterrupt is raised. A second signal
     ends the process at once.
     """
-    asked = manifest.environment.name
+    asked, begun = manifest.environment.name, time.perf_counter()
+    deadline = None if minutes is None else Deadline(begun + 60 * minutes, closing_episodes)
     manifest, device = resolved(manifest, env, device, minutes, verbose)
     parent = None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
-        imports, uuid.uuid4().hex[:8],
+        imports, uuid.uuid4().hex[:8], deadline=deadline,
     )  # fmt: skip
     if out is None:
         return run_setup(setup, None, None)
@@ -232,6 +237,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     callbacks=setup.callbacks,
                     ancestors=setup.ancestors,
                     with_random_play=True,
+                    deadline=setup.deadline,
                 )
             except Exception as error:
                 if signals.received is None:
@@ -259,7 +265,9 @@ def _finish(
         facts["best_fitness"] = result.confirmed  # held-out score; the fitness is a biased maximum
     if result.test is not None:
         facts["test"] = result.test.as_dict()
-    interrupted = result.stopped == "interrupted"
+    interrupted, manifest = result.stopped == "interrupted", setup.manifest
+    if result.stopped == "minutes":  # so that config.yaml repeats the run; a resumed one goes on to max_steps
+        manifest = apply_overrides(manifest, {"training.stop_after": result.env_steps_member}, "minutes")
     if result.best is not None:
         result.best.set_training_mode(False)  # evaluation mode, like agents returned by `agilerl.load`
     births = list(result.births)
@@ -271,6 +279,9 @@ def _finish(
                 lost = {**lost, "best_seed": vars(unwrapped(result.best)).get("seed")}  # of its later evaluations
             if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink has failed
                 write_atomic(path / LINEAGE, "".join(map(birth_line, births)))
+            if manifest is not setup.manifest:
+                write_atomic(path / "config.yaml", dump_yaml(manifest))
+                lost = {**lost, "manifest_hash": manifest.hash()}
             directory.finish("interrupted" if interrupted else "done", result=facts, **lost)
             report_on(path)
         except OSError as error:  # must not lose the training result
@@ -283,7 +294,7 @@ def _finish(
         lineage=births,
         path=None if directory is None else directory.path,
         result=facts,
-        manifest=setup.manifest,
+        manifest=manifest,
         interrupted=interrupted,
         signal=signum if interrupted else None,
         random_play=result.random_play,

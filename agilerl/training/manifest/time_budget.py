@@ -12,7 +12,6 @@ from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError
 from agilerl.training.manifest.build import run_manifest
 
-MIN_GENERATIONS = 5
 WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
 TRIED, LEAST_VECTOR_STEPS = 256, 8  # per member and trial generation: steps, and minimum vector steps
 MAX_TRIAL_GENERATIONS = 8  # generations of the trial run
@@ -38,7 +37,8 @@ def steps_in(
 ) -> tuple[int, float, float]:
     """Return (budget per member that fits the minutes, environment steps per second of all members, expected minutes).
 
-    The expected minutes exceed the requested ones if `MIN_GENERATIONS` take longer.
+    The steps are those of the whole time left after the trial; the run ends earlier, by its `Deadline`, to leave time
+    for the closing test. The expected minutes exceed the requested ones if a single generation takes longer.
 
     Short generations are trained and discarded until those after the first one, which is a warm-up, have taken a
     second. If the first one takes ten seconds, it is the one timed. The trial does not affect the run, whose random
@@ -61,9 +61,10 @@ def steps_in(
     check()  # the trial returns normally when interrupted with an agent, so raise here
     rate = stopwatch.rate
     unit = min(training.evo_steps, training.evo_first or training.evo_steps)
-    generations = max(MIN_GENERATIONS, round(minutes * 60 * rate / WITH_EVALUATION / members / unit))
+    left = max(0.0, minutes * 60 - (time.perf_counter() - stopwatch.looks[0][0]))
+    generations = max(1, round(left * rate / WITH_EVALUATION / members / unit))
     budget = generations * unit
-    return budget, rate, budget * members * WITH_EVALUATION / rate / 60
+    return budget, rate, minutes - left / 60 + budget * members * WITH_EVALUATION / rate / 60
 
 
 def trial_of(manifest: Manifest) -> Manifest:

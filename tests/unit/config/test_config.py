@@ -116,6 +116,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
     [
         ("min_noise_scale", "explore_least", 0.25),
         ("max_confirmation_episodes", "confirm_most", 256),
+        ("confirmation_batch", "confirm_screen", 8),
         ("screening_episodes", "eval_screen", 2),
         ("max_eval_fraction", "eval_share", 0.5),
     ],

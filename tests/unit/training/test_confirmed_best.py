@@ -15,10 +15,12 @@ import agilerl
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.options import OffPolicyOptions
+from agilerl.ranks import Ranks
 from agilerl.report.records import RunRecords
 from agilerl.runs.directory import RunDirectory
 from agilerl.sources.evaluator import Evaluator
-from agilerl.sources.source import MeanReturn
+from agilerl.sources.lanes import LaneSource
+from agilerl.sources.source import MeanReturn, PopulationEvaluation
 from agilerl.telemetry.record import BaseSink
 from agilerl.training import loop
 from agilerl.training.best import BestAgent
@@ -317,14 +319,13 @@ class Scripted(Evaluator):
 
     def __init__(self, returns: list[float], **options: Any) -> None:
         super().__init__(None, OffPolicyOptions(**options), seed=0)
-        self.returns, self.played = returns, list[int]()
+        self.script, self.played = returns, list[int]()
 
     def _run(self, learner: Any, episode_seeds: np.ndarray) -> list[float]:
         begin = sum(self.played)
         self.played.append(len(episode_seeds))
-        found = np.array(self.returns[begin : begin + len(episode_seeds)])
-        self.error = float(found.std(ddof=1) / len(found) ** 0.5)
-        return [float(found.mean())]
+        self.returns = np.array(self.script[begin : begin + len(episode_seeds)], float)[None]
+        return [float(self.returns.mean())]
 
 
 @pytest.mark.parametrize(
@@ -335,7 +336,8 @@ class Scripted(Evaluator):
         ([0, 8, 0, 8, 0, 0, 0, 0, 8, 8], 10, [4, 4]),  # after eight it does no more
         ([6, 8, 6, 8, 0, 0, 0, 0], 8, [4]),  # 7 is above 3.5 by more than two errors of 0.58
         ([0, 8, 0, 0, 8, 8, 8, 8], 8, [4]),  # below the target nothing follows
-        ([0, 8, 0, 8, 0, 8, 0, 8, 0, 8], 10, [4, 4, 2]),  # never decided
+        ([0, 8, 0, 8, 0, 8, 0, 8, 0, 8], 10, [4, 4]),  # two more can hardly raise 4 to the 6.2 that ten need
+        ([0, 8, 8, 8, 4, 4, 8, 4, 8, 8], 10, [4, 4, 2]),  # 5.5 is below the 5.6 of eight, above the 5.4 of ten
     ],
 )
 def test_episodes_follow_while_the_mean_is_above_the_target_by_less_than_its_errors(
@@ -345,21 +347,131 @@ def test_episodes_follow_while_the_mean_is_above_the_target_by_less_than_its_err
     mean = evaluator.confirm(None, 0)
     assert evaluator.played == played
     assert mean == pytest.approx(np.mean(returns[: sum(played)]))
+    assert evaluator.error == pytest.approx(np.std(returns[: sum(played)], ddof=1) / sum(played) ** 0.5)
 
 
-def test_the_error_of_a_confirmation_is_that_of_its_parts_together() -> None:
-    evaluator = Scripted([0, 8, 0, 8, 6, 8], target=3.5, stop_errors=2.0, confirm_episodes=4, confirm_most=6)
-    assert evaluator.confirm(None, 0) == 5.0
-    # Of four: the deviation 4.619, the error 2.309; of two: 1.414, 1.0. Together sqrt((4/6 2.309)^2 + (2/6 1)^2).
-    assert evaluator.error == pytest.approx(1.575, abs=5e-4)
-
-
-def test_after_the_screen_episodes_follow_in_parts_of_equal_size() -> None:
-    evaluator = Scripted(
-        [0, 8] * 10, target=3.5, stop_errors=2.0, confirm_episodes=8, confirm_screen=2, confirm_most=18
-    )
-    evaluator.confirm(None, 0)
-    assert evaluator.played == [2, 6, 6, 4]
-    hopeless = Scripted([0, 0.5] * 10, target=3.5, confirm_episodes=8, confirm_screen=2, confirm_most=18)
+@pytest.mark.parametrize(("batch", "first"), [(0, 12), (32, 25), (8, 7)])
+def test_a_hopeless_confirmation_ends_after_a_batch(batch: int, first: int) -> None:
+    options: dict[str, Any] = {"target": 3.5, "confirm_episodes": 50, "confirm_screen": batch, "confirm_most": 150}
+    hopeless = Scripted([0, 0.5] * 75, **options)
     hopeless.confirm(None, 0)
-    assert hopeless.played == [2]
+    assert hopeless.played == [first]  # 50 episodes in equal batches of at most 16, 32, 8
+
+
+TRIES: dict[str, Any] = {**RUN, "population": 4, "steps": 1_600, "training.evo_steps": 100, "confirm_episodes": 64}
+
+
+def confirmations_of(path: Path) -> list[tuple[str, str, str]]:
+    """(generation, mean, number of episodes) of the confirmations, in metrics.csv."""
+    rows = [line.split(",") for line in (path / "metrics.csv").read_text().splitlines()]
+    names = ("generation", "confirmation", "confirmation_episodes")
+    found = [tuple(row[rows[0].index(name)] for name in names) for row in rows[1:]]
+    return [(number, mean, count) for number, mean, count in dict.fromkeys(found) if mean]
+
+
+def test_a_confirmation_of_a_barely_missed_target_ends_early_and_a_far_exceeded_one_is_confirmed(
+    tmp_path: Path,
+) -> None:
+    missed = agilerl.train(Lottery, out=tmp_path / "missed", **TRIES, target_score=3.0)
+    assert missed.path is not None
+    tried = [int(count) for _, _, count in confirmations_of(missed.path)]
+    assert set(tried) <= {16, 32, 48, 64}  # in batches of 16
+    assert len(tried) > 4
+    assert sum(tried) < 0.7 * 64 * len(tried)
+    assert missed.result["stopped"] == "budget"
+    recorded = json.loads((missed.path / "run.json").read_text())["result"]
+    assert (recorded["confirmations"], recorded["confirmation_episodes"]) == (len(tried), sum(tried))
+    reached = agilerl.train(Lottery, out=None, **TRIES, target_score=-6.0)
+    assert reached.result["stopped"] == "target"
+    assert (reached.result["confirmations"], reached.result["confirmation_episodes"]) == (1, 64)
+
+
+@pytest.mark.parametrize("stop_after", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_a_resumed_run_repeats_its_confirmations(stop_after: int, tmp_path: Path) -> None:
+    whole = agilerl.train(Lottery, out=tmp_path / "whole", **TRIES, target_score=3.0)
+    part = agilerl.train(Lottery, out=tmp_path / "part", sinks=[Records(stop_after)], **TRIES, target_score=3.0)
+    assert part.interrupted
+    assert whole.path is not None
+    assert part.path is not None
+    resumed = agilerl.resume(part.path, env=Lottery, verbose=False)
+    assert confirmations_of(part.path) == confirmations_of(whole.path)
+    for name in ("confirmations", "confirmation_episodes", "confirmed", "evaluation_env_steps", "stopped"):
+        assert resumed.result[name] == whole.result[name]
+    assert resumed.history == whole.history
+
+
+def candidate_of(
+    means: list[float], errors: list[float], target: float, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> list[int]:
+    """Slots of the members whose confirmation is tried in a run of one generation with this evaluation."""
+    slots: list[int] = []
+
+    def evaluate(self: Any, agents: Any, number: int) -> PopulationEvaluation:
+        names = [agent.index for agent in agents]
+        return PopulationEvaluation(
+            means, dict(zip(names, errors, strict=True)), dict.fromkeys(names, options.get("played", 16))
+        )
+
+    def confirm(self: Any, agent: Any, number: int, episodes: int | None = None) -> MeanReturn:
+        if episodes is None:
+            slots.append(agent.index)
+        return MeanReturn(-100.0, 1.0, 16)
+
+    monkeypatch.setattr(LaneSource, "evaluate", evaluate)
+    monkeypatch.setattr(LaneSource, "confirm", confirm)
+    settings = {**RUN, "population": len(means), "steps": 100, "target_score": target}
+    agilerl.train(Lottery, out=None, **{**settings, "confirm_episodes": options.get("confirm_episodes", 64)})
+    return slots
+
+
+def test_a_confirmation_is_played_only_if_the_shrunken_mean_nearly_reaches_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 210 is shrunk to 204, with a standard error of 17.9 (`tests/unit/hpo/test_shrinkage.py`): up to 212.9.
+    means, errors = [190.0, 210.0, 170.0, 150.0], [20.0] * 4
+    assert candidate_of(means, errors, 210.0, monkeypatch) == [1]
+    assert candidate_of(means, errors, 211.0, monkeypatch) == []  # no mean reaches it
+    means = [105.0, 110.0, 100.0, 85.0]  # shrunk to the common mean of 100, as if all were equal
+    assert candidate_of(means, errors, 101.0, monkeypatch) == []
+    assert candidate_of(means, [0.1] * 4, 101.0, monkeypatch) == [1]
+    assert candidate_of(means, errors, 100.0, monkeypatch) == [1]
+    assert candidate_of(means[:3], errors[:3], 105.0, monkeypatch) == [1]  # three are not shrunk
+
+
+def test_without_held_out_episodes_a_run_stops_at_the_highest_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(self: Any, agents: Any, number: int) -> PopulationEvaluation:
+        names = [agent.index for agent in agents]
+        return PopulationEvaluation([105.0, 110.0, 100.0, 85.0], dict.fromkeys(names, 20.0), dict.fromkeys(names, 16))
+
+    monkeypatch.setattr(LaneSource, "evaluate", evaluate)
+    settings = {**RUN, "population": 4, "steps": 200, "target_score": 101.0, "confirm_episodes": 0}
+    run = agilerl.train(Lottery, out=None, **settings)
+    assert (run.result["stopped"], run.result["best_member"], len(run.history)) == ("target", 1, 1)
+
+
+class TwoRanks(Ranks):
+    """This process, and another one that plays as many episodes."""
+
+    size = 2
+
+
+class SharedScript(Scripted):
+    """Each call plays half of the episodes here; `returns` are those of both ranks."""
+
+    def _run(self, learner: Any, episode_seeds: np.ndarray) -> list[float]:
+        fitness = super()._run(learner, episode_seeds)
+        self.returns = np.repeat(self.returns, 2, axis=1)  # the other rank's are the same
+        return fitness
+
+
+def test_ranks_share_a_batch_and_decide_by_the_episodes_of_all() -> None:
+    options: dict[str, Any] = {"target": 3.5, "confirm_episodes": 100, "confirm_screen": 16, "confirm_most": 300}
+    hopeless = SharedScript([0, 0.5] * 150, **options)
+    hopeless.ranks = TwoRanks()
+    hopeless.confirm(None, 0)
+    assert hopeless.played == [7]  # 50 for each rank in seven batches, of 14 to 16 episodes together
+    reached = SharedScript([6, 8] * 150, **options)
+    reached.ranks = TwoRanks()
+    assert reached.confirm(None, 0) == pytest.approx(7.0)
+    assert sum(reached.played) == 50
+    assert reached.error == pytest.approx(np.std([6, 8] * 50, ddof=1) / 10)

@@ -11,7 +11,10 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.api import build_manifest
 from agilerl.cli.main import app
+from agilerl.config import apply_overrides
 from agilerl.errors import ConfigError
+from agilerl.training.deadline import Deadline
+from agilerl.training.manifest import launch
 from agilerl.training.manifest import time_budget as measured
 
 SMALL: dict[str, Any] = {"num_envs": 4, "learn_step": 64, "evo_steps": 256, "population": 2}
@@ -40,18 +43,19 @@ def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
 
 
 def test_the_budget_is_what_fits_at_the_measured_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generations of 2 x 256 steps take two seconds each: 256 steps a second. In 10 minutes, with a quarter for
-    evaluation, that is 122,880 steps, 61,440 of each member."""
+    """Generations of 2 x 256 steps take two seconds each: 256 steps a second. The trial takes 6 of 606 seconds; in the
+    other ten minutes, with a quarter for evaluation, that is 122,880 steps, 61,440 of each member."""
     heard = pretend(monkeypatch, 2.0)
-    assert measured.steps_in(manifest(), None, "cpu", 10.0) == (61_440, 256.0, 10.0)
+    steps, rate, expected = measured.steps_in(manifest(), None, "cpu", 10.1)
+    assert (steps, rate, expected) == (61_440, 256.0, pytest.approx(10.1))
     assert heard == [2], "the first one warms up, the second takes more than a second"
     pretend(monkeypatch, 2.0)
-    assert measured.steps_in(manifest(), None, "cpu", 0.01)[0] == 5 * 256, "five generations at least"
+    assert measured.steps_in(manifest(), None, "cpu", 0.01)[0] == 256, "one generation at least"
 
 
-def test_five_generations_are_five_of_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generation_at_least_is_one_of_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 2.0)
-    assert measured.steps_in(manifest(evo_first=64), None, "cpu", 0.01)[0] == 5 * 64
+    assert measured.steps_in(manifest(evo_first=64), None, "cpu", 0.01)[0] == 64
 
 
 def test_what_is_fast_is_tried_for_longer_and_what_is_slow_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,13 +92,15 @@ def test_a_trial_that_is_stopped_is_no_measurement() -> None:
 
 def test_a_run_with_minutes_records_steps_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1e-4, seed=2, out=tmp_path, **SMALL)
-    assert run.manifest.training.max_steps == 5 * 256
+    assert run.manifest.training.max_steps == 256
     said = capsys.readouterr().out
     assert said.startswith("measuring how many steps fit into 0.0001 minutes\n")
-    assert "0.0001 minutes hold " in said
-    assert " steps of each member; the least is 5 generations, 1.3k steps. fix: --steps for less\n" in said
-    assert "minutes: 1.3k steps of each member, at " in said
-    assert agilerl.load(run.path).manifest.training.max_steps == 5 * 256
+    assert (
+        "0.0001 minutes are too short for one generation, 256 steps of each member, and the closing test; both are "
+        "made. fix: --steps for less\n"
+    ) in said
+    assert "minutes: at most 256 steps of each member, at " in said
+    assert agilerl.load(run.path).manifest.training.max_steps == 256
 
 
 @pytest.mark.parametrize(("minutes", "said"), [(0, "must be above 0"), (float("nan"), "must be above 0")])
@@ -120,3 +126,85 @@ def test_a_dry_run_says_that_the_budget_is_measured() -> None:
     assert "minutes" not in tuned
     assert said.format(3) in asked
     assert "minutes" not in CliRunner().invoke(app, ["train", "FrozenLake-v1", "--steps", "100", "--dry-run"]).output
+
+
+@pytest.mark.parametrize(
+    ("left", "generation", "episodes", "is_last"),
+    [(101.0, 60.0, 10, False), (99.0, 60.0, 10, True), (99.0, 59.0, 9, False), (5.0, 0.0, 0, True)],
+)
+def test_the_last_generation_leaves_time_for_the_closing_test(
+    left: float, generation: float, episodes: int, is_last: bool
+) -> None:
+    """The closing test has 30 episodes of one second: 60 + 10 + 30 seconds follow."""
+    deadline = Deadline(1_000.0, closing_episodes=30, clock=lambda: 1_000.0 - left)
+    assert deadline.is_last(generation, episodes, 1.0) is is_last
+
+
+class Ticking:
+    """A clock on which each look takes a million seconds."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return 1e6 * self.looks  # whatever the machine takes is nothing beside it
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, out: Path, generations: int, **more: Any) -> Any:
+    """A run whose time is up after so many generations."""
+    monkeypatch.setattr(launch, "Deadline", lambda ends, episodes: Deadline(1e6 * (generations - 0.5), 0, Ticking()))
+    monkeypatch.setattr(measured, "steps_in", lambda *_: (8 * 256, 1e3, 1.0))
+    return agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1.0, out=out, verbose=False, **CLOCKED, **more)
+
+
+CLOCKED: dict[str, Any] = {**SMALL, "seed": 2, "eval_episodes": 4, "confirm_episodes": 8, "target": 1e6}
+
+
+def result_of(run: Any) -> dict[str, Any]:
+    return {name: value for name, value in run.result.items() if "seconds" not in name}
+
+
+def weights_of(run: Any) -> list[Any]:
+    return [value.tolist() for value in run.best.actor.state_dict().values()]
+
+
+def test_a_run_whose_time_was_up_is_repeated_by_its_configuration_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = timed(monkeypatch, tmp_path / "timed", 3)
+    assert (run.result["stopped"], run.result["generations"]) == ("minutes", 3)
+    assert run.result["confirmations"] > 0, "the best agents are confirmed, as in a last generation"
+    training = agilerl.load(run.path).manifest.training
+    assert (training.max_steps, training.stop_after) == (8 * 256, 3 * 256)
+    again = agilerl.train(config=run.path / "config.yaml", env="CartPole-v1", out=tmp_path / "again", verbose=False)
+    assert result_of(again) == result_of(run)
+    assert (again.history, weights_of(again)) == (run.history, weights_of(run))
+    resumed = agilerl.resume(run.path, verbose=False)
+    whole = agilerl.train("CartPole-v1", "PPO", preset=False, steps=8 * 256, out=None, verbose=False, **CLOCKED)
+    assert (resumed.result["stopped"], resumed.history) == ("budget", whole.history)
+    assert resumed.manifest.training.stop_after is None
+    members = [[value.tolist() for value in agent.actor.state_dict().values()] for agent in resumed.population]
+    assert members == [[value.tolist() for value in agent.actor.state_dict().values()] for agent in whole.population]
+
+
+def test_a_new_budget_of_steps_replaces_the_end_of_a_timed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = timed(monkeypatch, tmp_path / "timed", 1)
+    assert (run.result["generations"], run.manifest.training.stop_after) == (1, 256)
+    longer = apply_overrides(run.manifest, {"training.max_steps": 512})
+    assert (longer.training.max_steps, longer.training.stop_after) == (512, None)
+    assert apply_overrides(run.manifest, {"training.eval_episodes": 2}).training.stop_after == 256
+
+
+def test_the_closing_test_of_the_command_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[float, int]] = []
+
+    def deadline(ends: float, episodes: int) -> Deadline:
+        asked.append((ends, episodes))
+        return Deadline(ends, episodes)
+
+    monkeypatch.setattr(launch, "Deadline", deadline)
+    words = ["train", "CartPole-v1", "--algo", "PPO", "--no-preset", "--minutes", "0.0001", "--test-episodes", "3"]
+    done = CliRunner().invoke(app, [*words, "--set", "evo_steps=256", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert [episodes for _, episodes in asked] == [3]
