@@ -142,8 +142,8 @@ class MATD3(team_critics.CentralisedCritics):
         return {"gumbel": rng.gumbel(size=size), "smoothing": rng.standard_normal(size)}
 
     def recipe(self) -> TeamActorCriticRecipe:
-        kinds = ("critics_1", "critic_1_optimizers", "critics_2", "critic_2_optimizers")
-        return team_critics.recipe(self, kinds, self.policy_freq, smooths=True)
+        optimizers = ("critic_1_optimizers", "critic_2_optimizers")
+        return team_critics.recipe(self, CRITICS, optimizers, self.policy_freq, smooths=True)
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Update as in `MADDPG`, with the three changes of TD3: minimum of two targets, delayed policies, smoothing."""

@@ -100,11 +100,13 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
         base_actions.reset_action_noise(self, indices)
 
 
-def recipe(team: Team, kinds: Sequence[str], policy_interval: int, smooths: bool) -> TeamActorCriticRecipe:
+def recipe(
+    team: Team, critics: Sequence[str], optimizers: Sequence[str], policy_interval: int, smooths: bool
+) -> TeamActorCriticRecipe:
     """Return the update of a team as data.
 
     Args:
-        kinds: (attribute of critics, attribute of their optimisers) flattened, one pair for each critic of a group.
+        critics, optimizers: kinds of critics, and of their optimisers, of every group.
     """
     actions = team.actions
     agents = tuple(
@@ -115,8 +117,8 @@ def recipe(team: Team, kinds: Sequence[str], policy_interval: int, smooths: bool
     groups = tuple(
         GroupLayout(
             tuple(actions.agents.index(agent) for agent in members), f"actors.{group}",
-            tuple(f"{kind}.{group}" for kind in kinds[::2]), f"actor_optimizers.{group}",
-            tuple(f"{kind}.{group}" for kind in kinds[1::2]),
+            tuple(f"{kind}.{group}" for kind in critics), f"actor_optimizers.{group}",
+            tuple(f"{kind}.{group}" for kind in optimizers),
         )
         for group, members in team.grouped_agents.items()
     )  # fmt: skip
