@@ -35,7 +35,7 @@ setup(
             ["agilerl/native/kernels/population.c"],
             depends=[f"agilerl/native/kernels/{name}.h" for name in (
                 "activations", "actor_critic", "dense", "elementary", "policy_gradient", "population", "real", "simd",
-                "soft_actor_critic", "temporal_difference",
+                "soft_actor_critic", "team_actor_critic", "temporal_difference",
             )],
             extra_compile_args=UNIX,
             optional=True,

@@ -25,7 +25,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC",
          "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]  # fmt: skip
-TESTS = [f"tests/differential/test_native{name}.py" for name in ("", "_policy", "_actor_critic", "_soft_actor_critic")]
+TESTS = [
+    f"tests/differential/test_native{name}.py"
+    for name in ("", "_policy", "_actor_critic", "_soft_actor_critic", "_teams")
+]
 
 
 def sanitized(folder: Path) -> dict[str, str]:
@@ -63,13 +66,72 @@ def population(
     return made
 
 
+def team(
+    kind: Any, rng: Any, parts: dict[str, Any], depth: list[int], count: int, dtype: Any, number: int, rows: int
+) -> tuple[Any, Any]:
+    """Return a function that makes teams of random agents and widths, and transitions of them."""
+    import gymnasium as gym
+    import numpy as np
+    import torch
+
+    from agilerl.algorithms import MATD3
+    from agilerl.engine.protocol import TransitionBatches
+    from agilerl.envs.teams import AGENTS, JOINT, PRESENT
+
+    spaces: dict[str, tuple[Any, Any, list[int]]] = {}
+    for group in "abc"[: int(rng.integers(1, 4))]:
+        sizes = [int(n) for n in rng.integers(1, 6, int(rng.integers(0, 3)))]
+        action: Any = gym.spaces.MultiDiscrete(sizes) if sizes else gym.spaces.Box(-2, 3, (int(rng.integers(1, 4)),))
+        seen = gym.spaces.Box(-1, 1, (int(rng.integers(1, 20)),))
+        for k in range(int(rng.integers(1, 4))):
+            spaces[f"{group}_{k}"] = seen, action, sizes
+    updates, draws = int(rng.integers(1, 4)), torch.Generator().manual_seed(number)
+    shape, members = (updates, count, rows), len(spaces)
+    normal = lambda *s: torch.randn(*shape, *s, generator=draws, dtype=torch.float64).to(dtype)  # noqa: E731
+    uniform = lambda *s: torch.rand(*shape, *s, generator=draws, dtype=torch.float64).to(dtype)  # noqa: E731
+    stored = [
+        torch.stack([(uniform() * n).floor() for n in sizes], -1) if sizes else normal(*action.shape).tanh()
+        for _, action, sizes in spaces.values()
+    ]
+    features = sum(sum(sizes) or action.shape[0] for _, action, sizes in spaces.values())
+    fields: dict[str, Any] = {"action": torch.cat(stored, -1), "reward": normal(members)}
+    fields |= {"done": torch.zeros(*shape, members, dtype=dtype), "discount": 0.9 + 0.1 * uniform(members)}
+    for name in ("obs", "next_obs"):
+        agents = {agent: normal(*seen.shape) for agent, (seen, _, _) in spaces.items()}
+        fields[name] = {AGENTS: agents, JOINT: torch.cat(list(agents.values()), -1), PRESENT: uniform(members) < 0.8}
+        choices = sum(sum(sizes) for _, _, sizes in spaces.values())
+        if choices and rng.integers(2):
+            fields[{"obs": "obs_mask", "next_obs": "next_mask"}[name]] = uniform(choices) < 0.7
+    noise = {name: normal(features) for name in ("gumbel", "smoothing")[: 2 if kind is MATD3 else 1]}
+    made = TransitionBatches(fields, uniform() / rows, noise, updates, 1, True)
+    more = {"policy_freq": int(rng.integers(1, 4))} if len(noise) > 1 else {}
+
+    def agents_of() -> list[Any]:
+        teams, widths = [], np.random.default_rng(number)
+        latent = int(widths.integers(1, 40))
+        for index in range(count):
+            encoder, head = (
+                {"hidden_size": widths.integers(1, 50, n).tolist(), "min_mlp_nodes": 1, **parts} for n in depth
+            )
+            encoder.pop("layer_norm")
+            config = {"latent_dim": latent, "min_latent_dim": 1, "encoder_config": encoder, "head_config": head}
+            seen, actions = ([one[k] for one in spaces.values()] for k in (0, 1))
+            one = kind(seen, actions, agent_ids=list(spaces), index=index, seed=index, net_config=config, **more)
+            for name in one.registry.all_registered():
+                getattr(one, name).to(dtype)
+            teams.append(one)
+        return teams
+
+    return agents_of, made
+
+
 def fuzz(shapes: int, seed: int) -> None:
     """Update `shapes` random populations in C; raises AssertionError where float64 differs from torch."""
     import gymnasium as gym
     import numpy as np
     import torch
 
-    from agilerl.algorithms import CQN, DDPG, DQN, PPO, SAC, TD3
+    from agilerl.algorithms import CQN, DDPG, DQN, MADDPG, MATD3, PPO, SAC, TD3
     from agilerl.engine.learner import Learner
     from agilerl.engine.protocol import TransitionBatches
     from agilerl.engine.rollouts import Rollout, plan_epoch
@@ -82,6 +144,7 @@ def fuzz(shapes: int, seed: int) -> None:
     widths = [512, 256] if found.vector == 512 else [found.vector]
     libraries = [native.Library(found.path, width) for width in widths]
     torch.set_num_threads(1)
+    dtypes = (torch.float32, torch.float64)
 
     def learned(agents: list[Any], kernels: Any, library: Any, learn: Any) -> list[Any]:
         learner = Learner(agents, kernels=kernels)
@@ -89,16 +152,22 @@ def fuzz(shapes: int, seed: int) -> None:
             return []
         if kernels is not TORCH:
             engine = learner.groups[0].engine
-            engine._native = NativeUpdates(engine.cohorts, len(agents), (torch.float32, torch.float64))
+            engine._native = NativeUpdates(engine.cohorts, len(agents), dtypes, engine.places())
             engine._native.library = library
         results = learn(learner)
         assert results is not None, "C has no kernel for this shape"
         rows = [x for cohort in learner.groups[0].engine.cohorts for x in (cohort.value, cohort.target, cohort.first)]
         return [*[x.clone() for x in rows], torch.stack([result.loss for result in results])]
 
+    def compare(number: int, agents: Any, in_c: Any, in_torch: Any, dtype: Any, library: Any) -> None:
+        mine = learned(agents(), NATIVE, library, in_c)
+        if dtype is torch.float64:
+            for a, b in zip(mine, learned(agents(), TORCH, None, in_torch), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m: f"shape {number}: {m}")
+
     for number in range(shapes):
         rng = np.random.default_rng((seed, number))
-        kind = [DQN, CQN, PPO, DDPG, TD3, SAC][number % 6]
+        kind = [DQN, CQN, PPO, DDPG, TD3, SAC, MADDPG, MATD3][number % 8]
         count, rows, inputs = (int(rng.integers(1, n)) for n in (4, 70, 40))
         dtype = [torch.float64, torch.float32][int(rng.integers(2))]
         library, masked = libraries[int(rng.integers(len(libraries)))], bool(rng.integers(2))
@@ -106,12 +175,18 @@ def fuzz(shapes: int, seed: int) -> None:
         depth = [int(n) for n in rng.integers(1, 4, 2)]
         obs = gym.spaces.Box(-1, 1, (inputs,))
         space: Any = gym.spaces.Discrete(int(rng.integers(1, 12)))
-        turn = number // 6
+        turn = number // 8
         if kind is PPO and turn % 2:
             space = gym.spaces.MultiDiscrete(rng.integers(1, 7, int(rng.integers(1, 4))))
         if (kind is PPO and turn % 3 == 0) or (kind is SAC and turn % 2) or kind in (DDPG, TD3):
             space, masked = gym.spaces.Box(-2, 3, (int(rng.integers(1, 5)),)), False
 
+        if kind in (MADDPG, MATD3):
+            agents, made = team(kind, rng, parts, depth, count, dtype, number, rows)
+            in_c = lambda x, made=made: x.groups[0].learn_whole(made, None)  # noqa: E731
+            in_torch = lambda x, made=made: x.groups[0].learn_each(made)  # noqa: E731
+            compare(number, agents, in_c, in_torch, dtype, library)
+            continue
         more: dict[str, Any] = {}
         if kind in (DDPG, TD3, SAC):
             more = {"share_encoders": bool(rng.integers(2))}
@@ -154,10 +229,7 @@ def fuzz(shapes: int, seed: int) -> None:
             made = TransitionBatches(fields, weight, noise, updates, 1, False)
             in_c = lambda x, made=made: x.groups[0].learn_whole(made, None)  # noqa: E731
             in_torch = lambda x, made=made: x.groups[0].learn_each(made)  # noqa: E731
-        mine = learned(agents(), NATIVE, library, in_c)
-        if dtype is torch.float64:
-            for a, b in zip(mine, learned(agents(), TORCH, None, in_torch), strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=lambda m, n=number: f"shape {n}: {m}")
+        compare(number, agents, in_c, in_torch, dtype, library)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from agilerl.algorithms.teams import deterministic as team_critics
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.networks import by_group, networks_by_group
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import TeamActorCriticRecipe
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
@@ -138,6 +139,9 @@ class MADDPG(team_critics.CentralisedCritics):
     def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Draw Gumbel noise for the relaxed discrete actions, [*shape, F]."""
         return {"gumbel": rng.gumbel(size=(*shape, self.actions.width))}
+
+    def recipe(self) -> TeamActorCriticRecipe:
+        return team_critics.recipe(self, ("critics",), ("critic_optimizers",), 1, smooths=False)
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper for all agents: critics by squared TD error (eq. 6), policies by their critic's

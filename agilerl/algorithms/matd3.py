@@ -15,6 +15,7 @@ from agilerl.algorithms.teams import deterministic as team_critics
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.networks import by_group, networks_by_group
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.engine.recipes import TeamActorCriticRecipe
 from agilerl.errors import ConfigError
 from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
@@ -139,6 +140,10 @@ class MATD3(team_critics.CentralisedCritics):
         """Draw Gumbel noise for the relaxed discrete actions and normal noise for the smoothing, [*shape, F] each."""
         size = (*shape, self.actions.width)
         return {"gumbel": rng.gumbel(size=size), "smoothing": rng.standard_normal(size)}
+
+    def recipe(self) -> TeamActorCriticRecipe:
+        optimizers = ("critic_1_optimizers", "critic_2_optimizers")
+        return team_critics.recipe(self, CRITICS, optimizers, self.policy_freq, smooths=True)
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Update as in `MADDPG`, with the three changes of TD3: minimum of two targets, delayed policies, smoothing."""

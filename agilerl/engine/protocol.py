@@ -115,7 +115,13 @@ class TransitionBatches:
 
     def stacked(self) -> TransitionBatch:
         """Return one batch whose tensors have a leading axis of updates."""
-        return TransitionBatch(**self.fields, weight=self.weight, noise=self.noise, number=self.number)
+        return TransitionBatch(
+            **self.fields,
+            weight=self.weight,
+            noise=self.noise,
+            number=self.number,
+            wants_priorities=self.wants_priorities,
+        )
 
 
 def _unbound(tree: Any, count: int) -> list[Any]:

@@ -106,7 +106,57 @@ class SoftActorCriticRecipe:
     )
 
 
-OffPolicyRecipe = TDRecipe | ActorCriticRecipe | SoftActorCriticRecipe
+@dataclass(frozen=True, slots=True)
+class AgentLayout:
+    """One agent of a team.
+
+    Attributes:
+        name: of the agent. sizes: choices of each component of its action; empty for a Box.
+        column: of its action in stored rows. start, width: of its features among those of all agents.
+        legal: of its choices in masks.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    column: int
+    start: int
+    width: int
+    legal: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout:
+    """Agents that share networks: their positions, and names of the policy, of its critics and of their optimisers."""
+
+    agents: tuple[int, ...]
+    actor: str
+    critics: tuple[str, ...]
+    actor_optimizer: str
+    critic_optimizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TeamActorCriticRecipe:
+    """Deterministic policies of a team with one or two centralised critics each (`MADDPG.update`, `MATD3.update`).
+
+    Hyperparameters are `tau`, the learning rates `lr_actor` and `lr_critic`, and `policy_noise` and `noise_clip` if
+    `smooths`.
+
+    Attributes:
+        agents, groups: of the team, in order. temperature: of relaxed discrete actions.
+        policy_interval: updates per step of policies and targets. smooths: whether target actions are smoothed.
+    """
+
+    agents: tuple[AgentLayout, ...]
+    groups: tuple[GroupLayout, ...]
+    temperature: float
+    policy_interval: int
+    smooths: bool
+
+    stands_for: ClassVar[frozenset[str]] = frozenset({"update", "_smoothed"})
+
+
+OffPolicyRecipe = TDRecipe | ActorCriticRecipe | SoftActorCriticRecipe | TeamActorCriticRecipe
 Recipe = OffPolicyRecipe | PolicyGradientRecipe
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from agilerl.errors import ConfigError
 
-ABI = 6
+ABI = 7
 MAX_DEPTH = 12
 ACTIVATIONS = (
     "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
@@ -109,12 +109,54 @@ class SoftActorCritic(Structure):
     ]  # fmt: skip
 
 
-Call = TemporalDifference | PolicyGradient | ActorCritic | SoftActorCritic
+class TeamAgent(Structure):
+    """One agent of a team: where its numbers lie, and what it sees."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("column", "start", "width", "legal", "components")),
+        *((name, c_void_p) for name in ("sizes", "obs", "next_obs")),
+    ]
+
+
+class TeamGroup(Structure):
+    """Agents that share networks, and these."""
+
+    _fields_ = [
+        ("count", c_int64),
+        ("agents", c_void_p),
+        ("actor", Rows),
+        ("critic", Rows * 2),
+        ("policy", POINTER(Member)),
+        *((name, POINTER(Member) * 2) for name in ("encoder", "head")),
+    ]
+
+
+class TeamActorCritic(Structure):
+    """Arguments of updates of teams with centralised critics."""
+
+    _fields_ = [
+        ("rows", Rows),
+        *((name, c_int64) for name in (
+            "members", "updates", "batch", "inputs", "features", "stored", "choices", "agents", "groups", "twins",
+            "number", "policy_interval",
+        )),
+        ("agent", POINTER(TeamAgent)),
+        ("group", POINTER(TeamGroup)),
+        ("temperature", c_double),
+        *((name, c_void_p) for name in (
+            "tau", "noise", "limit", "live", "obs_mask", "next_mask", "joint", "next_joint", "action", "gumbel",
+            "smoothing", "reward", "discount", "weight", "present", "next_present", "loss", "actor_loss", "error",
+        )),
+    ]  # fmt: skip
+
+
+Call = TemporalDifference | PolicyGradient | ActorCritic | SoftActorCritic | TeamActorCritic
 ENTRIES = {
     TemporalDifference: "population_td",
     PolicyGradient: "population_pg",
     ActorCritic: "population_ac",
     SoftActorCritic: "population_sac",
+    TeamActorCritic: "population_team",
 }
 
 

@@ -23,7 +23,7 @@ BUDGETS = {
     "maddpg": 190,
     "matd3": 170,
 }  # calls per vector step, with updates in torch; of PPO a step without learning
-IN_C = {"dqn": 78, "td3": 84, "sac": 94}
+IN_C = {"dqn": 78, "td3": 84, "sac": 94, "maddpg": 83.75, "matd3": 84.75}
 STEPS = 24  # vector steps that are counted
 SMALL: dict[str, Any] = {
     "latent_dim": 8,

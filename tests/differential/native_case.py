@@ -14,6 +14,7 @@ from agilerl.engine.protocol import TransitionBatches, UpdateResult
 from agilerl.engine.rows.kernels import NATIVE, TORCH
 from agilerl.engine.rows.native import NativeUpdates
 from agilerl.native import library as native
+from agilerl.tree import map_leaves
 
 FOUND = native.library()
 BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))
@@ -52,7 +53,7 @@ def cut(whole: TransitionBatches, start: int, stop: int, member: int | None = No
     """The updates from `start` to `stop`, of one member or of all."""
     rows = slice(None) if member is None else slice(member, member + 1)
     part = lambda x: x[start:stop, rows]  # noqa: E731
-    fields, noise = ({k: part(x) for k, x in each.items()} for each in (whole.fields, whole.noise))
+    fields, noise = ({k: map_leaves(part, x) for k, x in each.items()} for each in (whole.fields, whole.noise))
     return TransitionBatches(fields, part(whole.weight), noise, stop - start, whole.number + start, True)
 
 
@@ -77,7 +78,7 @@ def in_c(agents: list[Any], given: list[TransitionBatches], live: Any = None, li
     learner = Learner(agents, kernels=BOTH)
     if library is not None:
         engine = learner.groups[0].engine
-        engine._native = NativeUpdates(engine.cohorts, len(agents), BOTH.whole)
+        engine._native = NativeUpdates(engine.cohorts, len(agents), BOTH.whole, engine.places())
         engine._native.library = library
     results = []
     for part in given:

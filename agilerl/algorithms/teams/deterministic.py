@@ -23,6 +23,7 @@ from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.networks import by_group
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
+from agilerl.engine.recipes import AgentLayout, GroupLayout, TeamActorCriticRecipe
 from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.actor_critic import deterministic_policy_loss
@@ -97,6 +98,31 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
     def reset_action_noise(self, indices: Any) -> None:
         """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
         base_actions.reset_action_noise(self, indices)
+
+
+def recipe(
+    team: Team, critics: Sequence[str], optimizers: Sequence[str], policy_interval: int, smooths: bool
+) -> TeamActorCriticRecipe:
+    """Return the update of a team as data.
+
+    Args:
+        critics, optimizers: kinds of critics, and of their optimisers, of every group.
+    """
+    actions = team.actions
+    agents = tuple(
+        AgentLayout(name, one.sizes, actions.columns[name].start, actions.widths[name].start, one.width,
+                    actions.masks[name].start)
+        for name, one in zip(actions.agents, actions.each, strict=True)
+    )  # fmt: skip
+    groups = tuple(
+        GroupLayout(
+            tuple(actions.agents.index(agent) for agent in members), f"actors.{group}",
+            tuple(f"{kind}.{group}" for kind in critics), f"actor_optimizers.{group}",
+            tuple(f"{kind}.{group}" for kind in optimizers),
+        )
+        for group, members in team.grouped_agents.items()
+    )  # fmt: skip
+    return TeamActorCriticRecipe(agents, groups, float(team.temperature), policy_interval, smooths)
 
 
 def make_actor(team: Team, group: str, seed: int) -> DeterministicActor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, cast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,9 +19,11 @@ from agilerl.engine.recipes import (
     Recipe,
     SoftActorCriticRecipe,
     TDRecipe,
+    TeamActorCriticRecipe,
 )
 from agilerl.engine.rows.cohort import Cohort, PartLayout
 from agilerl.engine.rows.kernels import NATIVE, TORCH, Kernels
+from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import RunError
 from agilerl.native.library import (
     ACTIVATIONS,
@@ -33,11 +35,15 @@ from agilerl.native.library import (
     PolicyGradient,
     Rows,
     SoftActorCritic,
+    TeamActorCritic,
+    TeamAgent,
+    TeamGroup,
     TemporalDifference,
     library,
     pointer,
 )
 
+CENTRALISED = ("vector_mlp", "linear_output", "head_net")  # parts of critics that encode all observations as one vector
 ADAM = {"Adam": 0, "AdamW": 1}  # kind of rule -> whether the decay of weights is decoupled from the gradient
 
 
@@ -72,15 +78,44 @@ class ActorAndCritics:
     shared: int
 
 
+@dataclass(slots=True)
+class Placed:
+    """One network of all members.
+
+    Attributes:
+        rows: its own. layouts: of its parts, in order. range: its rows of the cohort.
+    """
+
+    rows: Rows
+    cohort: Cohort
+    layouts: list[PartLayout]
+    range: range
+    described: list[Any] = field(default_factory=list)
+
+    def member(self, parts: slice) -> tuple[Any, int]:
+        """Return a pointer to the networks [N] of consecutive parts as one, and how many outputs they have."""
+        chosen = self.layouts[parts]
+        members = (Member * len(self.range))(*(_member(self.cohort, chosen, row) for row in self.range))
+        self.described.append(members)
+        return cast(members, POINTER(Member)), chosen[-1].layers[-1].out_features
+
+
 class NativeUpdates:
     """Runs recipes for one `RowsEngine`; what they need of its rows is looked up once.
 
     Args:
         cohorts: the rows. count: members. dtypes: those for which C runs; others are left to torch.
+        places: network -> (cohort, row of its first member there), for teams.
     """
 
-    def __init__(self, cohorts: Sequence[Cohort], count: int, dtypes: Sequence[torch.dtype]) -> None:
-        self.cohorts, self.count, self.dtypes = cohorts, count, dtypes
+    def __init__(
+        self,
+        cohorts: Sequence[Cohort],
+        count: int,
+        dtypes: Sequence[torch.dtype],
+        places: Mapping[str, tuple[Cohort, int]] | None = None,
+    ) -> None:
+        self.cohorts, self.count, self.dtypes, self.places = cohorts, count, dtypes, places or {}
         self.library: Library | None = library()
         self._calls: dict[tuple[Recipe, int, int], Bound | None] = {}
 
@@ -89,6 +124,8 @@ class NativeUpdates:
     ) -> list[UpdateResult] | None:
         """Run U updates on a batch [U, N, B, ...]; results [N, ...] of each, or None where torch has to run them."""
         obs = batch.obs
+        if isinstance(recipe, TeamActorCriticRecipe):
+            return self._run_team(recipe, batch, hp, live)
         if self.library is None or not isinstance(obs, Tensor) or obs.dim() != 4 or obs.dtype not in self.dtypes:
             return None
         if batch.discount is None or not _is_plain(batch):
@@ -169,6 +206,55 @@ class NativeUpdates:
         each = zip(*(tensors[name] for name in ("loss", "actor_loss", "error")), strict=True)  # type: ignore[arg-type]
         return [UpdateResult(*results) for results in each]
 
+    def _run_team(
+        self, recipe: TeamActorCriticRecipe, batch: Any, hp: Any, live: Sequence[bool] | None
+    ) -> list[UpdateResult] | None:
+        joint, next_joint = batch.obs.get(JOINT), batch.next_obs.get(JOINT)
+        if self.library is None or not isinstance(joint, Tensor) or joint.dim() != 4 or joint.dtype not in self.dtypes:
+            return None
+        plain = (joint, next_joint, batch.reward, batch.discount)
+        is_waiting = WAITING in batch.obs or LAST_ACTION in batch.next_obs
+        bound = None if is_waiting else self._bound(recipe, *joint.shape[2:])
+        if bound is None or not _is_team_batch(recipe, batch, plain, bound.outputs):
+            return None
+        shape, dtype = batch.reward.shape, joint.dtype
+        present, following = (x[PRESENT].to(dtype) for x in (batch.obs, batch.next_obs))
+        counts = joint.new_ones(shape[-1])
+        for group in recipe.groups:
+            counts[list(group.agents)] = len(group.agents)
+        results = {"loss": joint.new_zeros(shape[:2]), "actor_loss": joint.new_zeros(shape[:2])}
+        tensors: dict[str, Tensor | None] = {
+            **results, "error": joint.new_zeros(shape), "joint": joint, "next_joint": next_joint,
+            "reward": batch.reward, "discount": batch.discount, "present": present, "next_present": following,
+            "weight": batch.weight.unsqueeze(-1) / counts * present, "action": batch.action.to(dtype),
+            "tau": hp["tau"].double(), "live": None if live is None else torch.tensor(live, dtype=torch.uint8),
+            **{name: x.to(dtype) for name, x in batch.noise.items()},
+        }  # fmt: skip
+        for name in ("obs_mask", "next_mask"):
+            tensors[name] = None if vars(batch)[name] is None else vars(batch)[name].to(torch.uint8)
+        if recipe.smooths:
+            tensors |= {"noise": hp["policy_noise"].double(), "limit": hp["noise_clip"].double()}
+        seen = {name: [x[AGENTS][one.name].contiguous() for one in recipe.agents] for name, x in
+                (("obs", batch.obs), ("next_obs", batch.next_obs))}  # fmt: skip
+        rates = [hp[name].double().contiguous() for name in ("lr_actor", "lr_critic")]
+        call, storage = bound.call, bound.storage
+        for name, each in seen.items():
+            for agent, of_agent in zip(storage["agent"], each, strict=True):
+                setattr(agent, name, of_agent.data_ptr())
+        for group in storage["group"]:
+            group.actor.lr = rates[0].data_ptr()
+            for critic in group.critic:
+                critic.lr = rates[1].data_ptr()
+        call.updates, call.number = len(joint), batch.number
+        self._run(bound, {}, tensors)
+        moves = [(batch.number + k) % recipe.policy_interval == 0 for k in range(len(joint))]
+        sizes: Sequence[Tensor | None] = [None] * len(joint)
+        if batch.wants_priorities:
+            assert tensors["error"] is not None
+            sizes = list((tensors["error"] * present).sum(-1) / present.sum(-1).clamp(min=1))
+        each_update = zip(results["loss"], results["actor_loss"], sizes, moves, strict=True)
+        return [UpdateResult(loss, of_actor if moved else None, size) for loss, of_actor, size, moved in each_update]
+
     def run_epoch(self, recipe: PolicyGradientRecipe, rollout: Any, plan: Any, hp: Any) -> list[UpdateResult] | None:
         """Run the minibatches of one epoch of a rollout; results [N] of each, or None where torch has to run them.
 
@@ -224,6 +310,8 @@ class NativeUpdates:
                 self._calls[key] = self._bind_actor_critic(recipe, batch, inputs)
             elif isinstance(recipe, SoftActorCriticRecipe):
                 self._calls[key] = self._bind_soft_actor_critic(recipe, batch, inputs)
+            elif isinstance(recipe, TeamActorCriticRecipe):
+                self._calls[key] = self._bind_team(recipe, batch, inputs)
             else:
                 self._calls[key] = self._bind_policy(recipe, batch, inputs)
         return self._calls[key]
@@ -271,6 +359,62 @@ class NativeUpdates:
             learns_temperature=recipe.learns_temperature,
         )  # fmt: skip
         return self._filled(call, found.networks)
+
+    def _bind_team(self, recipe: TeamActorCriticRecipe, batch: int, inputs: int) -> Bound | None:
+        features, storage = sum(one.width for one in recipe.agents), dict[str, Any]()
+        agents, groups = (TeamAgent * len(recipe.agents))(), (TeamGroup * len(recipe.groups))()
+        for number, (one, place) in enumerate(zip(recipe.agents, agents, strict=True)):
+            place.column, place.start, place.width, place.legal = one.column, one.start, one.width, one.legal
+            storage[f"sizes {number}"] = torch.tensor(one.sizes or (0,))
+            place.components, place.sizes = len(one.sizes), pointer(storage[f"sizes {number}"])
+        seen = [0] * len(recipe.agents)
+        for number, (group, place) in enumerate(zip(recipe.groups, groups, strict=True)):
+            policy = self._placed(group.actor, [WHOLE])
+            critics = [self._placed(name, CENTRALISED) for name in group.critics]
+            if policy is None or any(critic is None for critic in critics):
+                return None
+            place.count, place.actor, (place.policy, out) = len(group.agents), policy.rows, policy.member(slice(0, 1))
+            for agent in group.agents:
+                seen[agent] = policy.layouts[0].layers[0].in_features
+                if recipe.agents[agent].width != out:
+                    return None
+            ids = len(group.agents) if len(group.agents) > 1 else 0
+            for k, critic in enumerate(critics):
+                assert critic is not None
+                (encoder, latent), (head, values) = critic.member(slice(0, -1)), critic.member(slice(-1, None))
+                reads = critic.layouts[0].layers[0].in_features, critic.layouts[-1].layers[0].in_features
+                if (*reads, values) != (inputs, latent + features + ids, 1):
+                    return None
+                place.critic[k], place.encoder[k], place.head[k] = critic.rows, encoder, head
+            storage[f"agents {number}"] = torch.tensor(group.agents)
+            place.agents = pointer(storage[f"agents {number}"])
+            storage[f"members {number}"] = policy, critics
+        call = TeamActorCritic(
+            rows=Rows(begin=0, end=self.count), members=self.count, batch=batch, inputs=inputs, features=features,
+            stored=sum(len(one.sizes) or one.width for one in recipe.agents),
+            choices=sum(one.width for one in recipe.agents if one.sizes), agents=len(agents), groups=len(groups),
+            twins=len(recipe.groups[0].critics), policy_interval=recipe.policy_interval, agent=agents, group=groups,
+            temperature=recipe.temperature,
+        )  # fmt: skip
+        storage |= {"agent": agents, "group": groups}
+        bound = self._filled(call, {})
+        return Bound(call, tuple(seen), {**storage, **bound.storage})
+
+    def _placed(self, name: str, parts: Sequence[str]) -> Placed | None:
+        """Describe one network of all members by its parts, in order; None where C has no kernel for them."""
+        cohort, start = self.places[name]
+        held = cohort.members[start].parts
+        network = held[0].name.network
+        if [part.name for part in held] != [PartName(network, part) for part in parts]:
+            return None
+        rows = self._rows(cohort, cohort.members[start].optimizers[0].name)
+        layouts = self._layouts(cohort, {(network, part): None for part in parts})
+        if rows is None or layouts is None or not all(layout.has_target for layout in layouts):
+            return None
+        for values in ("value", "target", "first", "second"):
+            setattr(rows, values, pointer(vars(cohort)[values][start:]))
+        rows.steps = pointer(cohort.step[cohort.members[start].optimizers[0].name][start:])
+        return Placed(rows, cohort, layouts, range(start, start + self.count))
 
     def _actor_and_critics(
         self, recipe: ActorCriticRecipe | SoftActorCriticRecipe, inputs: int, reads_action: bool
@@ -366,7 +510,7 @@ class NativeUpdates:
         storage: dict[str, Any] = {}
         for name, (cohort, layout) in networks.items():
             count = len(cohort.members)
-            storage[name] = (Member * count)(*(_member(cohort, layout, row) for row in range(count)))
+            storage[name] = (Member * count)(*(_member(cohort, [layout], row) for row in range(count)))
             setattr(call, name, cast(storage[name], POINTER(Member)))
         storage["room"] = torch.empty(self.library.room(call), dtype=self.cohorts[0].dtype)
         call.rows.room = pointer(storage["room"])
@@ -379,6 +523,38 @@ def _is_plain(batch: Any) -> bool:
     fields = (batch.reward, batch.discount, batch.weight)
     is_alike = batch.next_obs.shape == batch.obs.shape and batch.next_obs.dtype == dtype
     return is_alike and all(field.shape == shape and field.dtype == dtype for field in fields)
+
+
+def _is_team_batch(recipe: TeamActorCriticRecipe, batch: Any, plain: Sequence[Any], inputs: Sequence[int]) -> bool:
+    """Whether all tensors of a team's batch have the shapes [U, N, B, ...] that C reads, and choices are legal numbers.
+
+    Args:
+        plain: joint observations, now and next, rewards and discounts. inputs: of each agent's policy.
+    """
+    lead, dtype = batch.weight.shape, plain[0].dtype
+    count, features = len(recipe.agents), sum(one.width for one in recipe.agents)
+    choices = sum(one.width for one in recipe.agents if one.sizes)
+    stored = sum(len(one.sizes) or one.width for one in recipe.agents)
+    widths = (plain[0].shape[-1], plain[0].shape[-1], count, count)
+    if any(x is None or x.shape != (*lead, n) or x.dtype != dtype for x, n in zip(plain, widths, strict=True)):
+        return False
+    for obs in (batch.obs, batch.next_obs):
+        seen = [obs[AGENTS][one.name] for one in recipe.agents]
+        if any(x.shape != (*lead, n) or x.dtype != dtype for x, n in zip(seen, inputs, strict=True)):
+            return False
+        if obs[PRESENT].shape != (*lead, count):
+            return False
+    noise = {"gumbel", "smoothing"} if recipe.smooths else {"gumbel"}
+    if batch.noise.keys() != noise or any(x.shape != (*lead, features) for x in batch.noise.values()):
+        return False
+    masks = (batch.obs_mask, batch.next_mask)
+    if any(legal is not None and legal.shape != (*lead, choices) for legal in masks):
+        return False
+    if batch.weight.dtype != dtype or batch.action.shape != (*lead, stored):
+        return False
+    low, high = torch.aminmax(batch.action.reshape(-1, stored), dim=0)
+    limits = [size for one in recipe.agents for size in one.sizes or (0,) * one.width]
+    return all(n == 0 or (a >= 0 and b < n) for a, b, n in zip(low.tolist(), high.tolist(), limits, strict=True))
 
 
 def _has_choices(action: Tensor, sizes: Sequence[int], *masks: Tensor | None) -> bool:
@@ -419,11 +595,12 @@ def kernels_named(name: str) -> Kernels:
     return NATIVE
 
 
-def _member(cohort: Cohort, layout: PartLayout, row: int) -> Member:
-    """Describe the network of one member: real widths, and where its parameters lie."""
-    member = Member(depth=len(layout.layers))
-    stack = next(part.part.stack for part in cohort.members[row].parts if part.name == layout.name)
-    for number, (layer, slots) in enumerate(zip(stack.layers, layout.slots, strict=True)):
+def _member(cohort: Cohort, layouts: Sequence[PartLayout], row: int) -> Member:
+    """Describe parts of one member that follow one another: real widths, and where its parameters lie."""
+    stacks = {part.name: part.part.stack for part in cohort.members[row].parts}
+    each = [pair for layout in layouts for pair in zip(stacks[layout.name].layers, layout.slots, strict=True)]
+    member = Member(depth=len(each))
+    for number, (layer, slots) in enumerate(each):
         weight, bias, *norm = slots
         place = member.layers[number]
         place.inputs, place.outputs = layer.in_features, layer.out_features

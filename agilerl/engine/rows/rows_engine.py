@@ -428,11 +428,16 @@ class RowsEngine:
         native = self._in_c()
         return None if native is None else native.run_epoch(recipe, rollout, plan, self.hp)
 
+    def places(self) -> dict[str, tuple[Cohort, int]]:
+        """Return where each network lies: its cohort, and the row of its first member there."""
+        each = ((names, unit) for names, unit in self._units.items() if len(names) == 1)
+        return {names[0]: (unit.cohort, unit.rows.start) for names, unit in each}
+
     def _in_c(self) -> NativeUpdates | None:
         if not self.kernels.whole or self.ranks.size > 1:
             return None
         if self._native is None:
-            self._native = NativeUpdates(self.cohorts, self.count, self.kernels.whole)
+            self._native = NativeUpdates(self.cohorts, self.count, self.kernels.whole, self.places())
         return self._native
 
     def forward(self, name: str, x: Tensor) -> tuple[Tensor, RowsPass | Tensor]:

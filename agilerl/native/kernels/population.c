@@ -106,9 +106,11 @@ EXPORT int64_t population_td_room(const TemporalDifference *call, int64_t member
 EXPORT int64_t population_pg_room(const PolicyGradient *call, int64_t member) { ROOM(pg); }
 EXPORT int64_t population_ac_room(const ActorCritic *call, int64_t member) { ROOM(ac); }
 EXPORT int64_t population_sac_room(const SoftActorCritic *call, int64_t member) { ROOM(sac); }
+EXPORT int64_t population_team_room(const TeamActorCritic *call, int64_t member) { ROOM(team); }
 
 /* Run a call with vectors of `vector` bits; 0, or 1 where there are none such. */
 EXPORT int64_t population_td(const TemporalDifference *call, int64_t vector, int64_t is_float64) { RUN(td); }
 EXPORT int64_t population_pg(const PolicyGradient *call, int64_t vector, int64_t is_float64) { RUN(pg); }
 EXPORT int64_t population_ac(const ActorCritic *call, int64_t vector, int64_t is_float64) { RUN(ac); }
 EXPORT int64_t population_sac(const SoftActorCritic *call, int64_t vector, int64_t is_float64) { RUN(sac); }
+EXPORT int64_t population_team(const TeamActorCritic *call, int64_t vector, int64_t is_float64) { RUN(team); }

@@ -1,7 +1,7 @@
 /* What Python and the kernels agree on. Every change of a field here raises POPULATION_ABI. */
 #include <stdint.h>
 
-#define POPULATION_ABI 6
+#define POPULATION_ABI 7
 #define MAX_DEPTH 12
 
 /* As `agilerl.native.library.ACTIVATIONS` numbers them. */
@@ -92,6 +92,44 @@ typedef struct {
   const void *obs, *next_obs, *action, *noise, *next_noise, *reward, *discount, *weight;
   void *loss, *actor_loss, *error;
 } SoftActorCritic;
+
+/* One agent of a team: where its action lies in stored rows (column), features (start, width) and masks (legal); sizes
+ * [components] of its choices, or no components for a Box action. obs and next_obs [U][N][B][inputs of its policy]. */
+typedef struct {
+  int64_t column, start, width, legal, components;
+  const int64_t *sizes;
+  const void *obs, *next_obs;
+} TeamAgent;
+
+/* Agents that share networks: numbers of its agents [count]; rows and networks [N] of the policy and of each critic. */
+typedef struct {
+  int64_t count;
+  const int64_t *agents;
+  Rows actor, critic[2];
+  const Member *policy, *encoder[2], *head[2];
+} TeamGroup;
+
+/* Updates of teams with centralised critics, one (twins = 1) or two for each group.
+ *
+ * Shapes: U updates, N members, B rows, M agents, I inputs of all agents together, F features and S stored numbers of all
+ * actions, W choices of all agents. joint and next_joint [U][N][B][I]; action [U][N][B][S]; gumbel and smoothing
+ * [U][N][B][F], the latter null without it (noise, limit: as in ActorCritic, for actions in [-1, 1]); reward, discount,
+ * weight, present and next_present [U][N][B][M], weights of absent agents being 0; obs_mask and next_mask [U][N][B][W],
+ * null where everything is legal; tau and live [N]; loss and actor_loss [U][N]; error [U][N][B][M]. Policies and targets
+ * move in every update whose number, `number` for the first one, is a multiple of `policy_interval`. rows: for `begin`,
+ * `end` and `room` alone.
+ */
+typedef struct {
+  Rows rows;
+  int64_t members, updates, batch, inputs, features, stored, choices, agents, groups, twins, number, policy_interval;
+  const TeamAgent *agent;
+  const TeamGroup *group;
+  double temperature;
+  const double *tau, *noise, *limit;
+  const uint8_t *live, *obs_mask, *next_mask;
+  const void *joint, *next_joint, *action, *gumbel, *smoothing, *reward, *discount, *weight, *present, *next_present;
+  void *loss, *actor_loss, *error;
+} TeamActorCritic;
 
 /* Updates of a policy and a value network on the minibatches of one epoch.
  *

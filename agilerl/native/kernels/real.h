@@ -37,3 +37,4 @@ typedef struct {
 #include "policy_gradient.h"
 #include "actor_critic.h"
 #include "soft_actor_critic.h"
+#include "team_actor_critic.h"
