@@ -2,17 +2,19 @@
 
     python benchmarks/scaling.py [--rounds 7]
 
-Updates: double DQN, observation 8 -> 32 -> 32 -> latent 64 -> head 32 -> 4 actions, batch 128, Adam, soft target;
-against the same number of plain torch agents updated one after another with Adam(fused=True). All sides are
-interleaved in one process, in CPU seconds; sampling is left out on both sides, batches change from update to update.
-"Mixed" members differ in every width. The whole loop is a generation of 2,000 steps per member on CartPole-v1 with 16
-environments and one update per environment step. Also timed: select + mutate for six members, and `import agilerl`.
+Updates: double DQN, observation 8 -> U -> U -> latent U -> head U -> 4 actions with U = 64 and 256 units, batch 128,
+Adam, soft target; 16 updates a call, as after a vector step of 16 environments. Compared: the kernels in C, the same
+group in torch, and plain torch agents updated one after another with Adam(fused=True). All sides are interleaved in one
+process, in CPU seconds; sampling is left out on all, batches change from update to update. "Mixed" members differ in
+every width. The whole loop is a generation of 2,000 steps per member on CartPole-v1 with 16 environments and one update
+per environment step. Also timed: select + mutate for six members, and `import agilerl`.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import os
 import subprocess
@@ -34,67 +36,67 @@ from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
-from agilerl.engine.protocol import TransitionBatch
+from agilerl.engine.protocol import TransitionBatch, TransitionBatches
+from agilerl.engine.rows.kernels import TORCH, Kernels
+from agilerl.engine.rows.native import available_kernels
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 
-BATCH, POOL = 128, 32
+BATCH, UPDATES, UNITS = 128, 16, (64, 256)
 OBS, ACTIONS = gym.spaces.Box(-np.inf, np.inf, (8,)), gym.spaces.Discrete(4)
 
 
-def members(count: int, mixed: bool) -> list[DQN]:
+def members(count: int, mixed: bool, units: int = 32) -> list[DQN]:
     """`count` agents; mixed ones have widths of their own."""
     agents = []
     for i in range(count):
-        grow = 4 * (i % 4) if mixed else 0
+        width = units - 4 * (i % 4) if mixed else units
         config = {
-            "encoder_config": {"hidden_size": [32 + grow, 32 + 2 * grow]},
-            "head_config": {"hidden_size": [32 + grow]},
-            "latent_dim": 64 - grow,
+            "encoder_config": {"hidden_size": [width, width]},
+            "head_config": {"hidden_size": [width]},
+            "latent_dim": width,
         }
         agents.append(DQN(OBS, ACTIONS, i, net_config=config, batch_size=BATCH, lr=1e-3, tau=1e-3, double=True, seed=i))
     return agents
 
 
-def pool(count: int) -> list[TransitionBatch]:
+def pool(count: int) -> TransitionBatches:
     """Batches of random transitions, so that no loss is ever fitted away."""
     g = torch.Generator().manual_seed(0)
-    shape, weight = (count, BATCH), torch.full((count, BATCH), 1 / BATCH)
-    return [
-        TransitionBatch(
-            torch.randn(*shape, 8, generator=g),
-            torch.randint(0, 4, shape, generator=g),
-            torch.randn(shape, generator=g),
-            torch.randn(*shape, 8, generator=g),
-            (torch.rand(shape, generator=g) < 0.05).float(),
-            weight,
-        )
-        for _ in range(POOL)
-    ]
+    shape = (UPDATES, count, BATCH)
+    done = (torch.rand(shape, generator=g) < 0.05).float()
+    fields = {
+        "obs": torch.randn(*shape, 8, generator=g),
+        "action": torch.randint(0, 4, shape, generator=g),
+        "reward": torch.randn(shape, generator=g),
+        "next_obs": torch.randn(*shape, 8, generator=g),
+        "done": done,
+        "discount": 0.99 * (1 - done),
+    }
+    return TransitionBatches(fields, torch.full(shape, 1 / BATCH), {}, UPDATES, 0, False)
 
 
-def stacked(count: int, mixed: bool) -> Callable[[int], None]:
-    agents, batches = members(count, mixed), pool(count)
-    learner = Learner(agents, choose(agents, "fused"))
-    assert len(learner.groups) == 1
-    return lambda k: void(learner.learn(0, batches[k % POOL]))
+def together(count: int, mixed: bool, units: int, kernels: Kernels) -> Callable[[], None]:
+    agents = members(count, mixed, units)
+    learner = Learner(agents, choose(agents, "fused"), kernels)
+    batches = [pool(len(group.members)) for group in learner.groups]
+    return lambda: void([group.learn_each(own) for group, own in zip(learner.groups, batches, strict=True)])
 
 
 def void(_: Any) -> None:
     """A call for its effect."""
 
 
-def one_after_another(count: int, mixed: bool) -> Callable[[int], None]:
+def one_after_another(count: int, mixed: bool, units: int) -> Callable[[], None]:
     """Plain torch.nn and torch.optim on the same networks: the reference."""
-    agents, batches = members(count, mixed), pool(count)
+    agents, batches = members(count, mixed, units), pool(count).each()
     nets = [nn.Sequential(*_layers(agent)) for agent in agents]
     targets = [copy.deepcopy(net) for net in nets]
     optimizers = [torch.optim.Adam(net.parameters(), lr=1e-3, fused=True) for net in nets]
 
-    def update(k: int) -> None:
-        batch = batches[k % POOL]
+    def update(batch: TransitionBatch) -> None:
         for n, (net, target, optimizer) in enumerate(zip(nets, targets, optimizers, strict=True)):
             with torch.no_grad():
                 best = net(batch.next_obs[n]).argmax(1, keepdim=True)
@@ -108,7 +110,7 @@ def one_after_another(count: int, mixed: bool) -> Callable[[int], None]:
                 for p, q in zip(net.parameters(), target.parameters(), strict=True):
                     q.lerp_(p, 1e-3)
 
-    return update
+    return lambda: void([update(batch) for batch in batches])
 
 
 def _layers(agent: DQN) -> list[nn.Module]:
@@ -121,32 +123,32 @@ def _layers(agent: DQN) -> list[nn.Module]:
     return layers
 
 
-def cpu_per_call(function: Callable[[int], None], calls: int) -> float:
+def cpu_per_update(function: Callable[[], None], calls: int) -> float:
     start = time.process_time()
-    for k in range(calls):
-        function(k)
-    return (time.process_time() - start) / calls
+    for _ in range(calls):
+        function()
+    return (time.process_time() - start) / (calls * UPDATES)
 
 
 def updates(rounds: int) -> None:
-    for mixed in (False, True):
-        sides: dict[str, Callable[[int], None]] = {}
+    for units, mixed in itertools.product(UNITS, (False, True)):
+        sides: dict[str, Callable[[], None]] = {}
         for count in (1, 2, 4, 8, 16):
-            sides[f"stacked {count}"] = stacked(count, mixed)
+            sides[f"c {count}"] = together(count, mixed, units, available_kernels())
         for count in (1, 8):
-            sides[f"plain {count}"] = one_after_another(count, mixed)
+            sides[f"torch {count}"] = together(count, mixed, units, TORCH)
+            sides[f"plain {count}"] = one_after_another(count, mixed, units)
         raw: dict[str, list[float]] = {name: [] for name in sides}
         for function in sides.values():
-            cpu_per_call(function, 20)
+            cpu_per_update(function, 2)
         for _ in range(rounds):
             for name, function in sides.items():
-                raw[name].append(cpu_per_call(function, 60))
-        ratio = {
-            f"{a} / {b}": round(median(x / y for x, y in zip(raw[a], raw[b], strict=True)), 3)
-            for a, b in (("stacked 8", "plain 8"), ("stacked 1", "plain 1"), ("stacked 8", "stacked 1"))
-        }
+                raw[name].append(cpu_per_update(function, 4))
+        pairs = ("c 8", "plain 8"), ("c 1", "plain 1"), ("c 8", "torch 8"), ("c 1", "torch 1"), ("c 8", "c 1")
+        ratio = {f"{a} / {b}": round(median(x / y for x, y in zip(raw[a], raw[b], strict=True)), 3) for a, b in pairs}
         micro = {name: round(median(values) * 1e6, 1) for name, values in raw.items()}
-        emit("population update, CPU microseconds", mixed=mixed, median=micro, ratio=ratio, raw=raw)
+        setup = {"units": units, "mixed": mixed}
+        emit("population update, CPU microseconds", **setup, median=micro, ratio=ratio, raw=raw)
 
 
 def loops(rounds: int) -> None:
@@ -187,7 +189,7 @@ def loops(rounds: int) -> None:
 def evolution(rounds: int) -> None:
     """Selection and mutation of six members of the size above, with probe observations from a batch."""
     agents, times = members(6, mixed=False), []
-    batch = pool(6)[0]
+    batch = pool(6).each()[0]
     for i, agent in enumerate(agents):
         agent.fitness = [float(i)]
         agent.learn_batch(batch.map(lambda x, i=i: x[i]))

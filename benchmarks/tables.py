@@ -91,9 +91,9 @@ def speed_line() -> str:
 def scaling_line() -> list[str]:
     """What one update of eight members costs."""
     latest = [line for line in read_lines(RESULTS / "scaling.jsonl")
-              if line["claim"].startswith("population update") and not line["mixed"]][-1:]  # fmt: skip
+              if line["claim"].startswith("population update") and not line["mixed"] and line["units"] == 64][-1:]  # fmt: skip
     return [
-        f"* One update of 8 members costs {line['ratio']['stacked 8 / plain 8']:.2f} of 8 plain torch updates."
+        f"* One update of 8 members costs {line['ratio']['c 8 / plain 8']:.2f} of 8 plain torch updates."
         for line in latest
     ]
 
@@ -231,7 +231,8 @@ def scaling_rows() -> list[str]:
     rows = ["## What does a larger population cost?", "", "`python benchmarks/scaling.py`.", ""]
     latest: dict[str, dict[str, Any]] = {}
     for line in read_lines(RESULTS / "scaling.jsonl"):
-        latest[line["claim"] + (" (mixed architectures)" if line.get("mixed") else "")] = line
+        units = f" ({line['units']} units{', mixed widths' if line['mixed'] else ''})" if "units" in line else ""
+        latest[line["claim"] + units] = line
     for claim, line in latest.items():
         values = line["median"]
         text = ", ".join(f"{k}: {v:g}" for k, v in values.items()) if isinstance(values, dict) else f"{values:g}"
