@@ -337,7 +337,8 @@ def train(
             minutes = DEFAULT_MINUTES
         module = [named.rpartition(":")[0]] if ":" in named else []
         imports = [*(imports or ()), *module]
-        several = _seeds_to_train(seeds, seed, array_index)
+        is_set = any(text.partition("=")[0].strip() in ("seed", "training.seed") for text in settings or [])
+        several = _seeds_to_train(seeds, seed is not None or is_set, array_index)
         if len(several) == 1:
             manifest = _with_options(manifest, {"--seed": several[0]})
         processes = workers_in(workers, len(several) > 1)
@@ -364,14 +365,14 @@ def train(
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 
-def _seeds_to_train(seeds: str | None, seed: int | None, array_index: int | None) -> list[int]:
+def _seeds_to_train(seeds: str | None, has_seed: bool, array_index: int | None) -> list[int]:
     """The seeds of --seeds, one of them for a job of an array; none without the option."""
     if seeds is None:
         if array_index is not None:
             raise ConfigError("--array-index chooses one of --seeds. fix: --seeds 0-9 --array-index 0.")
         return []
-    if seed is not None:
-        raise ConfigError("--seed and --seeds both name seeds. fix: one of the two.")
+    if has_seed:
+        raise ConfigError("--seed (or --set seed) and --seeds both name seeds. fix: one of the two.")
     several = seeds_in(seeds)
     return several if array_index is None else [chosen_seed(several, array_index)]
 

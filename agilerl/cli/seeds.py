@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -25,7 +26,11 @@ def seeds_in(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first or last - first >= MOST_SEEDS:
+        if last >= 2**63 or last - first >= MOST_SEEDS:
+            raise ConfigError(
+                f"--seeds takes at most {MOST_SEEDS:,} numbers below 2**63; got {text!r}. fix: --seeds 0-9."
+            )
+        if last < first:
             raise ConfigError(f"--seeds takes ranges and numbers; got {text!r}. fix: --seeds 0-9, or --seeds 0,3,7.")
         seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds):
@@ -74,8 +79,11 @@ def train_side_by_side(
     from agilerl.telemetry.side_by_side import SideBySide
     from agilerl.training.seeds import LOG, compared, train_group
 
-    names = list(dict.fromkeys([*group.settings["imports"], *imports]))
-    result = train_group(group, workers, SideBySide(not quiet), partial(import_code, names), changes)
+    missing = [name for name in group.settings["imports"] if name not in imports]
+    if missing:  # code is never imported because a file names it
+        options = " ".join(f"--import {shlex.quote(name)}" for name in missing)
+        raise ConfigError(f"{group.path} was made with {options}. fix: repeat {options}.")
+    result = train_group(group, workers, SideBySide(not quiet), partial(import_code, list(imports)), changes)
     for line in compared(group) if group.run_paths else ():
         typer.echo(line)
     for seed, end in result.failed.items():

@@ -31,6 +31,7 @@ from agilerl.hostile import MIB, malformed, read_json, read_text
 from agilerl.redaction import without_secrets
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import run_command
+from agilerl.runs.seed_group import is_group
 from agilerl.telemetry.files import CsvSink, JsonlSink, birth_line, jsonable
 from agilerl.telemetry.record import BaseSink, Birth
 
@@ -81,6 +82,8 @@ class RunDirectory:
         folder = Path(path)
         if not folder.exists():
             raise RunError(f"there is no run at {folder}. fix: check the path; `agilerl train` prints it.")
+        if is_group(folder):
+            raise RunError(f"{folder} holds runs of several seeds. fix: name one of them, {folder}/seed-<n>.")
         if not (folder / "run.json").is_file():
             raise RunError(f"{folder} is not a run directory (no run.json). fix: name runs/<env>/<algo>-<nnnn>.")
         return cls(folder)

@@ -13,7 +13,10 @@ from agilerl.config import Manifest, dump_yaml, load_manifest
 from agilerl.errors import AgileRLError, RunError
 from agilerl.hostile import read_json
 
-GROUP = "group.json"
+GROUP, CONFIG = "group.json", "config.yaml"
+SETTINGS = {
+    "device": str, "evolution": bool, "tensorboard": bool, "track": bool, "imports": list, "test_episodes": int,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class SeedGroup:
 
         name = f"{manifest.algorithm.name.lower()}-seeds"
         path = next_folder(Path(out) / folder_name(manifest.environment.name), name)
-        write_atomic(path / "config.yaml", dump_yaml(manifest))
+        write_atomic(path / CONFIG, dump_yaml(manifest))
         content = {"seeds": list(seeds), "settings": settings}
         write_atomic(path / GROUP, json.dumps(content, indent=2) + "\n")
         return cls(path, tuple(seeds), settings)
@@ -53,8 +56,11 @@ class SeedGroup:
         folder = Path(path)
         try:
             content = read_json(folder / GROUP)
-            seeds = tuple(int(seed) for seed in content["seeds"])
-            return cls(folder, seeds, dict(content["settings"]))
+            seeds, settings = tuple(int(seed) for seed in content["seeds"]), dict(content["settings"])
+            wrong = [name for name, kind in SETTINGS.items() if not isinstance(settings[name], kind)]
+            if wrong or not seeds or settings.keys() != SETTINGS.keys():
+                raise ValueError(f"its {' and '.join(wrong) or 'seeds or settings'} are damaged")
+            return cls(folder, seeds, settings)
         except (AgileRLError, OSError, ValueError, TypeError, KeyError) as error:
             raise RunError(f"{folder / GROUP} cannot be read ({error}). fix: resume its runs one by one.") from error
 
@@ -70,7 +76,7 @@ class SeedGroup:
 
     def manifest(self) -> Manifest:
         """The resolved configuration that all share."""
-        return load_manifest(self.path / "config.yaml")
+        return load_manifest(self.path / CONFIG)
 
 
 def is_group(path: str | os.PathLike[str]) -> bool:

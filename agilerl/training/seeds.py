@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agilerl.config import Manifest, apply_overrides
+from agilerl.checkpoint import write_atomic
+from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on
 from agilerl.hostile import read_json
 from agilerl.report.compare import comparison, write_comparison
 from agilerl.report.records import closing_test
 from agilerl.runs.commands import command
-from agilerl.runs.seed_group import SeedGroup
+from agilerl.runs.seed_group import CONFIG, SeedGroup
 from agilerl.runs.signals import StopSignals
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
 from agilerl.training.manifest.launch import resume_training, run_training, score_best
@@ -129,7 +130,7 @@ class GroupResult:
 
 def jobs_of(group: SeedGroup, changes: Mapping[str, Any] | None = None) -> dict[int, SeedJob]:
     """What is left to do in a group, by seed; changes: see `SeedJob`."""
-    manifest, gpus = group.manifest(), _gpus()
+    manifest, gpus = changed(group.manifest(), changes or {}), _gpus()
     jobs = {}
     for number, seed in enumerate(group.seeds):
         own = apply_overrides(manifest, {"training.seed": seed}, "--seeds")
@@ -139,6 +140,13 @@ def jobs_of(group: SeedGroup, changes: Mapping[str, Any] | None = None) -> dict[
         if not job.is_done:
             jobs[seed] = job
     return jobs
+
+
+def changed(manifest: Manifest, changes: Mapping[str, Any]) -> Manifest:
+    """Return the configuration of runs that begin now, with the changes of those that go on."""
+    asked = {"training.max_steps": changes.get("steps"), "training.carry_envs": changes.get("carry_envs")}
+    manifest = apply_overrides(manifest, {name: value for name, value in asked.items() if value is not None}, "resume")
+    return going_on(manifest, changes.get("settings") or ())
 
 
 def train_group(
@@ -155,6 +163,8 @@ def train_group(
         changes: arguments of `resume_training`, for runs that have begun.
     """
     jobs = jobs_of(group, changes)
+    if changes:  # runs that begin later have them too
+        write_atomic(group.path / CONFIG, dump_yaml(changed(group.manifest(), changes)))
     processes = Processes[int](train_seed, count_of(workers, max(1, len(jobs))), prepare)
     with StopSignals() as signals, contextlib.closing(table):
         table.start({seed: group.run_path(seed) for seed in jobs}, processes.count)

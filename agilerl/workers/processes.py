@@ -132,21 +132,22 @@ class Processes(Generic[Key]):
 
     def _read(self, one: _Process[Key], on_message: Callable[[Key, Any], None]) -> Ended | None:
         """Pass on the messages of a process; how its call ended, or None while it goes on."""
-        try:
-            while one.connection.poll():
+        while True:
+            try:
+                if not one.connection.poll():
+                    return None
                 kind, content = one.connection.recv()
-                if kind == "ended":
-                    end: Ended = content
-                    return end
-                assert one.key is not None
-                on_message(one.key, content)
-        except (EOFError, OSError):
-            one.process.join()
-            code = one.process.exitcode
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-            one.connection.close()
-            return Ended(error=f"its process {how}", losses=1)
-        return None
+            except (EOFError, OSError):
+                one.process.join()
+                code = one.process.exitcode
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+                one.connection.close()
+                return Ended(error=f"its process {how}", losses=1)
+            if kind == "ended":
+                end: Ended = content
+                return end
+            assert one.key is not None
+            on_message(one.key, content)  # its errors, such as those of a closed pipe, are the caller's
 
     def _close(self) -> None:
         """End all processes: those that wait by the end of their pipe, others at once."""

@@ -34,9 +34,15 @@ def test_seeds_are_ranges_and_numbers_in_order(text: str, seeds: list[int]) -> N
     assert seeds_in(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "0-9,", "1.5", "0-99999999"])
+@pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "0-9,", "1.5"])
 def test_other_texts_are_refused_with_the_fix(text: str) -> None:
     with pytest.raises(AgileRLError, match=r"--seeds takes ranges and numbers; got .* fix: --seeds 0-9, or"):
+        seeds_in(text)
+
+
+@pytest.mark.parametrize("text", ["0-99999999", "99999999999999999999"])
+def test_too_many_or_too_large_seeds_are_refused(text: str) -> None:
+    with pytest.raises(AgileRLError, match=r"at most 10,000 numbers below 2\*\*63; got .* fix: --seeds 0-9"):
         seeds_in(text)
 
 
@@ -68,7 +74,8 @@ def test_workers_without_seeds_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--seeds", "0-1", "--seed", "3"], "--seed and --seeds both name seeds"),
+        (["--seeds", "0-1", "--seed", "3"], "--seed (or --set seed) and --seeds both name seeds"),
+        (["--seeds", "0-1", "--set", "training.seed=3"], "--seed (or --set seed) and --seeds both name seeds"),
         (["--array-index", "0"], "--array-index chooses one of --seeds"),
         (["--seeds", "0-1", "--array-index", "2"], "--array-index 2 is none of the 2 seeds"),
         (["--seeds", "0-1", "--workers", "0"], "--workers takes a number of processes"),
@@ -105,7 +112,12 @@ def test_a_group_is_read_as_written_and_the_next_has_the_next_number(group: Seed
 
 
 def test_a_damaged_group_is_an_error_with_a_way_out(group: SeedGroup) -> None:
-    for text in ("{", "[]", '{"seeds": 3}', '{"seeds": ["a"], "settings": {}}'):
+    whole = json.loads((group.path / GROUP).read_text(encoding="utf-8"))
+    damaged = [
+        {"seeds": 3}, {"seeds": ["a"], "settings": {}}, {**whole, "seeds": []}, {**whole, "settings": {}},
+        {**whole, "settings": {**whole["settings"], "device": 7}},
+    ]  # fmt: skip
+    for text in ("{", "[]", *map(json.dumps, damaged)):
         (group.path / GROUP).write_text(text, encoding="utf-8")
         with pytest.raises(RunError, match=r"group.json cannot be read .* fix: resume its runs one by one"):
             SeedGroup.open(group.path)
@@ -120,7 +132,27 @@ def test_what_is_left_of_a_group(group: SeedGroup) -> None:
     for result, seeds in (({}, [4, 2]), ({"test": test}, [2])):
         (run / "run.json").write_text(json.dumps({**facts, "result": result}), encoding="utf-8")
         assert list(jobs_of(group)) == seeds
-    assert list(jobs_of(group, {"steps": 10})) == [4, 2]
+    changed = jobs_of(group, {"steps": 1234, "settings": ["training.target_score=5"]})
+    assert list(changed) == [4, 2]
+    assert changed[2].manifest.training.max_steps == 1234
+    assert changed[2].manifest.training.target_score == 5
+
+
+def test_code_that_a_group_names_is_imported_only_if_asked(tmp_path: Path) -> None:
+    manifest = manifest_from({"environment": {"name": "CartPole-v1"}, "algorithm": {"name": "DQN"}})
+    code = tmp_path / "code.py"
+    code.write_text("raise SystemExit('imported')\n", encoding="utf-8")
+    group = SeedGroup.create(manifest, [1, 2], tmp_path, **{**SETTINGS, "imports": [str(code)]})
+    result = CliRunner().invoke(app, ["resume", str(group.path)])
+    assert result.exit_code == 2
+    assert f"was made with --import {code}. fix: repeat --import {code}." in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "report", "record"])
+def test_commands_of_one_run_name_the_runs_of_a_group(verb: str, group: SeedGroup) -> None:
+    result = CliRunner().invoke(app, [verb, str(group.path)])
+    assert result.exit_code == 2
+    assert f"holds runs of several seeds. fix: name one of them, {group.path}/seed-<n>." in result.stderr
 
 
 def test_a_group_stands_for_its_runs(group: SeedGroup, tmp_path: Path) -> None:

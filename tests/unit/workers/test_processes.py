@@ -49,6 +49,16 @@ def test_a_failure_is_an_end_and_the_process_goes_on_with_the_next() -> None:
     assert ended["c"] == Ended("fine")
 
 
+def test_an_error_of_the_listener_is_raised_and_no_process_goes_on() -> None:
+    def closed(key: str, content: Any) -> None:
+        raise BrokenPipeError
+
+    processes = Processes[str](work.double, 1)
+    with pytest.raises(BrokenPipeError):
+        processes.run({"a": 1}, closed, closed, lambda: None)
+    assert not processes._processes
+
+
 def test_a_process_prepares_once() -> None:
     ended, _ = run(work.is_marked, {"a": 0, "b": 0}, count=1, prepare=work.prepare_marked)
     pids, marks = zip(*(end.value for end in ended.values()), strict=True)
