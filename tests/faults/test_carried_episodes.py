@@ -242,7 +242,7 @@ def test_shared_lanes_are_a_named_error_with_the_fix() -> None:
 def test_lanes_that_cannot_rest_are_a_named_error_with_the_fix() -> None:
     env = make_vect_envs("CartPole-v1", num_envs=2, should_async_vector=True)
     agents = [DQN(env.single_observation_space, env.single_action_space, net_config=NETWORK)]
-    with pytest.raises(ConfigError, match=r"lanes that can rest.* fix: leave backend and should_async_vector out"):
+    with pytest.raises(ConfigError, match=r"lanes that can rest.* fix: leave should_async_vector out"):
         train_off_policy(env, "CartPole", pop=agents, memory=ReplayBuffer(100), verbose=False, carry_envs=True)
     env.close()
 

@@ -195,6 +195,6 @@ def test_a_stuck_run_finds_what_noise_of_each_step_by_itself_does_not(persists: 
 
 
 def test_a_manifest_without_it_keeps_the_hash_of_before() -> None:
-    manifest = preset_for("LunarLander-v3", "PPO")
-    assert manifest.hash() == "8a4bba39d2d23a04"  # as of a version that did not know it
+    manifest = apply_overrides(preset_for("LunarLander-v3", "PPO"), {"training.confirm_screen": 32}, "test")
+    assert manifest.hash() == "8a4bba39d2d23a04"  # as of a version that did not know it, whose preset had the screen
     assert apply_overrides(manifest, {"algorithm.noise_persistence": 0.5}, "test").hash() != manifest.hash()
