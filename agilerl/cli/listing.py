@@ -254,7 +254,11 @@ def runs(out: Path) -> Iterator[str]:
         return
     folders = [path for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)]
     groups = {
-        path: sorted(path.glob("seed-*"), key=lambda run: int(run.name[5:])) for path in folders if is_group(path)
+        path: sorted(
+            (run for run in path.iterdir() if re.fullmatch(r"seed-\d+", run.name)), key=lambda run: int(run.name[5:])
+        )
+        for path in folders
+        if is_group(path)
     }
     entries = [_read_entry(path) for folder in folders for path in groups.get(folder, [folder])]
     if not entries:

@@ -26,7 +26,7 @@ class _Row:
     """What is shown of one run.
 
     Attributes:
-        status: waits, starts, trains, tests, or how it ended. env_steps, max_env_steps: of one member.
+        status: waits, trains, tests, or how it ended. env_steps, max_env_steps: of one member.
         generation: number of finished ones. best: fitness of the last one's fittest member.
     """
 
@@ -121,7 +121,7 @@ class SideBySide:
             self._drawn = now
             self._live.update(self._table(), refresh=True)
         elif self._live is None and self._is_shown and now - self._spoke >= HEARTBEAT_SECONDS:
-            ended = sum(row.status not in ("waits", "starts", "trains", "tests") for row in self._rows.values())
+            ended = sum(row.status not in ("waits", "trains", "tests") for row in self._rows.values())
             steps = sum(row.env_steps for row in self._rows.values())
             self._say(f"...   {ended} of {len(self._rows)} ended, {count(steps)} steps of a member in all")
 

@@ -161,7 +161,10 @@ def test_a_group_stands_for_its_runs(group: SeedGroup, tmp_path: Path) -> None:
     (run / "run.json").write_text("{}", encoding="utf-8")
     assert is_group(group.path)
     assert with_groups(["other", group.path]) == ["other", run]
-    assert any(line.endswith(str(run)) for line in listing("runs", tmp_path / "runs"))
+    (group.path / "seed-of-mine").mkdir()
+    lines = listing("runs", tmp_path / "runs")
+    assert any(line.endswith(str(run)) for line in lines)
+    assert not any("seed-of-mine" in line for line in lines)
 
 
 def test_gpus_are_shared_out() -> None:
