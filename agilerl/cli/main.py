@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import re
 import shlex
@@ -19,6 +17,7 @@ import typer
 import agilerl
 from agilerl import foreign
 from agilerl.cli import configuring, continuing, data, viewing
+from agilerl.cli.importing import import_code
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
@@ -39,8 +38,7 @@ from agilerl.cli.options import (
     whole_option,
     with_env_kwargs,
 )
-from agilerl.cli.seeds import ArrayIndex, Seeds, Workers, chosen_seed, seeds_in, train_side_by_side, workers_in
-from agilerl.env_ids import working_directory
+from agilerl.cli.seeds import ArrayIndex, Seeds, Workers, seeds_to_train, train_side_by_side, workers_in
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
     from agilerl.config import Manifest
 
 USER_ERROR, INTERRUPTED = 2, 130
-# Environment packages whose modules have another name.
-PACKAGES = {"highway_env": "highway-env", "gym_pybullet_drones": "gym-pybullet-drones", "panda_gym": "panda-gym"}
 app = typer.Typer(
     name="agilerl",
     cls=Commands,
@@ -151,55 +147,6 @@ def _short_warnings(show: Any) -> Any:
             show(message, category, *rest, **more)
 
     return showwarning
-
-
-def import_code(names: Iterable[str] | None) -> None:
-    """Import modules, by name or as files; only on request, because importing runs code.
-
-    Raises:
-        ConfigError: a missing module, or one that fails.
-    """
-    for name in names or ():
-        if not name:
-            raise ConfigError(
-                "--import names a module or a file; got ''. fix: --import my_module, or --import my_code.py."
-            )
-        try:
-            if name.endswith(".py"):
-                _import_file(Path(name))
-            else:
-                with working_directory():
-                    importlib.import_module(name)
-        except (ImportError, FileNotFoundError) as error:
-            raise ConfigError(f"--import {name}: cannot be imported ({error}). fix: {_fix_of(name, error)}") from error
-
-
-def _fix_of(name: str, error: Exception) -> str:
-    """The fix for a failed import: the path of a file, or the installation of a package."""
-    if name.endswith(".py") and not Path(name).is_file():
-        return "check the path."
-    if not name.endswith(".py") and Path(f"{name}.py").is_file():
-        return f"--import {name}.py."
-    missing = ((error.name if isinstance(error, ImportError) else None) or name).partition(".")[0]
-    package = PACKAGES.get(missing, missing.replace("_", "-"))
-    return f"pip install {package}, if that is the package, or the path of a file: --import FILE.py."
-
-
-def _import_file(path: Path) -> None:
-    """Import a file as the module of its name, unless it is imported already."""
-    name = path.stem
-    if name in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # annotations are looked up there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
 
 
 def _version(show: bool) -> None:
@@ -338,7 +285,7 @@ def train(
         module = [named.rpartition(":")[0]] if ":" in named else []
         imports = [*(imports or ()), *module]
         is_set = any(text.partition("=")[0].strip() in ("seed", "training.seed") for text in settings or [])
-        several = _seeds_to_train(seeds, seed is not None or is_set, array_index)
+        several = seeds_to_train(seeds, seed is not None or is_set, array_index)
         if len(several) == 1:
             manifest = _with_options(manifest, {"--seed": several[0]})
         processes = workers_in(workers, len(several) > 1)
@@ -363,18 +310,6 @@ def train(
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
         more |= {"closing_episodes": test_episodes, "imports": imports}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
-
-
-def _seeds_to_train(seeds: str | None, has_seed: bool, array_index: int | None) -> list[int]:
-    """The seeds of --seeds, one of them for a job of an array; none without the option."""
-    if seeds is None:
-        if array_index is not None:
-            raise ConfigError("--array-index chooses one of --seeds. fix: --seeds 0-9 --array-index 0.")
-        return []
-    if has_seed:
-        raise ConfigError("--seed (or --set seed) and --seeds both name seeds. fix: one of the two.")
-    several = seeds_in(seeds)
-    return several if array_index is None else [chosen_seed(several, array_index)]
 
 
 def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
@@ -518,8 +453,8 @@ def resume(
             options = {"steps": steps, "settings": changes, "restart": restart, "strict_replay": strict_replay}
             options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
             options |= {"tensorboard": tensorboard, "track": track}
-            given = {name: value for name, value in options.items() if value not in (None, False, [])}
-            train_side_by_side(SeedGroup.open(run), processes, quiet, imports or (), given)
+            options = {name: value for name, value in options.items() if value not in (None, False, [])}
+            train_side_by_side(SeedGroup.open(run), processes, quiet, imports or (), options)
             return
         from agilerl.api import resume_training
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.importing import import_code
 from agilerl.cli.options import whole_option
 from agilerl.errors import ConfigError, NotAvailableYetError
 
@@ -71,11 +72,22 @@ def chosen_seed(seeds: Sequence[int], index: int) -> int:
     return seeds[index]
 
 
+def seeds_to_train(seeds: str | None, has_seed: bool, array_index: int | None) -> list[int]:
+    """The seeds of --seeds, one of them for a job of an array; none without the option."""
+    if seeds is None:
+        if array_index is not None:
+            raise ConfigError("--array-index chooses one of --seeds. fix: --seeds 0-9 --array-index 0.")
+        return []
+    if has_seed:
+        raise ConfigError("--seed (or --set seed) and --seeds both name seeds. fix: one of the two.")
+    several = seeds_in(seeds)
+    return several if array_index is None else [chosen_seed(several, array_index)]
+
+
 def train_side_by_side(
     group: Any, workers: int | str, quiet: bool, imports: Sequence[str], changes: Mapping[str, Any] | None = None
 ) -> None:
     """Train what is left of a group, print how its runs compare, and exit with an error if one failed."""
-    from agilerl.cli.main import import_code
     from agilerl.telemetry.side_by_side import SideBySide
     from agilerl.training.seeds import LOG, compared, train_group
 

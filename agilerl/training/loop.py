@@ -353,19 +353,23 @@ class TrainingLoop:
         the means are unknown, it is the leader.
         """
         evaluation = self.evaluation
-        known = [agent for agent in self.population if agent.index in evaluation.errors]
-        if not self.source.confirms or leader not in known or any(a.index not in evaluation.played for a in known):
+        evaluated = [agent for agent in self.population if agent.index in evaluation.errors]
+        if (
+            not self.source.confirms
+            or leader not in evaluated
+            or any(a.index not in evaluation.played for a in evaluated)
+        ):
             return leader
-        windows = [self._window(agent) for agent in known]
+        windows = [self._window(agent) for agent in evaluated]
         if not np.isfinite(windows).all():
             return leader
         counts = [
-            evaluation.played[agent.index] * min(self.options.fitness_window, len(agent.fitness)) for agent in known
+            evaluation.played[agent.index] * min(self.options.fitness_window, len(agent.fitness)) for agent in evaluated
         ]
-        estimates, errors = shrink(windows, [self._error(agent) for agent in known], counts)
-        eligible = [slot for slot, agent in enumerate(known) if agent.index in self._evaluated]
+        estimates, errors = shrink(windows, [self._error(agent) for agent in evaluated], counts)
+        eligible = [slot for slot, agent in enumerate(evaluated) if agent.index in self._evaluated]
         best = max(eligible, key=lambda slot: (estimates[slot], windows[slot]))
-        return known[best] if estimates[best] + WORTH_A_CONFIRMATION * errors[best] >= target else None
+        return evaluated[best] if estimates[best] + WORTH_A_CONFIRMATION * errors[best] >= target else None
 
     def _confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
         """Held-out return of an agent, counted in the result."""

@@ -133,10 +133,10 @@ def jobs_of(group: SeedGroup, changes: Mapping[str, Any] | None = None) -> dict[
     manifest, gpus = changed(group.manifest(), changes or {}), _gpus()
     jobs = {}
     for number, seed in enumerate(group.seeds):
-        own = apply_overrides(manifest, {"training.seed": seed}, "--seeds")
+        configuration = apply_overrides(manifest, {"training.seed": seed}, "--seeds")
         kwargs = {**group.settings, "imports": tuple(group.settings["imports"]), "argv": tuple(sys.argv)}
         kwargs["device"] = device_of(number, str(group.settings["device"]), gpus)
-        job = SeedJob(group.run_path(seed), own, **kwargs, changes=changes or {})
+        job = SeedJob(group.run_path(seed), configuration, **kwargs, changes=changes or {})
         if not job.is_done:
             jobs[seed] = job
     return jobs

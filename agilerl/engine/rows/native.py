@@ -327,38 +327,38 @@ class NativeUpdates:
     def _bind_actor_critic(self, recipe: ActorCriticRecipe, batch: int, inputs: int) -> Bound | None:
         if len(self.cohorts) != 2:
             return None
-        found = self._actor_and_critics(recipe, inputs, reads_action=True)
-        if found is None or not found.networks["actor"][1].has_target:
+        parts = self._actor_and_critics(recipe, inputs, reads_action=True)
+        if parts is None or not parts.networks["actor"][1].has_target:
             return None
-        actions = found.networks["actor"][1].layers[-1].out_features
-        if found.head_reads != found.features + actions:
+        actions = parts.networks["actor"][1].layers[-1].out_features
+        if parts.head_reads != parts.features + actions:
             return None
         call = ActorCritic(
-            rows=found.rows, critics=found.critics, batch=batch, inputs=inputs, actions=actions,
+            rows=parts.rows, critics=parts.critics, batch=batch, inputs=inputs, actions=actions,
             twins=len(recipe.critics), policy_interval=recipe.policy_interval,
-            tracks_with_policy=recipe.tracks_with_policy, low=recipe.low, high=recipe.high, shared=found.shared,
+            tracks_with_policy=recipe.tracks_with_policy, low=recipe.low, high=recipe.high, shared=parts.shared,
         )  # fmt: skip
-        return self._filled(call, found.networks)
+        return self._filled(call, parts.networks)
 
     def _bind_soft_actor_critic(self, recipe: SoftActorCriticRecipe, batch: int, inputs: int) -> Bound | None:
         if len(self.cohorts) != 3:
             return None
-        found = self._actor_and_critics(recipe, inputs, reads_action=not recipe.is_discrete)
+        parts = self._actor_and_critics(recipe, inputs, reads_action=not recipe.is_discrete)
         scales = self.cohorts[2]
         temperature = self._rows(scales, recipe.temperature_optimizer)
         scale = self._layouts(scales, {(recipe.temperature, WHOLE): 0})
-        if found is None or temperature is None or scale is None:
+        if parts is None or temperature is None or scale is None:
             return None
-        outputs, values = (found.networks[name][1].layers[-1].out_features for name in ("actor", "head"))
+        outputs, values = (parts.networks[name][1].layers[-1].out_features for name in ("actor", "head"))
         choices, actions = (outputs, 0) if recipe.is_discrete else (0, outputs // 2)
-        if (values, found.head_reads) != (choices or 1, found.features + actions):
+        if (values, parts.head_reads) != (choices or 1, parts.features + actions):
             return None
         call = SoftActorCritic(
-            rows=found.rows, critics=found.critics, temperature=temperature, batch=batch, inputs=inputs,
-            actions=actions, choices=choices, shared=found.shared, log_alpha=scale[0].slots[0][1].start,
+            rows=parts.rows, critics=parts.critics, temperature=temperature, batch=batch, inputs=inputs,
+            actions=actions, choices=choices, shared=parts.shared, log_alpha=scale[0].slots[0][1].start,
             learns_temperature=recipe.learns_temperature,
         )  # fmt: skip
-        return self._filled(call, found.networks)
+        return self._filled(call, parts.networks)
 
     def _bind_team(self, recipe: TeamActorCriticRecipe, batch: int, inputs: int) -> Bound | None:
         features, storage = sum(one.width for one in recipe.agents), dict[str, Any]()
