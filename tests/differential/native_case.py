@@ -21,23 +21,32 @@ BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))
 OBS = gym.spaces.Box(-1, 1, (5,))
 
 
+def network_config(index: int, *, equal: bool, activation: str = "ReLU", norm: bool = False) -> dict[str, Any]:
+    """Networks of member `index`: of hidden widths of its own, unless `equal`."""
+    wider = 0 if equal else index
+    return {
+        "latent_dim": 12,
+        "encoder_config": {"hidden_size": [20 + 13 * wider], "activation": activation},
+        "head_config": {"hidden_size": [14 - 3 * wider], "activation": activation, "layer_norm": norm},
+    }
+
+
+def rates(index: int) -> dict[str, float]:
+    """Learning rates and `tau` of member `index`."""
+    return {"lr_actor": 1e-3 * (index + 1), "lr_critic": 2e-3 * (index + 1), "tau": 0.01 * (index + 1)}
+
+
 def members(
     kind: Any, space: gym.Space, dtype: torch.dtype = torch.float64, *, equal: bool = False, **more: Any
 ) -> list[Any]:
     """Three agents with rates of their own; of hidden widths of their own, unless `equal`."""
-    parts = {"activation": more.pop("activation", "ReLU")}
-    head_norm, optimizer = {"layer_norm": more.pop("norm", False)}, more.pop("optimizer", None)
+    form = {name: more.pop(name) for name in ("activation", "norm") if name in more}
+    optimizer = more.pop("optimizer", None)
     agents = []
     for index in range(3):
-        wider = 0 if equal else index
-        config = {
-            "latent_dim": 12,
-            "encoder_config": {"hidden_size": [20 + 13 * wider], **parts},
-            "head_config": {"hidden_size": [14 - 3 * wider], **parts, **head_norm},
-        }
-        rates = {"lr_actor": 1e-3 * (index + 1), "lr_critic": 2e-3 * (index + 1), "tau": 0.01 * (index + 1)}
+        config = network_config(index, equal=equal, **form)
         options = {name: value[index] if isinstance(value, tuple) else value for name, value in more.items()}
-        agent = kind(OBS, space, index=index, seed=index, net_config=config, **rates, **options)
+        agent = kind(OBS, space, index=index, seed=index, net_config=config, **rates(index), **options)
         for name in agent.registry.all_registered():
             getattr(agent, name).to(dtype)
         if optimizer is not None:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from native_case import BOTH, FOUND, assert_close, assert_equal, cut, in_c, in_torch
+from native_case import BOTH, FOUND, assert_close, assert_equal, cut, in_c, in_torch, network_config, rates
 from torch import Tensor
 
 from agilerl.algorithms import MADDPG, MATD3
@@ -36,19 +36,13 @@ pytestmark = pytest.mark.skipif(FOUND is None, reason="no kernels were built for
 def members(kind: Any, team: str, dtype: torch.dtype = torch.float64, *, equal: bool = False, **more: Any) -> list[Any]:
     """Three teams with rates of their own; of hidden widths of their own, unless `equal`."""
     observations = [gym.spaces.Box(-1, 1, (size,)) for size, _ in TEAMS[team].values()]
-    actions, parts = [space for _, space in TEAMS[team].values()], {"activation": more.pop("activation", "ReLU")}
-    head_norm = {"layer_norm": more.pop("norm", False)}
+    actions = [space for _, space in TEAMS[team].values()]
+    form = {name: more.pop(name) for name in ("activation", "norm") if name in more}
     made = []
     for index in range(3):
-        wider = 0 if equal else index
-        config = {
-            "latent_dim": 12,
-            "encoder_config": {"hidden_size": [20 + 13 * wider], **parts},
-            "head_config": {"hidden_size": [14 - 3 * wider], **parts, **head_norm},
-        }
-        rates = {"lr_actor": 1e-3 * (index + 1), "lr_critic": 2e-3 * (index + 1), "tau": 0.01 * (index + 1)}
+        config = network_config(index, equal=equal, **form)
         agent = kind(observations, actions, agent_ids=list(TEAMS[team]), index=index, seed=index, net_config=config,
-                     **rates, **more)  # fmt: skip
+                     **rates(index), **more)  # fmt: skip
         for name in agent.registry.all_registered():
             getattr(agent, name).to(dtype)
         made.append(agent)
