@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,27 @@ def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
         if other is not None and (other.shape, other.dtype, other.columns) == (field.shape, field.dtype, None):
             shared.append(field)
     return shared if sum(_bytes(field) for field in shared) >= MIN_SHARED_BYTES else []
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """Counts, numbers and lanes of a store at a savepoint, and copies of the frames that were overwritten since.
+
+    Attributes:
+        side: the side store, which is replaced when it grows.
+        is_copied: [used] bool, frames in `copies`. copies: (frame numbers [k], their contents).
+    """
+
+    side: dict[Path, Any]
+    references: np.ndarray
+    epochs: np.ndarray
+    epoch: int
+    free: list[int]
+    used: int
+    lane_frame: np.ndarray
+    lane_words: Leaves
+    is_copied: np.ndarray
+    copies: list[tuple[np.ndarray, Leaves]]
 
 
 class FrameStore:
@@ -57,6 +79,7 @@ class FrameStore:
         self._lane_frame = np.zeros(0, dtype=np.int64)  # frame of each lane's last s'; 0: none
         self._lane_words: Leaves = {}  # the bits of those frames
         self._make_lanes(0, keep=False)
+        self._saved: Savepoint | None = None
 
     def _empty(self, field: Field, count: int) -> Any:
         """Allocate memory for `count` frames: an array on the host, a tensor on other devices."""
@@ -131,6 +154,47 @@ class FrameStore:
         dead = frames[self._references[frames] == 0]
         if len(dead):
             self._free += np.unique(dead).tolist()
+
+    # -- undo --------------------------------------------------------------------------------------------------------
+
+    def savepoint(self) -> None:
+        """See `RowRing.savepoint`: reference counts, epochs and lanes are copied here, images when overwritten."""
+        lane_words = {part: words.copy() for part, words in self._lane_words.items()}
+        self._saved = Savepoint(
+            side=dict(self._side),
+            references=self._references.copy(),
+            epochs=self._epochs.copy(),
+            epoch=self._epoch,
+            free=list(self._free),
+            used=self._used,
+            lane_frame=self._lane_frame.copy(),
+            lane_words=lane_words,
+            is_copied=np.zeros(self._used, dtype=bool),
+            copies=[],
+        )
+
+    def rollback(self) -> None:
+        """See `RowRing.rollback`."""
+        assert self._saved is not None
+        saved, self._saved = self._saved, None
+        self._side, self._references, self._epochs, self._epoch = (
+            saved.side,
+            saved.references,
+            saved.epochs,
+            saved.epoch,
+        )
+        self._free, self._used = saved.free, saved.used
+        self._lane_frame, self._lane_words = saved.lane_frame, saved.lane_words
+        for frames, contents in saved.copies:
+            self._fill(frames, contents)
+
+    def _copy_for_rollback(self, saved: Savepoint, frames: np.ndarray) -> None:
+        """Copy the contents of `frames` [k], which are about to be overwritten; unreferenced ones are in the state."""
+        frames = frames[frames < saved.used]
+        frames = frames[~saved.is_copied[frames]]
+        if len(frames):
+            saved.copies.append((frames, {part: self._take(part, frames).cpu().numpy() for part in self.fields}))
+            saved.is_copied[frames] = True
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -285,6 +349,8 @@ class FrameStore:
         self._used = fresh.stop
         self._grow(self._used)
         frames = np.array([*reused, *fresh], dtype=np.int64)
+        if self._saved is not None:
+            self._copy_for_rollback(self._saved, frames)
         self._fill(frames, leaves)
         self._references[frames] = 1
         self._epochs[frames] = self._epoch

@@ -83,6 +83,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self.has_own_fields = not set(FIELDS) <= set(self._roles.values())  # custom fields
         self._widths: dict[str, int] | None = None  # width of each agent's action
         self._starts: np.ndarray | None = None  # [A] lowest choices, stored as 0; None if unknown
+        self._saved_names: tuple[dict[str, str], dict[str, int] | None, np.ndarray | None] | None = None
         if action_spaces is not None:
             self.set_action_spaces(action_spaces)
 
@@ -419,6 +420,17 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             "starts": None if self._starts is None else self._starts.tolist(),
         }
         return {**super().state(rows=rows), **actions}
+
+    def savepoint(self) -> None:
+        """See `ReplayBuffer.savepoint`; includes names of fields and widths of actions, known from the first rows."""
+        super().savepoint()
+        self._saved_names = (self._roles, self._widths, self._starts)
+
+    def rollback(self) -> None:
+        super().rollback()
+        assert self._saved_names is not None
+        self._roles, self._widths, self._starts = self._saved_names
+        self._saved_names = None
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         if state["fields"] is not None and "widths" not in state:

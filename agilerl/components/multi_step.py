@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -84,6 +85,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         self._windows: LaneWindows | None = None
         self._finished: Finished | None = None  # by the last call
         self._earlier: tuple[Rows, np.ndarray] | None = None  # 1-step rows and lanes returned by the last call
+        self._saved_steps: tuple[LaneWindows | None, Finished | None, tuple[Rows, np.ndarray] | None] | None = None
         self.reward_key, self.done_key, self.ns_key = reward_key, done_key, ns_key
 
     # -- the engine's interface --------------------------------------------------------------------------------------
@@ -108,6 +110,9 @@ class MultiStepReplayBuffer(ReplayBuffer):
             ended = _flags("done", rows[("done",)], count) | cut
         added = self._meet(count)
         return added + self._take(self._interned(rows, mask), rewards, ended, lane_rows)
+
+    def _joins_steps(self) -> bool:
+        return False
 
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """End all open windows, or those of `lanes` [k], as truncated: they bootstrap from the last s' of their lanes.
@@ -175,8 +180,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
     # -- state -------------------------------------------------------------------------------------------------------
 
     def keep_rows(self, rows: np.ndarray) -> None:
-        self._windows, self._finished, self._earlier = None, None, None  # open ones may hold what is lost
         super().keep_rows(rows)
+        self._windows, self._finished, self._earlier = None, None, None  # open ones may hold what is lost
 
     def clear(self) -> None:
         super().clear()
@@ -202,6 +207,17 @@ class MultiStepReplayBuffer(ReplayBuffer):
         if windows["open"] is not None:
             self._windows = self._make_windows(int(windows["open"]["num_lanes"]))
             self._windows.load_state(windows["open"])
+
+    def savepoint(self) -> None:
+        """See `ReplayBuffer.savepoint`; copies the open windows, n steps of each lane."""
+        super().savepoint()
+        self._saved_steps = (copy.deepcopy(self._windows), self._finished, self._earlier)
+
+    def rollback(self) -> None:
+        super().rollback()
+        assert self._saved_steps is not None
+        self._windows, self._finished, self._earlier = self._saved_steps
+        self._saved_steps = None
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

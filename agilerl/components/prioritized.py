@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,20 @@ def beta_schedule(start: float, steps_done: float, budget: float) -> float:
     if not (math.isfinite(steps_done) and steps_done >= 0):
         raise ConfigError(f"steps_done must be 0 or more (environment steps so far); got {steps_done}.")
     return 1.0 if steps_done >= budget else min(1.0, start + (1.0 - start) * (steps_done / budget))
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityChanges:
+    """Priorities set since a savepoint.
+
+    Attributes:
+        rows: [k] int64, numbers of rows counted from the first ever added, ascending.
+        scaled: [k] float64, priority^alpha. max_priority: the largest priority so far, before the exponent.
+    """
+
+    rows: np.ndarray
+    scaled: np.ndarray
+    max_priority: float
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -84,6 +99,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(max_size, device=device, dtype=dtype, seed=seed, **more)
         self.alpha = float(alpha)
         self._forget()
+        self._saved_priorities: tuple[np.ndarray, float] | None = None  # leaves [max_size] and max_priority
 
     def _forget(self) -> None:
         self.max_priority = 1.0
@@ -162,6 +178,37 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._minima.set(rows, scaled)
         self.max_priority = max(self.max_priority, float(values.max()))
 
+    def priority_changes(self) -> PriorityChanges:
+        """Return the priorities set since the savepoint, of rows that are in memory now; RunError without a savepoint.
+
+        These are all rows added since, and those whose priority differs from that at the savepoint.
+        """
+        counter = self._active_savepoint("priority_changes()").counter
+        assert self._saved_priorities is not None
+        places = np.arange(len(self))
+        rows = self.counter - 1 - (self._position - 1 - places) % self.max_size
+        changed = (rows >= counter) | (self._sums[places] != self._saved_priorities[0][places])
+        order = np.argsort(rows[changed])
+        return PriorityChanges(rows[changed][order], self._sums[places[changed][order]], self.max_priority)
+
+    def apply_priorities(self, changes: PriorityChanges) -> None:
+        """Set priorities by row number; rows that are no longer in memory are skipped, and `max_priority` only rises.
+
+        Raises:
+            RunError: a row has not been added yet.
+        """
+        rows = changes.rows
+        if len(rows) and rows[-1] >= self.counter:
+            raise RunError(
+                f"apply_priorities() got priorities up to row {rows[-1]}; {self.counter} rows were added so far. "
+                "fix: write the rows first."
+            )
+        places = self._places(rows)
+        is_here = (rows >= self.counter - self.max_size) & (places < len(self))
+        self._sums.set(places[is_here], changes.scaled[is_here])
+        self._minima.set(places[is_here], changes.scaled[is_here])
+        self.max_priority = max(self.max_priority, changes.max_priority)
+
     # -- published ---------------------------------------------------------------------------------------------------
 
     def sample(self, batch_size: int, beta: float = 0.4) -> Any:  # type: ignore[override]  # as published
@@ -207,6 +254,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._forget()
         self.max_priority = largest
         self._set_range(0, len(self), scaled)
+
+    def savepoint(self) -> None:
+        """See `ReplayBuffer.savepoint`; copies all priorities."""
+        super().savepoint()
+        self._saved_priorities = (self._sums[:], self.max_priority)
+
+    def rollback(self) -> None:
+        super().rollback()
+        assert self._saved_priorities is not None
+        (scaled, self.max_priority), self._saved_priorities = self._saved_priorities, None
+        self._sums.set_range(0, self.max_size, scaled)
+        self._minima.set_range(0, self.max_size, np.where(scaled > 0, scaled, np.inf))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,27 @@ class Changes:
         return cls(**tree)
 
 
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A ring's counters and layout at a savepoint, and copies of the rows that were overwritten since.
+
+    Attributes:
+        fields, frames, store: None if they were unknown.
+        is_copied: [max_size] bool, places of the rows in `copies`.
+        copies: (first place, result of `RowStore.copy`), in the order of the writes.
+    """
+
+    counter: int
+    size: int
+    position: int
+    names: dict[str, str]
+    fields: dict[Path, Field] | None
+    frames: FrameStore | None
+    store: RowStore | None
+    is_copied: np.ndarray
+    copies: list[tuple[int, list[Tensor]]]
+
+
 class RowRing:
     """The last `max_size` rows; fields and shapes are fixed by the first rows.
 
@@ -90,6 +111,7 @@ class RowRing:
         self._position = 0
         self._log = 0  # incarnation of the contents: marks of another one are invalid
         self._oldest_row = 0  # earlier rows are missing, although there would be room for them
+        self._saved: Savepoint | None = None
 
     def __len__(self) -> int:
         return self._size
@@ -118,6 +140,7 @@ class RowRing:
     def size(self, value: int) -> None:
         if not 0 <= value <= self.max_size:
             raise ConfigError(f"size must be in 0..{self.max_size}; got {value}.")
+        self._refuse_in_savepoint("setting size")
         before, self._size = self._size, int(value)
         self._resized(before)
 
@@ -154,12 +177,14 @@ class RowRing:
 
     def clear(self) -> None:
         """Discard all contents, including the fields."""
+        self._refuse_in_savepoint("clear()")
         self._store, self._size, self._position, self.counter = None, 0, 0, 0
         self._fields, self._frames, self._names = None, None, {}
         self._log, self._oldest_row = self._log + 1, 0
 
     def reserve(self, rows: int) -> None:
         """Grow to at least `rows` rows; only for an empty buffer."""
+        self._refuse_in_savepoint("reserve()")
         if self._store is not None:
             raise RunError("a buffer that holds rows cannot grow. fix: clear() it first, or make it larger.")
         self.max_size = max(self.max_size, rows)
@@ -187,6 +212,7 @@ class RowRing:
 
         After a state without rows, restore them with `load_changes` of every piece since the oldest row.
         """
+        self._refuse_in_savepoint("load_state()")
         with malformed(f"the state of a {type(self).__name__}"):
             self._restore(state)
 
@@ -202,6 +228,57 @@ class RowRing:
         self.counter, self._size, self._position = (int(state[name]) for name in ("counter", "size", "position"))
         self._names = dict(state["names"])
         self._log, self._oldest_row = self._log + 1, state.get("oldest_row", 0)
+
+    # -- undo --------------------------------------------------------------------------------------------------------
+
+    def savepoint(self) -> None:
+        """Remember the contents; `rollback` undoes what is done from here on. A second call replaces the first.
+
+        Rows are copied when they are first overwritten, so the cost is that of the rows written later, and of one or a
+        few numbers per row here. Until `rollback`, what cannot be undone raises a RunError: `clear`, `reserve`,
+        `load_state`, `load_changes`, `keep_rows` and setting `size`; and so does `mark`, since a log must not contain
+        rows that are undone.
+        """
+        if self._frames is not None:
+            self._frames.savepoint()
+        self._saved = Savepoint(
+            counter=self.counter,
+            size=self._size,
+            position=self._position,
+            names=dict(self._names),
+            fields=self._fields,
+            frames=self._frames,
+            store=self._store,
+            is_copied=np.zeros(self.max_size, dtype=bool),
+            copies=[],
+        )
+
+    def rollback(self) -> None:
+        """Restore the contents of the last `savepoint`, bit for bit, and end it; RunError without one."""
+        saved = self._active_savepoint("rollback()")
+        self.counter, self._size, self._position = saved.counter, saved.size, saved.position
+        self._names, self._fields, self._frames, self._store = saved.names, saved.fields, saved.frames, saved.store
+        if saved.store is not None:
+            for start, copies in reversed(saved.copies):  # of a row that was copied twice the first copy counts
+                saved.store.put_back(start, copies)
+        if saved.frames is not None:
+            saved.frames.rollback()
+        self._saved = None
+
+    def _active_savepoint(self, call: str) -> Savepoint:
+        if self._saved is None:
+            raise RunError(f"{call} needs a savepoint, and this buffer has none. fix: call savepoint() before writing.")
+        return self._saved
+
+    def _refuse_in_savepoint(self, call: str) -> None:
+        if self._saved is not None:
+            raise RunError(f"{call} cannot be undone, and this buffer has a savepoint. fix: call rollback() before.")
+
+    def _copy_for_rollback(self, saved: Savepoint, start: int, stop: int) -> None:
+        """Copy the rows start .. stop - 1, which are about to be overwritten, unless copies exist."""
+        if saved.store is not None and not saved.is_copied[start:stop].all():
+            saved.copies.append((start, saved.store.copy(start, stop)))
+            saved.is_copied[start:stop] = True
 
     # -- in pieces, for a log ----------------------------------------------------------------------------------------
     # Rows are numbered from the first one ever added. Row r lies `counter - r` places before the next write position,
@@ -220,7 +297,8 @@ class RowRing:
         return np.asarray((self._position - self.counter + rows) % self.max_size)
 
     def mark(self) -> Mark:
-        """Return the current point in history, as argument of `changes`."""
+        """Return the current point in history, as argument of `changes`; RunError inside a savepoint."""
+        self._refuse_in_savepoint("mark()")
         return Mark(self._log, self.counter, 0 if self._frames is None else self._frames.next_epoch())
 
     def needs(self) -> Mark:
@@ -239,6 +317,7 @@ class RowRing:
 
     def load_changes(self, changes: Changes) -> None:
         """Restore the results of `changes`, oldest first, into a buffer that has loaded the state without rows."""
+        self._refuse_in_savepoint("load_changes()")
         if changes.rows is not None and self._store is not None:
             self._store.load_piece(changes.start, changes.rows)
         if changes.frames is not None and self._frames is not None:
@@ -257,6 +336,7 @@ class RowRing:
 
     def keep_rows(self, rows: np.ndarray) -> None:
         """Discard all rows but these; they are moved to the front of the memory, in order."""
+        self._refuse_in_savepoint("keep_rows()")
         count = len(rows)
         if self._store is not None:
             self._store.load_piece(0, self._store.piece(self._places(rows)))
@@ -316,6 +396,8 @@ class RowRing:
     def _put(self, start: int, rows: Rows, count: int) -> None:
         """Write `count` rows to start, start + 1, ...; subclasses extend this to track writes."""
         assert self._store is not None
+        if self._saved is not None:
+            self._copy_for_rollback(self._saved, start, start + count)
         if self._frames is not None:
             columns = self._store.own
             replaced = {path: columns[path][start : start + count].cpu().numpy() for path in (FRAME, NEXT_FRAME)}

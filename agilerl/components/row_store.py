@@ -224,6 +224,15 @@ class RowStore:
         separate = {"/".join(path): tensor[index].cpu() for path, tensor in self.own.items()}
         return {"packed": self.packed[index].cpu(), "own": separate}
 
+    def copy(self, start: int, stop: int) -> list[Tensor]:
+        """Return copies of the rows start .. stop - 1 on the store's device, as argument of `put_back`."""
+        return [tensor[start:stop].clone() for tensor in (self.packed, *self.own.values())]
+
+    def put_back(self, start: int, copies: Sequence[Tensor]) -> None:
+        """Write the result of `copy` to start, start + 1, ..."""
+        for tensor, rows in zip((self.packed, *self.own.values()), copies, strict=True):
+            tensor[start : start + len(rows)] = rows
+
     def load_piece(self, start: int, piece: Mapping[str, Any]) -> None:
         """Write the result of `piece` to `start` and the following places."""
         index = ((start + torch.arange(len(piece["packed"]))) % self.max_size).to(self.device)
