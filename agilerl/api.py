@@ -76,6 +76,7 @@ def train(
     sinks: Iterable[Sink] = (),
     callbacks: Sequence[Any] = (),
     agents: Any = None,
+    workers: int | str = 1,
     **overrides: Any,
 ) -> Run:
     """Train a population and evolve its hyperparameters.
@@ -105,6 +106,9 @@ def train(
             new run trains copies, with its own seed and budget, and records their run and members. Hyperparameters
             passed here override theirs; the others keep their evolved values. Replay starts empty and exploration at
             `eps_start`.
+        workers: processes that take part, this one included, or "auto" for one per core. They play the episodes of
+            evaluations, and train the shards of the population (`shards=2`, say), one each. Their number makes no
+            difference to the result.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
             4}`). `dataset` may be arrays, or anything that `agilerl.data.dataset.read_dataset` accepts: the run
             directory keeps them as a file.
@@ -168,6 +172,7 @@ def train(
                 ancestors=ancestors,
                 minutes=minutes,
                 has_own_data=data.holds(manifest.training.dataset),
+                workers=workers,
             )
         )
     if out is None and data.holds(run.manifest.training.dataset):  # its file is gone
@@ -258,6 +263,7 @@ def resume(
     callbacks: Sequence[Any] = (),
     restart: bool = False,
     allow_other_kernels: bool = False,
+    workers: int | str | None = None,
 ) -> Run:
     """Resume a run from its newest intact checkpoint, bit-identical to an uninterrupted run.
 
@@ -274,6 +280,7 @@ def resume(
         restart: start again if every checkpoint is damaged; files of the run are renamed `bad-*`.
         allow_other_kernels: continue on a machine without the kernels of the run (`native`: built by a C compiler at
             installation); the last bits then differ.
+        workers: see `train`; None follows the record.
 
     Raises:
         RunError: no run at the path, another process trains it, or a file that it needs is missing.
@@ -291,6 +298,7 @@ def resume(
             callbacks=callbacks,
             restart=restart,
             allow_other_kernels=allow_other_kernels,
+            workers=workers,
         )
     )
 

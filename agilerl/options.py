@@ -66,6 +66,9 @@ class LoopOptions:
         lockstep: whether members act at the same time on replicas of the environment.
         carry_envs: episodes continue across generations, in the lanes of each slot, whichever member acts there next. A
             resumed run restarts them, so it equals an uninterrupted one only statistically. Needs lockstep.
+        shards: parts that the population is cut into, by slot; a generation of each can run in a process of its own.
+            Part of a run's identity: members of a shard learn together, and see the replayed experience and the
+            statistics of other shards one generation later. The number of processes makes no difference.
         learner: "auto", "fused" or "sequential".
         threads: intra-op threads of torch during the whole run: rounding depends on their number.
         swap_channels: images are [H, W, C].
@@ -106,6 +109,7 @@ class LoopOptions:
     normalize_rewards: bool = False
     lockstep: bool = True
     carry_envs: bool = False
+    shards: int = 1
     learner: Literal["auto", "fused", "sequential"] = "auto"
     threads: int = 1
     swap_channels: bool = False
@@ -120,7 +124,7 @@ class LoopOptions:
     overwrite_checkpoints: bool = False
 
     def __post_init__(self) -> None:
-        self._check_counts(1, "max_steps", "evo_steps", "eval_episodes", "fitness_window", "threads")
+        self._check_counts(1, "max_steps", "evo_steps", "eval_episodes", "fitness_window", "shards", "threads")
         self._check_counts(0, "eval_screen", "confirm_episodes", "confirm_screen", "confirm_most", "rescore_episodes")
         self._check_counts(
             1,

@@ -17,7 +17,6 @@ import typer
 import agilerl
 from agilerl import foreign
 from agilerl.cli import configuring, continuing, data, viewing
-from agilerl.cli.importing import import_code
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
@@ -40,6 +39,7 @@ from agilerl.cli.options import (
 )
 from agilerl.cli.seeds import ArrayIndex, Seeds, Workers, seeds_to_train, train_side_by_side, workers_in
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
+from agilerl.importing import import_code
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
 
@@ -288,7 +288,7 @@ def train(
         several = seeds_to_train(seeds, seed is not None or is_set, array_index)
         if len(several) == 1:
             manifest = _with_options(manifest, {"--seed": several[0]})
-        processes = workers_in(workers, len(several) > 1)
+        processes = workers_in(workers)
         if dry_run:
             _print_plan(manifest, device, not no_evolution, minutes)
             if len(several) > 1:
@@ -303,12 +303,12 @@ def train(
                 manifest, several, out, device=device, evolution=not no_evolution, tensorboard=tensorboard,
                 track=track, imports=imports, test_episodes=test_episodes,
             )  # fmt: skip
-            train_side_by_side(group, processes, quiet, imports)
+            train_side_by_side(group, processes or "auto", quiet, imports)
             return
         from agilerl.api import run_training
 
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
-        more |= {"closing_episodes": test_episodes, "imports": imports}
+        more |= {"closing_episodes": test_episodes, "imports": imports, "workers": processes or 1}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 
@@ -448,19 +448,19 @@ def resume(
         from agilerl.runs.seed_group import SeedGroup, is_group
 
         changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
-        processes = workers_in(workers, is_group(run))
+        processes = workers_in(workers)
         if is_group(run):
             options = {"steps": steps, "settings": changes, "restart": restart, "strict_replay": strict_replay}
             options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
             options |= {"tensorboard": tensorboard, "track": track}
             options = {name: value for name, value in options.items() if value not in (None, False, [])}
-            train_side_by_side(SeedGroup.open(run), processes, quiet, imports or (), options)
+            train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options)
             return
         from agilerl.api import resume_training
 
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
         more |= {"settings": changes, "restart": restart, "imports": imports or ()}
-        more |= {"allow_other_kernels": allow_other_kernels}
+        more |= {"allow_other_kernels": allow_other_kernels, "workers": processes}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
         _close(ended, test_episodes)
 

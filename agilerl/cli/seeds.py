@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.importing import import_code
 from agilerl.cli.options import whole_option
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.errors import ConfigError
+from agilerl.importing import import_code
 
 MOST_SEEDS = 10_000
 
@@ -40,19 +40,14 @@ def seeds_in(text: str) -> list[int]:
     return seeds
 
 
-def workers_in(text: str | None, has_seeds: bool) -> int | str:
-    """The number of processes of "auto" (default) or a number.
+def workers_in(text: str | None) -> int | str | None:
+    """The number of processes of "auto" or a number; None without the option.
 
     Raises:
-        ConfigError: another text, or a number below 1. NotAvailableYetError: without several seeds.
+        ConfigError: another text, or a number below 1.
     """
-    if text is not None and not has_seeds:
-        raise NotAvailableYetError(
-            f"--workers {text}: several seeds train in several processes, and a single run in one yet. "
-            "fix: --seeds 0-9, or leave --workers out."
-        )
     if text is None or text == "auto":
-        return "auto"
+        return text
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--workers takes a number of processes from 1 on; got {text!r}. fix: --workers auto.")
     return int(text)
@@ -118,7 +113,12 @@ Seeds = Annotated[
 ]
 Workers = Annotated[
     str | None,
-    typer.Option("--workers", metavar="N", help="Processes that train the seeds; default: auto, one per core."),
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Processes that take part, or auto for one per core. They share out the seeds (default: auto), or play "
+        "the episodes of one run's evaluations and train its shards (training.shards; default: 1).",
+    ),
 ]
 ArrayIndex = Annotated[
     int | None,

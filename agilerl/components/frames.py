@@ -143,6 +143,27 @@ class FrameStore:
         frames = [self._place(self._leaves(rows, role)) for role in ("obs", "next_obs")]
         return self._numbered(rows, frames[0], frames[1], slice(None))
 
+    def contents_of(self, frames: np.ndarray) -> dict[str, Any]:
+        """Return the contents of frames [k], ascending, as plain data for `intern_numbered` of another store."""
+        parts = {"/".join(part): self._take(part, frames).cpu() for part in self.fields}
+        return {"numbers": torch.from_numpy(frames), "parts": parts}
+
+    def intern_numbered(self, rows: Rows, images: Mapping[str, Any]) -> Rows:
+        """Place the frames that rows of another store refer to, each once; return the rows with this store's numbers.
+
+        The caller holds a reference for each number of the result, as after `intern`.
+        """
+        theirs = images["numbers"].numpy()
+        is_image, placed = theirs > 0, np.zeros(len(theirs), np.int64)  # the empty frame has number 0 everywhere
+        placed[is_image] = self._place(
+            {part: images["parts"]["/".join(part)].numpy()[is_image] for part in self.fields}
+        )
+        ours = {path: placed[np.searchsorted(theirs, rows[path].reshape(-1))] for path in (FRAME, NEXT_FRAME)}
+        out = {**rows, **ours}
+        self.retain(frames_in(out))
+        self.release(placed[is_image])
+        return out
+
     def retain(self, frames: np.ndarray) -> None:
         """Add one reference to each of `frames` [k], counting duplicates."""
         np.add.at(self._references, frames, 1)

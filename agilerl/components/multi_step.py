@@ -111,9 +111,6 @@ class MultiStepReplayBuffer(ReplayBuffer):
         added = self._meet(count)
         return added + self._take(self._interned(rows, mask), rewards, ended, lane_rows)
 
-    def _joins_steps(self) -> bool:
-        return False
-
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """End all open windows, or those of `lanes` [k], as truncated: they bootstrap from the last s' of their lanes.
 

@@ -209,6 +209,22 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._minima.set(places[is_here], changes.scaled[is_here])
         self.max_priority = max(self.max_priority, changes.max_priority)
 
+    def written(self) -> dict[str, Any]:
+        """See `RowRing.written`; includes the priorities set since the savepoint."""
+        changes, out = self.priority_changes(), super().written()
+        priorities = {"rows": changes.rows, "scaled": changes.scaled, "max_priority": changes.max_priority}
+        return {"first": self._active_savepoint("written()").counter, **out, "priorities": priorities}
+
+    def write_rows(self, written: Mapping[str, Any]) -> None:
+        """See `RowRing.write_rows`; priorities of rows that several copies have changed are those written last."""
+        base, first, changes = self.counter, written["first"], written["priorities"]
+        super().write_rows(written)
+        rows = np.asarray(changes["rows"])
+        rows = np.where(rows < first, rows, rows - first + base)
+        order = np.argsort(rows, kind="stable")
+        scaled = np.asarray(changes["scaled"])[order]
+        self.apply_priorities(PriorityChanges(rows[order], scaled, float(changes["max_priority"])))
+
     # -- published ---------------------------------------------------------------------------------------------------
 
     def sample(self, batch_size: int, beta: float = 0.4) -> Any:  # type: ignore[override]  # as published

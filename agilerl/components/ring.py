@@ -280,6 +280,53 @@ class RowRing:
             saved.copies.append((start, saved.store.copy(start, stop)))
             saved.is_copied[start:stop] = True
 
+    # -- rows of one copy of the buffer for all others -----------------------------------------------------------------
+
+    def written(self) -> dict[str, Any]:
+        """Return the rows added since the savepoint, as plain data for `write_rows` of buffers that had its contents.
+
+        Of more than `max_size` rows the last ones are returned.
+        """
+        saved = self._active_savepoint("written()")
+        added = self.counter - saved.counter
+        if not added:
+            return {"added": 0}
+        assert self._store is not None
+        assert self._fields is not None
+        places = self._places(np.arange(self.counter - min(added, self.max_size), self.counter))
+        images = None
+        if self._frames is not None:
+            numbers = [self._store.own[path][places].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)]
+            images = self._frames.contents_of(np.unique(np.concatenate(numbers)))
+        return {
+            "first": saved.counter,
+            "added": added,
+            "rows": self._store.piece(places),
+            "images": images,
+            "empty": self._store.state(0),
+            "fields": [field.state() for field in self._fields.values()],
+            "names": dict(self._names),
+        }
+
+    def write_rows(self, written: Mapping[str, Any]) -> None:
+        """Append the result of `written` of another copy of the buffer."""
+        added, images = written["added"], written.get("images")
+        if not added:
+            return
+        if self._store is None:
+            self._fields = {field.path: field for field in map(Field.from_state, written["fields"])}
+            self._names = dict(written["names"])
+            self._store = RowStore.from_state(written["empty"], self.max_size, self.dtype, self.device)
+            if images is not None:
+                self._frames = FrameStore(shared_fields(self._fields), self.max_size, self.device)
+        rows = self._store.rows_of(written["rows"])
+        if images is not None and self._frames is not None:
+            rows = self._frames.intern_numbered(rows, images)
+        missing = added - len(next(iter(rows.values())))  # more than the buffer holds
+        self._position, self.counter = (self._position + missing) % self.max_size, self.counter + missing
+        self._append(rows)
+        self._release(rows)
+
     # -- in pieces, for a log ----------------------------------------------------------------------------------------
     # Rows are numbered from the first one ever added. Row r lies `counter - r` places before the next write position,
     # so that a reassembled ring samples the same rows for the same draws.

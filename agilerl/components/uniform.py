@@ -16,7 +16,6 @@ from agilerl.envs.protocol import AGENTS
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
 from agilerl.rng import Purpose, resolve_seed, stream
-from agilerl.tree import map_leaves
 
 # Users' names of the five fields -> internal names.
 ROLES = {"state": "obs", "observation": "obs", "next_state": "next_obs", "next_observation": "next_obs"}
@@ -113,62 +112,6 @@ class ReplayBuffer(RowRing):
         """
         rows = self._step_rows((obs, action, reward, next_obs, done), next_mask, obs_mask)
         return self._add_step(rows, mask, truncated, lanes)
-
-    def write_block(
-        self,
-        steps: int,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        done: Any,
-        mask: np.ndarray | None = None,
-        next_mask: np.ndarray | None = None,
-        truncated: np.ndarray | None = None,
-        obs_mask: np.ndarray | None = None,
-    ) -> int:
-        """Add the rows of several vector steps; equal, bit for bit, to a call of `write` for each.
-
-        One append, unless images are deduplicated or rows have several steps. All rows are checked first: if one is
-        invalid, nothing is added.
-
-        Args:
-            steps: T. The others are those of `write`, with a leading axis of steps: [T, L, ...].
-
-        Returns:
-            The number of rows added.
-
-        Raises:
-            ShapeError: an array whose leading axes are not [T, L], or what `write` raises.
-        """
-        if not steps:
-            return 0
-        given = (obs, action, reward, next_obs, done, mask, next_mask, truncated, obs_mask)
-        lanes = np.shape(reward)[1] if np.ndim(reward) > 1 else 0
-
-        def joined(leaf: Any) -> Any:
-            leaf = leaf if isinstance(leaf, Tensor) else np.asarray(leaf)
-            if tuple(leaf.shape[:2]) != (steps, lanes):
-                expected = f"[{steps}, {lanes or 'L'}, ...] (steps, lanes)"
-                raise ShapeError(
-                    f"write_block() takes arrays {expected}; got {list(leaf.shape)}. fix: np.stack(steps)."
-                )
-            return leaf.reshape(-1, *leaf.shape[2:])
-
-        flat = [None if tree is None else map_leaves(joined, tree) for tree in given]
-        mask, next_mask, truncated, obs_mask = flat[5:]
-        rows = self._step_rows(tuple(flat[:5]), next_mask, obs_mask)
-        if self._joins_steps():
-            return self._add_step(rows, mask, truncated, None)
-        added = 0
-        for at in (slice(step * lanes, (step + 1) * lanes) for step in range(steps)):
-            step_mask, cut = (None if values is None else values[at] for values in (mask, truncated))
-            added += self._add_step({path: values[at] for path, values in rows.items()}, step_mask, cut, None)
-        return added
-
-    def _joins_steps(self) -> bool:
-        """Whether rows of several steps may be added as if they were one step."""
-        return self._frames is None
 
     def _add_step(
         self, rows: Rows, mask: np.ndarray | None, truncated: np.ndarray | None, lanes: np.ndarray | None

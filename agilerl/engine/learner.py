@@ -428,6 +428,11 @@ class Learner:
             parts.append(lead.environment_action(lead.greedy(raw, legal)))
         return self._joined(parts)
 
+    @property
+    def acts_by_row(self) -> bool:
+        """Whether the bits of greedy actions depend on neither the number of members nor that of lanes."""
+        return False
+
     def explore(self, obs: Any, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Return exploring actions in storage format, [N, E, ...]; draws [N, E, ...] each."""
         if len(self.groups) == 1:

@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -87,6 +88,7 @@ class CheckedLanes:
         self.lanes.close()
 
 
+Divides = Callable[[Learner, Episodes, Callable[[Episodes], EvaluationResult]], EvaluationResult]
 Adopts = Callable[[Sequence[Any]], contextlib.AbstractContextManager[Any]]
 
 
@@ -165,6 +167,8 @@ class Evaluator(FitnessEvaluator):
     Attributes:
         returns: [N, episodes] of the last evaluation, over all ranks.
         limit: episode limit.
+        divide: plays episodes in several processes, given the learner, the episodes, and a function that plays some of
+            them in this one; None plays all of them here.
     """
 
     def __init__(
@@ -185,6 +189,7 @@ class Evaluator(FitnessEvaluator):
         self.limit = EpisodeLimit.of(env, options.eval_steps, options.evo_steps // self._num_envs)
         self._replicable = foreign.can_replicate(env)
         self.returns = np.zeros((0, 0))
+        self.divide: Divides | None = None
 
     def _lanes_for(self, count: int, members: int, agent: Any = None) -> Lanes:
         """Return lanes for about `count` parallel episodes, equally many per member, in whole environments."""
@@ -211,10 +216,8 @@ class Evaluator(FitnessEvaluator):
             scores = [(self._run(one, episodes)[0], self.returns) for one in each]
             self.returns = np.concatenate([returns for _, returns in scores])
             return [fitness for fitness, _ in scores]
-        lanes = self._lanes_for(members * count, members, learner.agents[0])
-        if self.check is not None:
-            lanes = CheckedLanes(lanes, self.check)
-        result = self._play(learner, lanes, episodes)
+        play = partial(self.play, learner)
+        result = play(episodes) if self.divide is None else self.divide(learner, episodes, play)
         self.limit.say(result.lengths, result.cut)
         fitness, rows = self._fitness(result, episodes), None if self.sum_scores else self._rows(result, episodes)
         if self.ranks.size > 1:  # equally many episodes on each
@@ -232,6 +235,14 @@ class Evaluator(FitnessEvaluator):
         if rows is not None:
             self.by_agent |= {agent.index: row for agent, row in zip(learner.agents, rows.tolist(), strict=True)}
         return fitness
+
+    def play(self, learner: Learner, episodes: Episodes) -> EvaluationResult:
+        """Play each episode with every member in this process."""
+        members = len(learner.agents)
+        lanes = self._lanes_for(members * len(episodes), members, learner.agents[0])
+        if self.check is not None:
+            lanes = CheckedLanes(lanes, self.check)
+        return self._play(learner, lanes, episodes)
 
     def _play(self, learner: Learner, lanes: Lanes, episodes: Episodes) -> EvaluationResult:
         """Play each episode with every member."""

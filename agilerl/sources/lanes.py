@@ -27,10 +27,11 @@ from agilerl.options import LoopOptions
 from agilerl.sources.custom.calls import check_calls
 from agilerl.sources.custom.learn import CustomLearn, reason_to_run_alone, warn_of_uncalled
 from agilerl.sources.determinism import Probe, probe_determinism
-from agilerl.sources.evaluator import Evaluator, FitnessEvaluator, innermost, lanes_for
+from agilerl.sources.evaluator import Divides, Evaluator, FitnessEvaluator, innermost, lanes_for
 from agilerl.sources.rewards import refuse_scaling
 from agilerl.sources.source import (
     CARRIED_NOTE,
+    GenerationPlan,
     MeanReturn,
     PopulationEvaluation,
     Shard,
@@ -39,6 +40,8 @@ from agilerl.sources.source import (
     Steps,
     Tally,
     agreed,
+    check_shards,
+    cut,
 )
 from agilerl.spaces import without_texts
 
@@ -64,7 +67,8 @@ class LaneSource(Source, Generic[Options]):
         eval_env: evaluation environment; `env` by default.
 
     Attributes:
-        lanes: training lanes, of all members in lockstep, else of one member.
+        shared: of each shard. They have the same memories.
+        lanes: training lanes, of all members of the first shard in lockstep, else of one member.
         num_envs: lanes per member. lockstep: whether members act at the same time.
         learner: "fused", "sequential", or "agents" if agents bring their own `learn` or `get_action`.
         notes: the choices made, with reasons.
@@ -78,13 +82,15 @@ class LaneSource(Source, Generic[Options]):
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
-        self.env, self.options, self.shared = env, options, shared
+        self.env, self.options, self.shared = env, options, [shared]
         self.eval_env = env if eval_env is None else eval_env
         self.num_envs = foreign.num_envs(env)
         self.notes: list[str] = []
         self._replaced = 0  # number of environments, in training and evaluation
         self.kernels = available_kernels()
         self._is_replicable = foreign.can_replicate(env)
+        self._smaller_lanes: Lanes | None = None
+        self._written: dict[int, dict[str, Any]] = {}  # by shard, see `take_written`
         self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     # -- environments ------------------------------------------------------------------------------------------------
@@ -123,10 +129,11 @@ class LaneSource(Source, Generic[Options]):
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
         """See `Source.open`; raises ConfigError too for `carry_envs` if the lanes are shared or cannot be paused."""
-        if shards != 1:
-            raise NotAvailableYetError(f"a generation runs in one shard yet; got shards={shards}. fix: shards=1.")
-        self.run_seed = run_seed
+        self.run_seed, self.shards = run_seed, shards
+        self.shared = self.shared[:1] * shards
         self._choice = self._choose(population)
+        if shards > 1:
+            self._check_shards(population)
         own_tests = any(overrides(agent, "test", "get_action", "_greedy") for agent in population)
         self._tests = own_tests or self.learner == CustomLearn.name
         if self._tests:
@@ -143,7 +150,7 @@ class LaneSource(Source, Generic[Options]):
                 self.notes.append(f"{option} is ignored: {reason}")
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
-        self.lanes = self._make_lanes(len(population))
+        self.lanes = self._make_lanes(len(cut(len(population), shards)[0]))
         if self.lanes.backend == EnvPoolLanes.backend:
             self.notes.append("lanes: EnvPool, whose episodes are not those of Gymnasium with the same seed")
         self.evaluator = self._make_evaluator(population, check)
@@ -164,6 +171,26 @@ class LaneSource(Source, Generic[Options]):
                 "backend 'envpool' steps the lanes of the training loops, and an agent of this run brings its own "
                 "learn(), get_action() or test(), which step Gymnasium's environments. fix: backend='gymnasium' "
                 "(environment.backend)."
+            )
+
+    def _check_shards(self, population: Sequence[Any]) -> None:
+        """Raise ConfigError if these members cannot be trained in shards."""
+        check_shards(self.shards, len(population), self.ranks)
+        if self.options.carry_envs:
+            raise ConfigError(
+                "carry_envs=True continues episodes in lanes that stay where they are, and a shard may run in another "
+                "process in each generation. fix: carry_envs=False, or shards=1 (training.shards)."
+            )
+        for name, memory in self.memories().items():
+            if not foreign.has_methods(memory, "savepoint", "rollback", "written", "write_rows"):
+                raise ConfigError(
+                    f"shards={self.shards} exchanges the rows of replay buffers, which a {type(memory).__name__} "
+                    f"({name}) does not support. fix: ReplayBuffer, or shards=1 (training.shards)."
+                )
+        if self.learner == CustomLearn.name and self.shared[0].memories:
+            raise ConfigError(
+                f"shards={self.shards} puts the rows of all shards into one replay buffer after each generation, and "
+                f"here {self._choice.reason}, so that it writes rows by itself. fix: shards=1 (training.shards)."
             )
 
     def _check_ranks(self) -> None:
@@ -232,11 +259,26 @@ class LaneSource(Source, Generic[Options]):
         lanes: Lanes = self.env.replicate(members) if self.lockstep else as_lanes(self.env)
         return lanes_for(self._reader, lanes, self.options.swap_channels)
 
+    def _lanes_of(self, members: int) -> Lanes:
+        """Return lanes for a shard of this many members; the shards of a population have at most two sizes."""
+        if not self.lockstep or not self.acts or members * self.num_envs == self.lanes.num_lanes:
+            return self.lanes
+        if self._smaller_lanes is None or self._smaller_lanes.num_lanes != members * self.num_envs:
+            self._close_smaller()
+            self._smaller_lanes = self._make_lanes(members)
+        return self._smaller_lanes
+
+    def _close_smaller(self) -> None:
+        if self._smaller_lanes is not None:
+            self._smaller_lanes.close()
+            self._smaller_lanes = None
+
     def fit(self, population: Sequence[Any]) -> str | None:
-        if self.lockstep and len(population) * self.num_envs != self.lanes.num_lanes:
+        members = len(cut(len(population), self.shards)[0])
+        if self.lockstep and members * self.num_envs != self.lanes.num_lanes:
             self.lanes.close()
-            self.lanes = self._make_lanes(len(population))
-            self.shared = replace(self.shared, running=None)
+            self.lanes = self._make_lanes(members)
+            self.shared = [replace(shared, running=None) for shared in self.shared]
         if self.learner == CustomLearn.name:
             return None
         before, self._choice = self._choice, choose(population, self.options.learner)
@@ -245,7 +287,7 @@ class LaneSource(Source, Generic[Options]):
         return f"learner: {self.learner} ({self._choice.reason})"  # a mutated network may not stack
 
     @contextlib.contextmanager
-    def _adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
+    def adopted(self, agents: Sequence[Any]) -> Iterator[Any]:
         """Yield a learner that holds the agents' tensors in rows; they are released on exit, also on failure."""
         is_custom = self.learner == CustomLearn.name
         learner: Any = (
@@ -262,36 +304,86 @@ class LaneSource(Source, Generic[Options]):
 
     @property
     def epsilon(self) -> float | None:
-        return self.shared.epsilon
+        return self.shared[0].epsilon
 
     def steps_of_generation(self, evo_steps: int) -> int:
         """Round down to whole vector steps, at least one; in environment steps per member."""
         return max(1, evo_steps // self.env_steps_at_once) * self.env_steps_at_once
 
-    def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
-        """Run all shards: one for all members in lockstep, else one per member; all start from the same epsilon."""
-        slots = list(range(len(population)))
-        tallies: dict[int, Tally] = {}
+    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
         env_steps = min(int(agent.steps[-1]) for agent in population)  # of the member furthest behind
         at_once = self.env_steps_at_once
         left = -(-(self.options.max_steps - env_steps) // at_once)  # in vector steps; shortens the last generation
         evo_steps = self.options.generation_steps(begun, self.evaluated)
-        first, steps = self.shared, self.steps_of_generation(evo_steps)
-        seed = self.ranks.seed(self.run_seed)
-        vector_steps = max(1, min(steps // at_once, left))
-        for group in [slots] if self.lockstep else [[slot] for slot in slots]:
-            agents = [population[slot] for slot in group]
-            shared = replace(self.shared, epsilon=first.epsilon, statistics=self.statistics(agents))
-            shard = Shard(agents, group, seed, number, begun, vector_steps, shared, self.ranks)
-            with self._adopted(agents) as learner:
+        vector_steps = max(1, min(self.steps_of_generation(evo_steps) // at_once, left))
+        members, kernels = len(population), self.kernels.name
+        return GenerationPlan(number, begun, vector_steps, members, self.options.max_steps, self.learner, kernels)
+
+    def follow(self, plan: GenerationPlan) -> None:
+        super().follow(plan)
+        if plan.kernels != self.kernels.name:
+            self.use_kernels(plan.kernels)
+        self._choice = Choice(plan.learner, self._choice.reason)  # type: ignore[arg-type]  # the name of a choice
+
+    def run_shard(
+        self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]
+    ) -> Generator[int, None, list[Tally]]:
+        """Run the members of a shard in lockstep, else one after another; all start from the same epsilon.
+
+        Of several shards each sees the replay as it was before this generation, and its own rows.
+        """
+        run = self._run_apart if self.shards > 1 and self.memories() else self._run_members
+        return run(plan, shard, agents, slots)
+
+    def _run_apart(
+        self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]
+    ) -> Generator[int, None, list[Tally]]:
+        """Run a shard and take what it has written out of the memories again, for `take_written`."""
+        memories = self.memories()
+        for memory in memories.values():
+            memory.savepoint()
+        try:
+            tallies = yield from self._run_members(plan, shard, agents, slots)
+            self._written[shard] = {name: memory.written() for name, memory in memories.items()}
+            return tallies
+        finally:
+            for memory in memories.values():
+                memory.rollback()
+
+    def take_written(self, shard: int) -> dict[str, Any] | None:
+        return self._written.pop(shard, None)
+
+    def write(self, written: Sequence[Any]) -> None:
+        for of_shard in written:
+            for name, rows in (of_shard or {}).items():
+                self.memories()[name].write_rows(rows)
+
+    def _run_members(
+        self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]
+    ) -> Generator[int, None, list[Tally]]:
+        tallies: dict[int, Tally] = {}
+        epsilon, seed = self.shared[shard].epsilon, self.ranks.seed(self.run_seed)
+        places = list(range(len(agents)))
+        for group in [places] if self.lockstep else [[place] for place in places]:
+            members = [agents[place] for place in group]
+            shared = replace(self.shared[shard], epsilon=epsilon, statistics=self.statistics(members))
+            part = Shard(
+                members, [slots[place] for place in group], seed, plan.number, plan.begun, plan.length, shared,
+                self.ranks,
+            )  # fmt: skip
+            lanes = self._lanes_of(len(members))
+            with self.adopted(members) as learner:
                 if learner.name == CustomLearn.name:
-                    if self.shared.rewards is not None:
-                        refuse_scaling(agents[0])
-                    result = yield from self.run_custom(shard, self.lanes)
+                    if shared.rewards is not None:
+                        refuse_scaling(members[0])
+                    result = yield from self.run_custom(part, lanes)
                 else:
-                    result = yield from self.run(shard, self.lanes, learner)
-            self.shared, tallies = result.shared, {**tallies, **result.tallies}
-        return agreed([tallies[slot] for slot in slots], self.ranks, self.steps_add_up)
+                    result = yield from self.run(part, lanes, learner)
+            self.shared[shard], tallies = result.shared, {**tallies, **result.tallies}
+        return [tallies[slot] for slot in slots]
+
+    def combined(self, tallies: Sequence[Tally]) -> list[Tally]:
+        return agreed(tallies, self.ranks, self.steps_add_up)
 
     def statistics(self, agents: Sequence[Any]) -> Mapping[str, Any] | None:
         """Running observation statistics that a shard of these members starts from; None if not used."""
@@ -324,10 +416,10 @@ class LaneSource(Source, Generic[Options]):
     def _fitness(self, agents: Sequence[Any], number: int) -> list[float]:
         if self._tests:
             return [self.evaluator.one(agent) for agent in agents]
-        with self._adopted(agents) as learner:
+        with self.adopted(agents) as learner:
             if not self._is_staged(len(agents)):
                 return self.evaluator.population(learner, number)
-        return self.evaluator.staged(self._adopted, agents, number)
+        return self.evaluator.staged(self.adopted, agents, number)
 
     def _is_staged(self, members: int) -> bool:
         """Whether an initial stage of episodes decides which members play the rest."""
@@ -336,7 +428,7 @@ class LaneSource(Source, Generic[Options]):
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         if self._tests:
             return None
-        with self._adopted(agents) as learner:
+        with self.adopted(agents) as learner:
             return self.evaluator.rescore(learner, number, episodes)
 
     @property
@@ -347,9 +439,14 @@ class LaneSource(Source, Generic[Options]):
         if not self.confirms:
             return None
         before = self.evaluator.episodes
-        with self._adopted([agent]) as learner:
+        with self.adopted([agent]) as learner:
             mean = self.evaluator.confirm(learner, number, episodes)
         return None if mean is None else MeanReturn(mean, self.evaluator.error, self.evaluator.episodes - before)
+
+    def divide_evaluation(self, divide: Divides) -> None:
+        """Divide episodes unless agents have a `test` of their own, or fitness is not of episodes."""
+        if isinstance(self.evaluator, Evaluator) and not self._tests:
+            self.evaluator.divide = divide
 
     # -- for the records ---------------------------------------------------------------------------------------------
 
@@ -380,18 +477,32 @@ class LaneSource(Source, Generic[Options]):
         return probe_determinism(self.env, agent, self.run_seed, budget, check)
 
     def memories(self) -> Mapping[str, Any]:
-        return self.shared.memories
+        return self.shared[0].memories
+
+    def shard_state(self, shard: int) -> dict[str, Any]:
+        shared = self.shared[shard]
+        return {
+            **({} if shared.epsilon is None else {"epsilon": shared.epsilon}),
+            **({} if shared.rewards is None else {"rewards": dict(shared.rewards)}),
+        }
+
+    def load_shard_state(self, shard: int, state: Mapping[str, Any]) -> None:
+        shared = self.shared[shard]
+        epsilon = float(state["epsilon"]) if "epsilon" in state else shared.epsilon
+        rewards = None if shared.rewards is None else state["rewards"]
+        self.shared[shard] = replace(shared, epsilon=epsilon, rewards=rewards)
 
     def state(self) -> dict[str, Any]:
-        return {} if self.shared.rewards is None else {"rewards": dict(self.shared.rewards)}
+        first, *others = [self.shard_state(shard) for shard in range(self.shards)]
+        return {**first, "shards": others} if others else first
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        epsilon = float(state["epsilon"]) if "epsilon" in state else self.shared.epsilon
-        rewards = None if self.shared.rewards is None else state["rewards"]
-        self.shared = replace(self.shared, epsilon=epsilon, rewards=rewards)
+        for shard, of_shard in enumerate([state, *state.get("shards", ())]):
+            self.load_shard_state(shard, of_shard)
 
     def close(self) -> None:
         """Close the replicas owned by the source; an environment passed by the user stays open."""
         if self._is_replicable:
             self.lanes.close()
+            self._close_smaller()
         self.evaluator.close()

@@ -49,7 +49,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
         super().open(population, run_seed, check, shards)
-        for memory in self.shared.memories.values() if self.learner == CustomLearn.name else ():
+        for memory in self.memories().values() if self.learner == CustomLearn.name else ():
             if isinstance(memory, ReplayBuffer):  # custom agents learn from `sample`, which has its own generator
                 memory.follow_seed(run_seed)
 
@@ -76,6 +76,3 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
 
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         return CustomTransitions(shard, lanes, self.options).run()
-
-    def state(self) -> dict[str, Any]:
-        return {"epsilon": self.shared.epsilon, **super().state()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.envs.step import Lanes
+from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
@@ -193,6 +194,51 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class GenerationPlan:
+    """What all shards of a generation have in common.
+
+    Attributes:
+        number: generation, counted from 0. begun: environment steps per member before it.
+        length: vector steps (iterations of a language source) of each member.
+        members: size of the population. max_steps: budget of a member.
+        learner: name of the learner that was chosen for the whole population. kernels: that update members.
+        common: further plain state that all shards start from.
+    """
+
+    number: int
+    begun: int
+    length: int
+    members: int
+    max_steps: int
+    learner: str
+    kernels: str = ""
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+
+def cut(members: int, shards: int) -> list[list[int]]:
+    """Cut the slots 0 .. members - 1 into shards of consecutive slots, the larger ones first.
+
+    With fewer members than shards, as after a race has stopped some, there is one shard for each member.
+    """
+    return [part.tolist() for part in np.array_split(np.arange(members), min(shards, members))]
+
+
+def check_shards(shards: int, members: int, ranks: Ranks = ONE) -> None:
+    """Raise ConfigError unless this many shards can be cut from the population."""
+    if shards > members:
+        raise ConfigError(
+            f"training.shards={shards} is more than the population's {members} "
+            f"{'member' if members == 1 else 'members'}, and a shard has one at least. fix: shards={members}, or "
+            f"population={shards} (training.pop_size)."
+        )
+    if shards > 1 and ranks.size > 1:
+        raise ConfigError(
+            f"training.shards={shards} cuts a population for workers, and here {ranks.size} processes train all of it "
+            "together. fix: shards=1, or one process with --workers."
+        )
+
+
+@dataclass(frozen=True)
 class ShardResult:
     """Output of a generation.
 
@@ -251,6 +297,9 @@ class Source(ABC):
         ranks: processes that train the same members; set before `open`. Results are combined over all ranks.
         sum_scores: whether a team's return is the sum of its agents' returns.
         fitness_is_relative: whether fitness is only comparable within one generation.
+        episodes_are_independent: whether the episodes of an evaluation do not depend on those played with them.
+        shards: number of parts that the population is cut into; each is trained by itself for a generation. Set by
+            `open`.
     """
 
     options: Any
@@ -260,6 +309,8 @@ class Source(ABC):
     evaluation_env_steps: int
     sum_scores: bool = True
     fitness_is_relative: bool = False
+    episodes_are_independent: bool = True
+    shards: int = 1
 
     @property
     def epsilon(self) -> float | None:
@@ -289,10 +340,11 @@ class Source(ABC):
 
         Args:
             check: called between the steps of an evaluation; an exception it raises aborts the evaluation.
-            shards: number of parts of a generation that run in parallel.
+            shards: number of parts that the population is cut into, by slot. They share replay from one generation to
+                the next, and are otherwise independent during a generation.
 
         Raises:
-            ConfigError: incompatible options. NotAvailableYetError: more than one shard.
+            ConfigError: incompatible options.
         """
 
     @abstractmethod
@@ -321,9 +373,8 @@ class Source(ABC):
     def steps_of_generation(self, evo_steps: int) -> int:
         """Environment steps per member in a generation of about `evo_steps`."""
 
-    @abstractmethod
     def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
-        """Run one generation; yields the environment steps (of all members) made since the last yield.
+        """Run one generation, shard by shard; yields the environment steps (of all members) made since the last yield.
 
         Args:
             number: generation, counted from 0. begun: environment steps per member before it.
@@ -331,6 +382,48 @@ class Source(ABC):
         Returns:
             One tally per member.
         """
+        plan, tallies, written = self.plan(population, number, begun), list[Tally](), list[Any]()
+        for shard, slots in enumerate(cut(len(population), self.shards)):
+            agents = [population[slot] for slot in slots]
+            tallies += yield from self.run_shard(plan, shard, agents, slots)
+            written.append(self.take_written(shard))
+        self.write(written)
+        return self.combined(tallies)
+
+    @abstractmethod
+    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
+        """Plan one generation of this population; see `generation` for the arguments."""
+
+    @abstractmethod
+    def run_shard(
+        self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]
+    ) -> Generator[int, None, list[Tally]]:
+        """Run the plan for one shard; a function of its members, `shard_state` and what all shards have written before.
+
+        Yields the environment steps (of all its members) made since the last yield; returns one tally per member.
+        """
+
+    def follow(self, plan: GenerationPlan) -> None:
+        """Adopt the plan of this run's source in another process, before `run_shard`."""
+        self.options = replace(self.options, max_steps=plan.max_steps)
+
+    def shard_state(self, shard: int) -> dict[str, Any]:
+        """State of one shard that its next generation depends on, as plain data; empty by default."""
+        return {}
+
+    def load_shard_state(self, shard: int, state: Mapping[str, Any]) -> None:  # noqa: B027  # optional hook
+        """Restore the output of `shard_state`; nothing by default."""
+
+    def take_written(self, shard: int) -> dict[str, Any] | None:
+        """Return what the shard that has just run wrote for all, as plain data; None by default."""
+        return None
+
+    def write(self, written: Sequence[Any]) -> None:  # noqa: B027  # optional hook
+        """Write what all shards wrote in a generation, in their order; nothing by default."""
+
+    def combined(self, tallies: Sequence[Tally]) -> list[Tally]:
+        """Combine the tallies of all members with those of other ranks; unchanged by default."""
+        return list(tallies)
 
     @abstractmethod
     def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
@@ -346,6 +439,9 @@ class Source(ABC):
         `episodes`: how many; None: until it is clear whether the target is reached (`rollouts.confirmation`).
         """
         return None
+
+    def divide_evaluation(self, divide: Any) -> None:  # noqa: B027  # optional hook
+        """Play episodes by `sources.evaluator.Divides` from here on; ignored by default."""
 
     def faults(self) -> list[str]:
         """Return one line per environment replaced since the last call; none by default."""

@@ -29,11 +29,13 @@ from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline
+from agilerl.training.dispatch import Dispatcher
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
 from agilerl.training.state import SavableLoop, resumed_notes
+from agilerl.workers.executor import Executor, NoWorkers
 
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
 # fittest agent before them, on at most this share of the training steps (docs/decisions.md).
@@ -60,7 +62,7 @@ class TrainingLoop:
         on_best: called with each new best agent.
         store: saves the run after every generation, and restores an earlier save.
         check: called between vector steps, including those of evaluations; an exception it raises ends the run.
-        shards: number of parts of a generation that run in parallel.
+        executor: workers that take part, closed at the end of the run.
         callbacks: user hooks (`telemetry.callbacks.Callback`).
         ranks: processes that train this population together, each with its own source and store.
         deadline: of a budget in minutes; the run ends before it, after at least one generation.
@@ -79,7 +81,7 @@ class TrainingLoop:
         on_best: Callable[[Any], None] | None = None,
         store: RunStore | None = None,
         check: Callable[[], None] | None = None,
-        shards: int = 1,
+        executor: Executor | None = None,
         callbacks: Sequence[Any] = (),
         ranks: Ranks = ONE,
         deadline: Deadline | None = None,
@@ -97,7 +99,10 @@ class TrainingLoop:
         self.family = Family(self.population)
         self.sinks = Sinks(sinks)
         source.ranks = ranks
-        source.open(self.population, seed, check, shards)
+        source.open(self.population, seed, check, options.shards)
+        self.dispatcher: Dispatcher | None = None
+        if executor is not None or options.shards > 1:
+            self.dispatcher = Dispatcher(source, executor or NoWorkers(), seed, self.sinks.message)
         self.notes = [*source.notes, *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
@@ -139,6 +144,8 @@ class TrainingLoop:
             finally:
                 self._count_time()
                 self._report_faults()  # since the last generation
+                if self.dispatcher is not None:
+                    self.dispatcher.close()
                 self.source.close()
                 self.sinks.close()
         windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
@@ -216,7 +223,8 @@ class TrainingLoop:
     def _collect(self, number: int) -> list[Tally]:
         begun, members = self.result.env_steps_member, len(self.population)
         steps_made, check = 0.0, self.check
-        with contextlib.closing(self.source.generation(self.population, number, begun)) as steps:
+        trainer = self.source if self.dispatcher is None else self.dispatcher
+        with contextlib.closing(trainer.generation(self.population, number, begun)) as steps:
             while True:
                 try:
                     steps_made += next(steps) / members
@@ -278,7 +286,8 @@ class TrainingLoop:
         return births
 
     def _report_faults(self, ranks: Ranks = ONE) -> None:
-        for rank, lines in enumerate(ranks.gather_plain(self.source.faults())):
+        faults = self.source.faults() + ([] if self.dispatcher is None else self.dispatcher.faults())
+        for rank, lines in enumerate(ranks.gather_plain(faults)):
             for line in lines:
                 self.result.restarts += 1
                 self.sinks.message(line if ranks.size == 1 else f"rank {rank}: {line}")
@@ -477,7 +486,8 @@ class TrainingLoop:
 
     def _count_time(self) -> None:
         self.result.seconds = time.perf_counter() - self._wall
-        self.result.cpu_seconds = time.process_time() - self._cpu
+        of_workers = 0.0 if self.dispatcher is None else self.dispatcher.cpu_seconds
+        self.result.cpu_seconds = time.process_time() - self._cpu + of_workers
         self.result.evaluation_env_steps = self.source.evaluation_env_steps
 
     def _save(self) -> None:

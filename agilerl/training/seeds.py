@@ -19,6 +19,7 @@ from agilerl.runs.commands import command
 from agilerl.runs.seed_group import CONFIG, SeedGroup
 from agilerl.runs.signals import StopSignals
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
+from agilerl.training.manifest.device import count_gpus, device_of
 from agilerl.training.manifest.launch import resume_training, run_training, score_best
 from agilerl.workers.processes import Ended, Processes, Send, count_of
 
@@ -130,7 +131,7 @@ class GroupResult:
 
 def jobs_of(group: SeedGroup, changes: Mapping[str, Any] | None = None) -> dict[int, SeedJob]:
     """What is left to do in a group, by seed; changes: see `SeedJob`."""
-    manifest, gpus = changed(group.manifest(), changes or {}), _gpus()
+    manifest, gpus = changed(group.manifest(), changes or {}), count_gpus()
     jobs = {}
     for number, seed in enumerate(group.seeds):
         configuration = apply_overrides(manifest, {"training.seed": seed}, "--seeds")
@@ -177,14 +178,3 @@ def compared(group: SeedGroup) -> list[str]:
     """Write the page that compares a group's runs; returns the lines of `agilerl compare`."""
     result = comparison(group.run_paths)
     return [*result.lines(), f"curves  {write_comparison(result, group.path / PAGE)}"]
-
-
-def device_of(number: int, device: str, gpus: int) -> str:
-    """The device of a group's run: run i has GPU i modulo their number, if "cuda" leaves the choice."""
-    return f"cuda:{number % gpus}" if gpus > 1 and device == "cuda" else device
-
-
-def _gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0

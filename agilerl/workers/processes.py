@@ -171,7 +171,9 @@ def _serve(
     connection: Connection, function: Callable[[Any, Send], Any], prepare: Callable[[], None] | None, parent: int
 ) -> None:
     """Run in a process: call the function on the arguments that arrive, until the pipe closes."""
-    _end_with_parent(parent)
+    if sys.platform != "win32":  # the parent's terminal signals are its own
+        os.setsid()
+    end_with_parent(parent)
 
     def send(message: Any) -> None:
         try:
@@ -202,10 +204,8 @@ def _serve(
             return
 
 
-def _end_with_parent(parent: int) -> None:
-    """Leave the parent's terminal signals to it, and ask the system for SIGTERM when it dies, where that exists."""
-    if sys.platform != "win32":
-        os.setsid()
+def end_with_parent(parent: int) -> None:
+    """Ask the system for SIGTERM when the parent dies, where that exists."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGTERM)

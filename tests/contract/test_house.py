@@ -230,8 +230,8 @@ def test_an_algorithm_in_one_file_trains_evolves_and_is_found_by_every_command(o
 
 
 def test_an_algorithm_in_one_file_makes_populations_and_speaks_for_itself(own_file: Path) -> None:
-    from agilerl.cli.importing import import_code
     from agilerl.errors import AlgorithmError
+    from agilerl.importing import import_code
     from agilerl.utils.utils import create_population
 
     import_code([str(own_file)])

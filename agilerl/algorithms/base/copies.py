@@ -215,7 +215,8 @@ def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str 
                 object.__setattr__(agent, name, value)
         for name, network in state["networks"].items():
             before = resolve(agent, name)
-            loaded = before.rebuilt(_read_spec(network["spec"]), device)
+            is_alike = _plain_spec(before.spec()) == network["spec"]  # then nothing has to be built
+            loaded = before if is_alike else before.rebuilt(_read_spec(network["spec"]), device)
             loaded.to(next(w.dtype for w in network["weights"].values() if w.is_floating_point()))
             loaded.load_state_dict(network["weights"])
             loaded.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)

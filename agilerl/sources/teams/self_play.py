@@ -11,7 +11,7 @@ members of one generation. Unlike other returns it does not grow over generation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ from agilerl.rng import Purpose
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
 from agilerl.sources.evaluator import Episodes, Evaluator
 from agilerl.sources.rollouts import Group
-from agilerl.sources.source import PopulationEvaluation, Shard, Steps, Tally
+from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Shard, Steps
 from agilerl.sources.teams.rollouts import TeamGeneration, TeamRolloutSource
 
 POOL_SIZE = 16  # opponents in the pool, including the random player
@@ -326,6 +326,7 @@ class SelfPlaySource(TeamRolloutSource):
     """
 
     fitness_is_relative = True
+    episodes_are_independent = False  # the opponents' actions are drawn for all lanes of a block
     evaluator: AgainstOpponents
 
     def open(
@@ -368,11 +369,16 @@ class SelfPlaySource(TeamRolloutSource):
         result: Steps = self.generations(shard, lanes, learner, self.options).run()
         return result
 
-    def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
+    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
         if self.newcomer is not None:
             pool, self.newcomer = self.pool.joined(self.newcomer), None
             self._sit_down(pool)
-        return (yield from super().generation(population, number, begun))
+        pool_states = [one.state() for one in self.pool.opponents]
+        return replace(super().plan(population, number, begun), common={"pool": pool_states})
+
+    def follow(self, plan: GenerationPlan) -> None:
+        super().follow(plan)
+        self._sit_down(Pool(tuple(Opponent(**one) for one in plan.common["pool"])))
 
     def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
         evaluation = super().evaluate(agents, number)

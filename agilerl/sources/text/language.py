@@ -25,7 +25,7 @@ from agilerl.llm_envs.by_id import make_language_env
 from agilerl.llm_envs.prompts import Example, Pair, Prompt
 from agilerl.options import LanguageOptions, LoopOptions
 from agilerl.rng import Purpose, stream
-from agilerl.sources.source import PopulationEvaluation, Source, Tally, agreed
+from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally, agreed, check_shards
 from agilerl.sources.text.batches import BatchSource, CompletionBatches, Engine, PreferenceBatches, Row, SFTBatches
 from agilerl.sources.text.games import GameBatches, Games
 
@@ -97,7 +97,9 @@ class LanguageSource(Source):
     ) -> None:
         if not self.is_shared and len(self.envs) != len(population):
             raise ConfigError(f"{len(self.envs)} environments for {len(population)} members. fix: one each, or env=.")
-        self.run_seed, self._check = run_seed, check
+        check_shards(shards, len(population), self.ranks)
+        self.run_seed, self._check, self.shards = run_seed, check, shards
+        self._env_states = [[env.state() for env in self.envs] for _ in range(shards)]
         self._check_fit(population)
         self.learner, why = choose_adapters(population, self.options.learner)
         self.notes.append(f"learner: {self.learner} ({why})")
@@ -177,43 +179,53 @@ class LanguageSource(Source):
     def steps_of_generation(self, evo_steps: int) -> int:
         return -(-evo_steps // self.batch_size) * self.batch_size
 
-    def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
-        members = len(population)
+    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
         left = -(-(self.options.max_steps - begun) // self.batch_size)
         steps = self.steps_of_generation(self.options.generation_steps(begun, self.evaluated))
         iterations = max(1, min(steps // self.batch_size, left))
-        tallies = [Tally() for _ in population]
-        rngs = [stream(self.ranks.seed(self.run_seed), Purpose.WRITING, number, slot) for slot in range(members)]
-        slot_of = {id(agent): slot for slot, agent in enumerate(population)}
-        for agent in population:
+        return GenerationPlan(number, begun, iterations, len(population), self.options.max_steps, self.learner)
+
+    def run_shard(
+        self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]
+    ) -> Generator[int, None, list[Tally]]:
+        if self.shards > 1:
+            self._load_envs(self._env_states[shard])
+        tallies = [Tally() for _ in agents]
+        rngs = [stream(self.ranks.seed(self.run_seed), Purpose.WRITING, plan.number, slot) for slot in slots]
+        place_of = {id(agent): place for place, agent in enumerate(agents)}
+        for agent in agents:
             agent.set_training_mode(True)
-        engines, _, _ = engines_for(population, self.options.learner, self.ranks)
+        engines, _, _ = engines_for(agents, self.options.learner, self.ranks)
         try:
-            for index in range(iterations):
-                iteration = begun // self.batch_size + index
-                for agent in population:
+            for index in range(plan.length):
+                iteration = plan.begun // self.batch_size + index
+                for agent in agents:
                     agent.progress = min(1.0, iteration * self.batch_size / self.options.max_steps)
                 for engine in engines:
                     engine.refresh()
-                    slots = [slot_of[id(agent)] for agent in engine.agents]
+                    places = [place_of[id(agent)] for agent in engine.agents]
                     rows = [
                         Row(
-                            self.env_of(s),
-                            iteration * members + s if self.is_shared else iteration,
-                            rngs[s],
-                            tallies[s],
+                            self.env_of(slots[place]),
+                            iteration * plan.members + slots[place] if self.is_shared else iteration,
+                            rngs[place],
+                            tallies[place],
                         )
-                        for s in slots
+                        for place in places
                     ]
                     self._iterate(engine, rows)
                 for tally in tallies:
                     tally.env_steps += self.num_envs
-                yield self.batch_size * members
+                yield self.batch_size * len(agents)
                 if self.ranks.all(all(tally.fault for tally in tallies)):
                     break
         finally:
             for engine in engines:
                 engine.release()
+        self._env_states[shard] = [env.state() for env in self.envs]
+        return tallies
+
+    def combined(self, tallies: Sequence[Tally]) -> list[Tally]:
         self._warn_of_equal_rewards(tallies)
         return agreed(tallies, self.ranks, True)
 
@@ -299,14 +311,26 @@ class LanguageSource(Source):
                     digest.update(repr((name, *parts)).encode())
         return digest.hexdigest()
 
+    def shard_state(self, shard: int) -> dict[str, Any]:
+        return {"envs": self._env_states[shard]}
+
+    def load_shard_state(self, shard: int, state: Mapping[str, Any]) -> None:
+        self._env_states[shard] = list(state["envs"])
+
     def state(self) -> dict[str, Any]:
-        return {"data": self._digest, "envs": [env.state() for env in self.envs]}
+        shards = {"shards": [self.shard_state(shard) for shard in range(self.shards)]} if self.shards > 1 else {}
+        return {"data": self._digest, "envs": [env.state() for env in self.envs], **shards}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Raise RunError if the prompts differ from those the run started with."""
         if state["data"] != self._digest:
             raise RunError("the run learned from other prompts than these. fix: the same data sets and templates.")
-        for env, env_state in zip(self.envs, state["envs"], strict=True):
+        self._load_envs(state["envs"])
+        for shard, of_shard in enumerate(state.get("shards", ())):
+            self.load_shard_state(shard, of_shard)
+
+    def _load_envs(self, states: Sequence[Any]) -> None:
+        for env, env_state in zip(self.envs, states, strict=True):
             env.load_state(env_state)
 
     def close(self) -> None:

@@ -37,6 +37,7 @@ from agilerl.training.manifest.task import Task
 from agilerl.training.population import set_lanes
 from agilerl.training.random_play import random_play
 from agilerl.training.result import EvolveResult
+from agilerl.workers.executor import Executor
 
 
 def run_manifest(
@@ -54,6 +55,7 @@ def run_manifest(
     ancestors: Ancestors | None = None,
     with_random_play: bool = False,
     deadline: Deadline | None = None,
+    executor: Executor | None = None,
 ) -> EvolveResult:
     """Train according to `manifest`.
 
@@ -68,7 +70,7 @@ def run_manifest(
         callbacks: user hooks (`telemetry.callbacks.Callback`).
         ancestors: agents of another run, copied as founders.
         with_random_play: measure the score of uniformly random play first, unless run.json has it.
-        deadline: of a budget in minutes.
+        deadline: of a budget in minutes. executor: workers that take part.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
@@ -97,6 +99,7 @@ def run_manifest(
         check=check,
         callbacks=callbacks,
         deadline=deadline,
+        executor=executor,
     )
     try:
         if with_random_play:

@@ -99,3 +99,15 @@ def _images_of_team(manifest: Manifest, env: Any) -> str:
         return ""
     spaces = Task.of(manifest).spaces(env).observation_space  # type: ignore[attr-defined]  # tasks with environments
     return "" if all(is_dense(space) for space in spaces.values()) else "images of a team's agents"
+
+
+def count_gpus() -> int:
+    """Return the number of usable GPUs."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def device_of(number: int, device: str, gpus: int) -> str:
+    """Return the device of one of several processes: GPU `number` modulo their number, if "cuda" leaves the choice."""
+    return f"cuda:{number % gpus}" if gpus > 1 else device

@@ -34,6 +34,7 @@ from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_s
 from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.files import birth_line
+from agilerl.threads import available_cores
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
@@ -72,6 +73,21 @@ def with_minutes(
     return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")
 
 
+def workers_of(workers: int | str) -> int:
+    """Return how many processes work, this one included, for a number or "auto" (one for each core).
+
+    Raises:
+        ConfigError: neither of the two.
+    """
+    if workers == "auto":
+        return available_cores()
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ConfigError(
+            f"workers must be a number of processes from 1 on, or 'auto'; got {workers!r}. fix: workers='auto'."
+        )
+    return workers
+
+
 def _in_minutes(value: str) -> str:
     return f"{value} {'minute' if value == '1' else 'minutes'}"
 
@@ -96,6 +112,7 @@ class Setup:
     track_id: str = ""
     data: str | None = None
     deadline: Deadline | None = None
+    workers: int = 1
 
     def start(self) -> dict[str, Any]:
         """Start settings, as stored in run.json and every checkpoint."""
@@ -103,6 +120,7 @@ class Setup:
         more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
         more |= {"imports": list(self.imports)} if self.imports else {}
         more |= {"own_data": self.data} if self.data else {}
+        more |= {"workers": self.workers} if self.workers > 1 else {}
         more |= {"tensorboard": True} if self.tensorboard else {}
         more |= {"track": self.track_id} if self.track else {}
         return {**settings, "argv": list(sys.argv if self.argv is None else self.argv), **more}
@@ -143,10 +161,13 @@ def run_training(
     imports: Sequence[str] = (),
     has_own_data: bool = False,
     at: Path | None = None,
+    workers: int | str = 1,
 ) -> Run:
     """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
     at: the run directory itself, in place of a numbered one under `out`.
+    workers: processes that take part, this one included, or "auto" for one per core; they make no difference to the
+        result.
     minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
         ends earlier if that takes longer, and leaves time for a closing test of `closing_episodes`.
     imports: user modules imported for the run, repeated in the commands that it prints.
@@ -162,7 +183,7 @@ def run_training(
     parent = None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
-        imports, uuid.uuid4().hex[:8], deadline=deadline,
+        imports, uuid.uuid4().hex[:8], deadline=deadline, workers=workers_of(workers),
     )  # fmt: skip
     if out is None:
         return run_setup(setup, None, None)
@@ -222,8 +243,14 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
     run_manifest = import_module("agilerl.training.manifest.build").run_manifest
     try:
         fan_out = Sinks(setup.sinks_of(directory))
-        with StopSignals() as signals:
+        with StopSignals() as signals, contextlib.ExitStack() as stack:
             try:
+                executor = None
+                if setup.workers > 1:
+                    start = import_module("agilerl.training.manifest.workers").start_workers
+                    seed = setup.manifest.training.seed
+                    executor = start(setup.manifest, setup.env, setup.device, seed, setup.imports, setup.workers)
+                    stack.callback(executor.close)
                 result = run_manifest(
                     setup.manifest,
                     env=setup.env,
@@ -238,6 +265,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     ancestors=setup.ancestors,
                     with_random_play=True,
                     deadline=setup.deadline,
+                    executor=executor,
                 )
             except Exception as error:
                 if signals.received is None:
@@ -363,11 +391,12 @@ def resume_training(
     restart: bool = False,
     imports: Sequence[str] = (),
     allow_other_kernels: bool = False,
+    workers: int | str | None = None,
 ) -> Run:
     """Implement `agilerl.resume`, which documents the arguments; for argv and imports see `run_training`.
 
-    tensorboard, track: None keeps the setting of the original run. settings: as in --set, for sections that may change
-    on resume. restart: see `RunStore`.
+    tensorboard, track, workers: None keeps the setting of the original run. settings: as in --set, for sections that
+    may change on resume. restart: see `RunStore`.
     """
     folder = Path(path)
     if not (folder / "checkpoints").is_dir():
@@ -397,6 +426,7 @@ def resume_training(
             bool(start.get("track")) if track is None else track, argv, callbacks, parent=start.get("parent"),
             imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
             track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
+            workers=workers_of(int(start.get("workers") or 1) if workers is None else workers),
         )  # fmt: skip
         store.facts = setup.facts()
         directory = RunDirectory(folder)

@@ -223,8 +223,8 @@ def test_rewards_are_divided_by_the_scale_of_the_team() -> None:
             kept.append(self.rewards.factor)
             return super()._rollout(group)
 
-    shard = Shard(pop, [0], 7, 0, 0, 32, Shared(None, source.shared.rewards))
-    with source._adopted(pop) as learner:
+    shard = Shard(pop, [0], 7, 0, 0, 32, Shared(None, source.shared[0].rewards))
+    with source.adopted(pop) as learner:
         assert sum(Seen(shard, lanes, learner, options).run()) == 256
     assert len(set(kept)) == len(kept) > 1
     source.close()
@@ -241,8 +241,8 @@ def test_a_game_in_which_rewards_cancel_has_the_scale_of_its_players() -> None:
     options = LoopOptions(max_steps=256, evo_steps=128, eval_episodes=1, normalize_rewards=True)
     source = TeamRolloutSource(env, options)
     source.open([team], 7)
-    shard = Shard([team], [0], 7, 0, 0, 32, Shared(None, source.shared.rewards))
-    with source._adopted([team]) as learner:
+    shard = Shard([team], [0], 7, 0, 0, 32, Shared(None, source.shared[0].rewards))
+    with source.adopted([team]) as learner:
         generation = TeamGeneration(shard, source.lanes, learner, options)
         assert sum(generation.run()) == 128
     assert generation.rewards is not None

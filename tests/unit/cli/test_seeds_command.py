@@ -18,7 +18,8 @@ from agilerl.errors import AgileRLError, RunError
 from agilerl.runs.seed_group import GROUP, SeedGroup, is_group, with_groups
 from agilerl.telemetry.record import RunPlan
 from agilerl.telemetry.side_by_side import SideBySide
-from agilerl.training.seeds import device_of, jobs_of
+from agilerl.training.manifest.device import device_of
+from agilerl.training.seeds import jobs_of
 from agilerl.workers.processes import Ended
 
 SETTINGS = {
@@ -61,14 +62,11 @@ def test_a_job_of_an_array_gets_its_seed() -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", ""])
 def test_workers_are_a_number_from_one_on(text: str) -> None:
     with pytest.raises(AgileRLError, match=r"a number of processes from 1 on; got .* fix: --workers auto"):
-        workers_in(text, has_seeds=True)
+        workers_in(text)
 
 
-def test_workers_without_seeds_are_refused_by_name() -> None:
-    with pytest.raises(AgileRLError, match=r"a single run in one yet. fix: --seeds 0-9, or leave --workers out"):
-        workers_in("2", has_seeds=False)
-    assert workers_in(None, has_seeds=False) == "auto"
-    assert workers_in("3", has_seeds=True) == 3
+def test_workers_are_a_number_auto_or_left_out() -> None:
+    assert [workers_in(text) for text in ("3", "auto", None)] == [3, "auto", None]
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,8 @@ def test_changes_of_priorities_by_hand() -> None:
     np.testing.assert_array_equal(memory._sums[:], 1.0)
     memory.savepoint()
     assert len(memory.priority_changes().rows) == 0
+    numbered(memory, 1)  # instead of a row of the same priority
+    np.testing.assert_array_equal(memory.priority_changes().rows, [5])
     memory.rollback()
     with pytest.raises(RunError, match="priorities up to row 5; 5 rows were added so far"):
         memory.apply_priorities(changes)

@@ -198,7 +198,7 @@ def test_opponents_play_one_seat_of_every_second_lane_and_nothing_is_learned_fro
 
     source = opened(pop, pool=pool_of(3))
     shard = Shard(pop, [0, 1], 7, 0, 0, 16, Shared())
-    with source._adopted(pop) as learner:
+    with source.adopted(pop) as learner:
         generation = Seen(shard, source.lanes, learner, source.options, source.evaluator.opponents)
         steps = generation.run()
         while True:
@@ -228,7 +228,7 @@ def test_seats_move_on_with_the_generations_so_that_one_lane_sees_both() -> None
     source = opened(pop, environment(count=1), pool_of(1, 2))
     for number in range(4):
         shard = Shard(pop, [0], 7, number, 0, 4, Shared())
-        with source._adopted(pop) as learner:
+        with source.adopted(pop) as learner:
             generation = SelfPlayGeneration(shard, source.lanes, learner, source.options, source.evaluator.opponents)
         seen.append(generation._places.seats.tolist())
     assert seen == [[], [0], [], [1]]
@@ -239,7 +239,7 @@ def test_every_opponent_gets_as_many_lanes_as_the_others() -> None:
     pop = population(size=2)
     source = opened(pop, environment(count=24), pool_of(0, 1, 2, 3))
     shard = Shard(pop, [0, 1], 7, 0, 0, 4, Shared())
-    with source._adopted(pop) as learner:
+    with source.adopted(pop) as learner:
         generation = SelfPlayGeneration(shard, source.lanes, learner, source.options, source.evaluator.opponents)
     places = generation._places
     for own in (places.lanes < 24, places.lanes >= 24):

@@ -14,7 +14,7 @@ from agilerl.algorithms import available, find_algorithm
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import preset_for
 from agilerl.config.schema import Training
-from agilerl.errors import NotAvailableYetError
+from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.sources import SOURCES, source_for
 from agilerl.sources.off_policy import OffPolicySource
@@ -63,7 +63,7 @@ def ended(steps: Any) -> tuple[int, Any]:
 
 
 def shard_of(agents: list[Any], source: Any) -> Shard:
-    shared = Shared(source.epsilon, source.shared.rewards, source.statistics(agents), None, source.memories())
+    shared = Shared(source.epsilon, source.shared[0].rewards, source.statistics(agents), None, source.memories())
     return Shard(agents, [0, 1], 7, 0, 0, 40, shared)
 
 
@@ -72,16 +72,16 @@ def test_equal_shards_give_equal_results_and_the_source_is_left_as_it_was(algo: 
     source, agents, env = opened(algo, normalize_rewards=True)
     shard = shard_of(agents, source)
     memories, twins = copy.deepcopy((dict(shard.shared.memories), agents))
-    before = source.shared
+    before = source.shared[0]
     results: list[ShardResult] = []
     for members, kept in ((agents, shard.shared.memories), (twins, memories)):
-        own = Shard(members, [0, 1], 7, 0, 0, 40, Shared(source.epsilon, source.shared.rewards, None, None, kept))
-        with source._adopted(members) as learner:
+        own = Shard(members, [0, 1], 7, 0, 0, 40, Shared(source.epsilon, source.shared[0].rewards, None, None, kept))
+        with source.adopted(members) as learner:
             made, result = ended(source.run(own, source.lanes, learner))
         assert made == 2 * 80
         results.append(result)
     one, other = results
-    assert source.shared is before
+    assert source.shared[0] is before
     assert one.tallies == other.tallies
     assert sorted(one.tallies) == [0, 1]
     assert [tally.env_steps for tally in one.tallies.values()] == [80, 80]
@@ -124,11 +124,11 @@ def test_a_generation_that_is_not_ended_gives_members_what_they_have_learned() -
     env.close()
 
 
-def test_more_than_one_shard_is_a_named_error() -> None:
+def test_more_shards_than_members_are_a_named_error() -> None:
     source, agents, env = opened("DQN")
     source.close()
-    with pytest.raises(NotAvailableYetError, match=r"one shard yet; got shards=2\. fix: shards=1"):
-        source.open(agents, 7, shards=2)
+    with pytest.raises(ConfigError, match=r"shards=3 is more than the population's 2 members.*fix: shards=2, or"):
+        source.open(agents, 7, shards=3)
     env.close()
 
 

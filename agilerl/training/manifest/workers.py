@@ -1,0 +1,39 @@
+"""Workers of a run from a manifest: what they are made from, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from agilerl.config import Manifest
+from agilerl.importing import import_code
+from agilerl.training.manifest.build import make_founders, make_options, make_replay
+from agilerl.training.manifest.device import count_gpus, device_of
+from agilerl.training.manifest.task import Task
+from agilerl.training.serving import ShardServer
+from agilerl.workers.executor import Executor
+from agilerl.workers.local import LocalWorkers
+
+
+def start_workers(manifest: Manifest, env: Any, device: str, seed: int, imports: Sequence[str], count: int) -> Executor:
+    """Start the workers beside this process.
+
+    Args:
+        env: passed by the user; None for the one named in the manifest. count: processes that work, this one included.
+    """
+    make = partial(make_server, manifest, env, device, seed, tuple(imports))
+    return LocalWorkers(make, count - 1)
+
+
+def make_server(
+    manifest: Manifest, env: Any, device: str, seed: int, imports: Sequence[str], place: int
+) -> ShardServer:
+    """Build in a worker what does its jobs; see `start_workers`."""
+    import_code(imports)
+    device = device_of(place + 1, device, count_gpus())  # the run itself is the first one
+    task = Task.of(manifest)
+    train_env, eval_env = task.environments(env, device)
+    options = make_options(manifest)
+    source = task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env)
+    return ShardServer(source, make_founders(manifest, env, train_env, device, seed), seed, options.shards)

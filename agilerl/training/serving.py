@@ -1,0 +1,97 @@
+"""What a worker does: generations of shards and blocks of evaluation episodes, with a source of its own."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agilerl.checkpoint import decode_tree, encode_tree
+from agilerl.sources.source import Source
+from agilerl.threads import fixed_threads
+from agilerl.training.dispatch import vars_of
+from agilerl.training.population import evaluation_mode
+
+Report = Callable[[int], None]
+
+
+class ShardServer:
+    """Does the jobs of `training.dispatch.Dispatcher`.
+
+    Args:
+        source: not opened yet. founders: the run's, whose states do not matter. seed: of the run. shards: of the run.
+    """
+
+    def __init__(self, source: Source, founders: Sequence[Any], seed: int, shards: int) -> None:
+        self.source = source
+        self._report: Report = _unheard
+        source.open(founders, seed, self._alive, shards)
+        self._template, *self._spare = founders
+        self._generation = -1
+        self._members: dict[str, Any] = {}  # by their keys, as their generation left them
+
+    def __call__(self, job: bytes, report: Report) -> bytes:
+        """Do one job; `report` is called with environment steps, or 0 as a sign of life."""
+        self._report = report
+        asked, begun = pickle.loads(job), time.process_time()  # of the run, over a pipe that nobody else has
+        if asked["plan"].number != self._generation:
+            self._generation = asked["plan"].number
+            self._release(list(self._members))
+        with fixed_threads(self.source.options.threads):
+            self.source.follow(asked["plan"])
+            result = self._train(asked) if asked["kind"] == "generation" else self._play(asked)
+        result |= {"faults": self.source.faults(), "cpu_seconds": time.process_time() - begun}
+        return pickle.dumps(result, protocol=5)
+
+    def _alive(self) -> None:
+        self._report(0)
+
+    def _train(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        source, shard, slots = self.source, asked["shard"], asked["slots"]
+        agents = [self._made(state) for state in asked["members"]]
+        source.load_shard_state(shard, asked["state"])
+        if "memories" in asked["memory"]:
+            for name, state in asked["memory"]["memories"].items():
+                source.memories()[name].load_state(state)
+        elif "written" in asked["memory"]:
+            source.write(asked["memory"]["written"])
+        steps = source.run_shard(asked["plan"], shard, agents, slots)
+        while True:
+            try:
+                self._report(next(steps))
+            except StopIteration as end:
+                tallies = end.value
+                break
+        for slot, agent in zip(slots, agents, strict=True):
+            self._members[f"{asked['plan'].number}:{slot}"] = agent
+        return {
+            "members": [encode_tree(agent.run_state()) for agent in agents],
+            "state": source.shard_state(shard),
+            "tallies": tallies,
+            "written": source.take_written(shard),
+        }
+
+    def _play(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        source: Any = self.source  # whose evaluation can be divided
+        for key, state in asked["states"].items():
+            self._members[key] = self._made(state)
+        agents = [self._members[key] for key in asked["members"]]
+        with evaluation_mode(agents), source.adopted(agents) as learner:
+            result = source.evaluator.play(learner, asked["episodes"])
+        self._release([key for key in self._members if key.startswith("once:")])
+        return {"result": vars_of(result)}
+
+    def _made(self, state: bytes) -> Any:
+        """Return an agent with this state."""
+        tree = decode_tree(state, "a member")
+        agent = self._spare.pop() if self._spare else self._template.clone()
+        agent.load_run_state(tree)
+        return agent
+
+    def _release(self, keys: Sequence[str]) -> None:
+        self._spare += [self._members.pop(key) for key in keys]
+
+
+def _unheard(env_steps: int) -> None:
+    """Report nothing, while there is no job."""

@@ -1,0 +1,224 @@
+"""Shards of a population: one result for any number of workers, and for any worker that does a piece."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agilerl
+from agilerl.checkpoint import encode_tree
+from agilerl.errors import ConfigError, RunError
+from agilerl.sources.source import cut
+from agilerl.training import dispatch
+from agilerl.training.manifest import workers as manifest_workers
+from agilerl.training.manifest.launch import resume_training
+from agilerl.workers.executor import Reply
+from agilerl.workers.inline import InlineWorkers
+from agilerl.workers.local import Serve
+
+HELD = 130  # vector steps made here: more than two shards have in a generation, fewer than in the whole run
+ARCHITECTURE = {"mutation.probabilities.arch_mut": 0.6, "mutation.probabilities.no_mut": 0.1}
+SMALL = {"network.latent_dim": 8, "network.encoder_config.hidden_size": [8], "network.head_config.hidden_size": [8]}
+SMALL |= {"network.encoder_config.min_mlp_nodes": 4, "network.head_config.min_mlp_nodes": 4}
+SHORT = {"num_envs": 4, "eval_episodes": 4, "target_score": None, "confirm_episodes": 4, **SMALL, **ARCHITECTURE}
+REPLAY = {**SHORT, "batch_size": 16, "learning_delay": 64, "replay_buffer.max_size": 700}
+ONE_RATE = {"mutation.rl_hp_selection": {"lr": {"min": 1e-4, "max": 1e-2}}}
+CASES: dict[str, dict[str, Any]] = {
+    "dqn": {"env": "CartPole-v1", "algo": "DQN", "steps": 600, "evo_steps": 200, **REPLAY},
+    "n-step, prioritised": {
+        "env": "CartPole-v1", "algo": "RainbowDQN", "steps": 600, "evo_steps": 200, **REPLAY, **ONE_RATE,
+        "replay_buffer.n_step": 3, "replay_buffer.prioritized": True,
+    },
+    "sac": {"env": "Pendulum-v1", "algo": "SAC", "steps": 300, "evo_steps": 100, "eval_steps": 50, **REPLAY},
+    "ppo": {"env": "CartPole-v1", "algo": "PPO", "steps": 768, "evo_steps": 256, "learn_step": 128, **SHORT,
+            "normalize_rewards": True},
+    "recurrent ppo": {
+        "env": "CartPole-v1", "algo": "PPO", "steps": 384, "evo_steps": 128, "learn_step": 64, "recurrent": True,
+        "num_envs": 4, "eval_episodes": 4, "target_score": None,
+        "network.encoder": {"hidden_state_size": 8, "min_hidden_state_size": 4, "max_hidden_state_size": 16},
+    },
+}  # fmt: skip
+
+
+def trained(case: str, shards: int, workers: int = 1, seed: int = 0, **more: Any) -> agilerl.Run:
+    """A run without files; `workers`: this process included."""
+    arguments = {"population": 4, "preset": False, "out": None, "verbose": False, **CASES[case], **more}
+    return agilerl.train(**arguments, seed=seed, shards=shards, workers=workers)
+
+
+def digest(run: agilerl.Run) -> str:
+    """Of every member's whole state, the fitness of all generations and the lineage."""
+    total = hashlib.sha256(repr((run.history, run.lineage)).encode())
+    for agent in run.population:
+        total.update(encode_tree(agent.run_state()))
+    return total.hexdigest()
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replaces the processes by workers in this process, of a class of its own if given."""
+
+    def use(kind: Any = InlineWorkers) -> None:
+        monkeypatch.setattr(manifest_workers, "LocalWorkers", kind)
+
+    use()
+    return use
+
+
+def test_the_cut_of_a_population_is_contiguous_and_even() -> None:
+    assert cut(4, 1) == [[0, 1, 2, 3]]
+    assert cut(4, 2) == [[0, 1], [2, 3]]
+    assert cut(5, 2) == [[0, 1, 2], [3, 4]]
+    assert cut(2, 3) == [[0], [1]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_number_of_workers_makes_no_difference(case: str, inline: Any) -> None:
+    alone = digest(trained(case, shards=2))
+    assert digest(trained(case, shards=2, workers=2)) == alone
+    assert digest(trained(case, shards=2, workers=3)) == alone
+    assert digest(trained(case, shards=1)) != alone
+
+
+@pytest.mark.parametrize("case", ["dqn", "ppo"])
+def test_four_shards_have_one_result_too(case: str, inline: Any) -> None:
+    alone = digest(trained(case, shards=4))
+    assert digest(trained(case, shards=4, workers=3)) == alone
+
+
+@pytest.mark.parametrize("case", ["dqn", "sac", "ppo"])
+def test_evaluation_in_workers_changes_nothing_without_shards(case: str, inline: Any) -> None:
+    assert digest(trained(case, shards=1, workers=3)) == digest(trained(case, shards=1))
+
+
+def test_a_run_in_shards_is_resumed_with_any_number_of_workers(inline: Any, tmp_path: Path) -> None:
+    whole = digest(trained("n-step, prioritised", shards=2))
+    half = trained("n-step, prioritised", shards=2, workers=2, out=tmp_path, callbacks=[lambda record: False])
+    assert len(half.history) == 1
+    assert half.path is not None
+    run = agilerl.resume(half.path, verbose=False, workers=3)
+    assert len(run.history) == 3
+    assert digest(run) == whole
+
+
+def test_a_resume_with_another_number_of_shards_is_refused(tmp_path: Path) -> None:
+    run = trained("dqn", shards=2, out=tmp_path)
+    assert run.path is not None
+    with pytest.raises(ConfigError, match=r"resume --set cannot change training\.shards"):
+        resume_training(run.path, verbose=False, settings=["training.shards=1"], steps=1200)
+
+
+class Failing(InlineWorkers):
+    """Workers of which the jobs in `plan` go wrong: "lost", or "raised"; counted from the first job of the run."""
+
+    plan: Sequence[str | None] = ()
+
+    def __init__(self, make: Callable[[int], Serve], count: int) -> None:
+        super().__init__(make, count)
+        self._left = list(self.plan)
+
+    def submit(self, worker: int, job: bytes) -> None:
+        fate = self._left.pop(0) if self._left else None
+        if fate is None:
+            return super().submit(worker, job)
+        if fate == "lost":
+            self.kill(worker, "it was switched off")
+        else:
+            self._replies[worker] = [Reply(worker, "raised", error="OSError: no space")]
+        return None
+
+
+@pytest.mark.parametrize("fate", ["lost", "raised"])
+def test_a_piece_that_fails_in_a_worker_is_done_again(fate: str, inline: Any) -> None:
+    inline(type("Kind", (Failing,), {"plan": [None, fate, None, fate]}))
+    assert digest(trained("dqn", shards=2, workers=2)) == digest(trained("dqn", shards=2))
+
+
+class Late(InlineWorkers):
+    """Workers whose first result comes late, after `HELD` looks while this process works; it may be wrong then."""
+
+    is_wrong = False
+    held: Reply | None = None
+    looks = 0
+
+    def idle(self) -> list[int]:
+        return [] if self.held is not None else super().idle()
+
+    def poll(self, seconds: float) -> list[Reply]:
+        replies = super().poll(0.0)
+        if self.looks == 0 and (done := [reply for reply in replies if reply.kind == "done"]):
+            self.held = done[0]
+            replies.remove(self.held)
+        if self.held is None:
+            return replies
+        self.looks += seconds == 0.0  # otherwise it waits
+        if self.looks < HELD:
+            return replies
+        reply, self.held = self.held, None
+        result = pickle.loads(reply.payload)
+        result["tallies"][0].updates += self.is_wrong
+        return [*replies, replace(reply, payload=pickle.dumps(result), host="elsewhere")]
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_late_piece_is_done_twice_and_the_results_are_compared(
+    is_wrong: bool, inline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(dispatch, "POLL_SECONDS", 1e-9)
+    inline(type("Kind", (Late,), {"is_wrong": is_wrong}))
+    if is_wrong:
+        with pytest.raises(RunError, match=r"one result on .* and another on elsewhere, with the same seeds"):
+            trained("dqn", shards=2, workers=2)
+    else:
+        assert digest(trained("dqn", shards=2, workers=2)) == digest(trained("dqn", shards=2))
+
+
+def test_three_lost_workers_end_the_run_with_the_shard_and_the_seed(inline: Any) -> None:
+    class Elsewhere(Failing):
+        plan = ["lost"] * 30
+
+    inline(Elsewhere)
+    with pytest.raises(RunError, match=r"shard 1 of generation 0 \(run seed 3\) has lost 3 workers.*switched off"):
+        trained("dqn", shards=2, workers=2, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shards": 5}, r"training\.shards=5 is more than the population's 4 members.*fix: shards=4, or"),
+        ({"shards": 2, "workers": 0}, r"workers must be a number of processes from 1 on, or 'auto'; got 0"),
+        ({"shards": 2, "workers": "two"}, r"workers must be a number .* got 'two'\. fix: workers='auto'"),
+        ({"shards": 2, "carry_envs": True}, r"carry_envs=True continues episodes in lanes .*fix: carry_envs=False, or"),
+    ],
+)
+def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trained("dqn", **{"shards": 1, **arguments})
+
+
+def test_rows_of_all_shards_are_in_the_replay_in_their_order() -> None:
+    """Two shards, one generation: the memory holds the rows of the first one, then those of the second."""
+    from agilerl.components.replay_buffer import ReplayBuffer
+
+    whole, copies = ReplayBuffer(max_size=10), [ReplayBuffer(max_size=10) for _ in range(2)]
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(4, 3)), np.arange(4), np.ones(4), rng.normal(size=(4, 3)), np.zeros(4)) for _ in range(2)]
+    written = []
+    for copy, each in zip(copies, rows, strict=True):
+        copy.savepoint()
+        copy.write(*each)
+        written.append(copy.written())
+        copy.rollback()
+        whole.write(*each)
+    for copy in copies:
+        for part in written:
+            copy.write_rows(part)
+        assert encode_tree(copy.state()) == encode_tree(whole.state())
