@@ -160,6 +160,9 @@ LINKS = {
         "Ray 2.60 on localhost: an empty generation over 4 actors takes 5.0 ms, with 80 KB in and out of each 15.1 ms; "
         "1, 8 and 32 MB to another node take 7, 19 and 63 ms"
     )),
+    "ray-references": Link(1.25e-3, 545e6, 5e-3, 545e6, source=(
+        "as ray, assuming that the driver passes members on as fast as nodes receive them"
+    )),
 }  # fmt: skip
 DRIVER = Driver(3.1e-3, 9.5e-3, 0.023, 90e6, source=(
     "results/scale_costs.jsonl, means of DQN and PPO; rows: results/checkpoint.jsonl, 760 kB in 8.4 ms"
@@ -486,7 +489,7 @@ def exit_code(found: Iterable[dict[str, Any]]) -> int:
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Medians over seeds, as markdown."""
+    """Medians over seeds, as markdown; "*": evolved in the workers, and efficiency by mode."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for line in lines:
         key = line["key"]
@@ -496,8 +499,8 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
         return median(line[name] for line in of if all(line["key"][k] == v for k, v in key.items()))
 
     places = "driver", "workers"
-    heads = [f"{mode}{', evolved in workers' * (place == 'workers')}" for place in places for mode in MODES]
-    heads += ["driver busy (async)", "generations/h (async, evolved in workers)", "MB moved (sync), share=all", "shard"]
+    heads = [f"{mode}{'*' * (place == 'workers')}" for place in places for mode in MODES]
+    heads += ["driver busy (async)", "generations/h (async*)", "MB moved (sync), all", "shard"]
     text = [f"| workload | workers | members | {' | '.join(heads)} |", "|---|" + "---|" * (len(heads) + 2)]
     for (workload, workers, members), of in groups.items():
         cells = [f"{value(of, 'efficiency', mode=m, evolve_in=p, share='all'):.2f}" for p in places for m in MODES]
