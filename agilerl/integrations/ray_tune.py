@@ -51,7 +51,8 @@ class Trainable(tune.Trainable):  # type: ignore[misc]
     The keys of `config` are the keywords of `agilerl.train` (env, algo, steps, seed, population, ...; `config` for a
     manifest at an absolute path), and `generations_per_step` (default 1). A result has the finite maximum of the newest
     generation's fitness (`fitness`), `best_fitness`, `generation`, `env_steps` and `evaluation_env_steps` of all
-    members, `path` of the run directory (in Ray's working directory), and `done` once the run has reached its target or spent its budget.
+    members, `path` of the run directory (in Ray's working directory), and `done` once the run has reached its target or
+    spent its budget.
 
     A step ends after a saved generation, and the next one resumes the run: a trial, restored or not, has the bits of
     `agilerl.train` with the same keywords (but see `agilerl.resume` on what equals what). A checkpoint is a copy of the
