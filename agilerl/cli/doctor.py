@@ -27,6 +27,7 @@ EXTRAS = {
     "plots": ("matplotlib", "run.plot()"),
     "tensorboard": ("tensorboard", "--tensorboard"),
     "wandb": ("wandb", "--track"),
+    "ray": ("ray", "a population as a trial of Ray Tune"),
     "onnx": ("onnx", "agilerl export --onnx"),
     "llm": ("peft", "language models: GRPO, DPO, SFT"),
 }

@@ -77,7 +77,7 @@ def test_workers_are_a_number_auto_or_left_out() -> None:
         (["--array-index", "0"], "--array-index chooses one of --seeds"),
         (["--seeds", "0-1", "--array-index", "2"], "--array-index 2 is none of the 2 seeds"),
         (["--seeds", "0-1", "--workers", "0"], "--workers takes a number of processes"),
-        (["--workers", "2"], "a single run in one yet"),
+        (["--workers", "two"], "--workers takes a number of processes"),
         (["--seeds", "0-1", "--device", "none"], "unknown device 'none'"),
         (["--seeds", "0-1", "--set", "pop_size=x"], "pop_size"),
     ],

@@ -1,0 +1,1 @@
+"""Adapters for other packages, each an extra; nothing here is imported unless asked for."""
