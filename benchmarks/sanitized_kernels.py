@@ -27,7 +27,7 @@ FLAGS = ["-std=c11", "-O1", "-g", "-ffp-contract=off", "-fno-math-errno", "-fno-
          "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]  # fmt: skip
 TESTS = [
     f"tests/differential/test_native{name}.py"
-    for name in ("", "_policy", "_actor_critic", "_soft_actor_critic", "_teams")
+    for name in ("", "_forward", "_policy", "_actor_critic", "_soft_actor_critic", "_teams")
 ]
 
 
@@ -39,7 +39,8 @@ def sanitized(folder: Path) -> dict[str, str]:
     subprocess.run(["gcc", *FLAGS, str(source), "-o", str(library), "-lm"], check=True)
     runtimes = [subprocess.check_output(["gcc", f"-print-file-name=lib{name}.so"], text=True).strip() for name in
                 ("asan", "ubsan")]  # fmt: skip
-    return {**os.environ, "PYTHONPATH": str(folder), "LD_PRELOAD": " ".join(runtimes),
+    # `python -m pytest` would otherwise put the working directory, with the ordinary build, before PYTHONPATH.
+    return {**os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "LD_PRELOAD": " ".join(runtimes),
             "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1"}  # fmt: skip
 
 

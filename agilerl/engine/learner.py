@@ -6,6 +6,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.parts import MemberBinding, by_size, parts_of
-from agilerl.engine.protocol import Draws, Mask, Trainable, TransitionBatch, TransitionBatches, UpdateResult
+from agilerl.engine.protocol import Draws, Mask, Network, Trainable, TransitionBatch, TransitionBatches, UpdateResult
 from agilerl.engine.recipes import OffPolicyRecipe, PolicyGradientRecipe, Recipe, recipe_of
 from agilerl.engine.rows.kernels import RULES, TORCH, Kernels, rule_of
 from agilerl.engine.rows.rows_engine import RowsEngine
@@ -79,6 +80,15 @@ class Group(ABC):
 
         `noisy` keeps the noise of noisy layers, for exploration.
         """
+
+    @property
+    def acts_by_row(self) -> bool:
+        """See `Learner.acts_by_row`; False by default."""
+        return False
+
+    def greedy_outputs(self, obs: Any) -> Tensor:
+        """Return policy outputs [N_g, E, out] for greedy actions; see `outputs`."""
+        return self.outputs(obs)
 
     def values(self, obs: Any) -> Tensor:
         """Return state values [N_g, B] of prepared observations, for algorithms with `state_values`."""
@@ -172,6 +182,29 @@ class RowsGroup(Group):
         with torch.no_grad():
             output: Tensor = (self._noisy if noisy else self._quiet)(self.prepare(obs))
         return output
+
+    @cached_property
+    def _by_row(self) -> Network | None:
+        """The policy program over networks that C runs row by row; None if torch has to run one of them."""
+        runs: dict[str, Network | None] = {}
+
+        def network(name: str) -> Network:
+            runs[name] = self.engine.by_row(name)
+            return runs[name] or self.engine.frozen(name, noisy=False)
+
+        program = self.lead.policy_program(network)
+        return program if runs and None not in runs.values() else None
+
+    @property
+    def acts_by_row(self) -> bool:
+        return self._by_row is not None
+
+    def greedy_outputs(self, obs: Any) -> Tensor:
+        run = self._by_row
+        if run is None:
+            return self.outputs(obs)
+        with torch.no_grad():
+            return run(self.prepare(obs))
 
     def set_policy_noise(self, noise: np.ndarray) -> None:
         self.engine.set_noise(self._policy, to_device(torch.from_numpy(noise), self.engine.device, self.engine.dtype))
@@ -417,21 +450,26 @@ class Learner:
             for number, group in enumerate(self.groups):
                 self._hidden.forget(number, over[group.members])
 
+    @property
+    def acts_by_row(self) -> bool:
+        """Whether `act_greedy` runs all policies in C, row by row.
+
+        The bits of a greedy action are then the same however members and lanes are cut among calls and processes, as
+        long as `greedy` of the algorithm treats rows alone too, as those of this package do. In torch they depend on
+        how many members and lanes are in a call. Known before the first call.
+        """
+        return not self.agents[0].is_recurrent and all(group.acts_by_row for group in self.groups)
+
     def act_greedy(self, obs: Any, mask: Mask = None) -> Any:
         """Return greedy environment actions of all members, [N, E, ...]; obs [N, E, ...], mask [N, E, A]. Dict and
         Tuple actions are nested like the space."""
         parts, is_recurrent = [], self.agents[0].is_recurrent
         for number, group in enumerate(self.groups):
             group_obs, lead = self._own(group, obs), group.lead
-            raw = self._hidden.step(number, group_obs)[0] if is_recurrent else group.outputs(group_obs)
+            raw = self._hidden.step(number, group_obs)[0] if is_recurrent else group.greedy_outputs(group_obs)
             legal = None if mask is None else lead.legal_choices(mask[group.members])
             parts.append(lead.environment_action(lead.greedy(raw, legal)))
         return self._joined(parts)
-
-    @property
-    def acts_by_row(self) -> bool:
-        """Whether the bits of greedy actions depend on neither the number of members nor that of lanes."""
-        return False
 
     def explore(self, obs: Any, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Return exploring actions in storage format, [N, E, ...]; draws [N, E, ...] each."""

@@ -349,7 +349,7 @@ class Trainable(Protocol):
         """Adopt direct changes of the networks or the torch optimisers."""
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
-        """Return greedy actions from policy outputs [..., out]."""
+        """Return greedy actions from policy outputs [..., out], each row by itself; see `Learner.acts_by_row`."""
 
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Return exploring actions in storage format from policy outputs [..., out]."""

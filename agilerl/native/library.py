@@ -11,7 +11,7 @@ from typing import Any
 
 from agilerl.errors import ConfigError
 
-ABI = 7
+ABI = 8
 MAX_DEPTH = 12
 ACTIVATIONS = (
     "Identity", "ReLU", "LeakyReLU", "ELU", "Tanh", "Sigmoid", "SiLU", "GELU", "Mish", "Softplus", "Softsign",
@@ -44,6 +44,17 @@ class Rows(Structure):
         *((name, c_double) for name in ("beta1", "beta2", "eps", "decay")),
         ("decouples_decay", c_int64),
         ("room", c_void_p),
+    ]
+
+
+class Forward(Structure):
+    """Arguments of the outputs of several members' networks."""
+
+    _fields_ = [
+        ("rows", Rows),
+        ("batch", c_int64),
+        ("member", POINTER(Member)),
+        *((name, c_void_p) for name in ("obs", "outputs")),
     ]
 
 
@@ -150,8 +161,9 @@ class TeamActorCritic(Structure):
     ]  # fmt: skip
 
 
-Call = TemporalDifference | PolicyGradient | ActorCritic | SoftActorCritic | TeamActorCritic
+Call = Forward | TemporalDifference | PolicyGradient | ActorCritic | SoftActorCritic | TeamActorCritic
 ENTRIES = {
+    Forward: "population_forward",
     TemporalDifference: "population_td",
     PolicyGradient: "population_pg",
     ActorCritic: "population_ac",
@@ -196,7 +208,7 @@ class Library:
         return max(int(room(byref(call), c_int64(n))) for n in range(call.rows.begin, call.rows.end))
 
     def run(self, call: Call, is_float64: bool) -> None:
-        """Run the updates."""
+        """Run the call."""
         if self._runs[type(call)](byref(call), c_int64(self.vector), c_int64(is_float64)):
             raise RuntimeError(f"{self.path} has no kernels for vectors of {self.vector} bits")
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl.engine.parts import WHOLE, PartKind, PartName
+from agilerl.engine.parts import WHOLE, Part, PartKind, PartName
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import (
     ActorCriticRecipe,
@@ -95,7 +95,7 @@ class Placed:
     def member(self, parts: slice) -> tuple[Any, int]:
         """Return a pointer to the networks [N] of consecutive parts as one, and how many outputs they have."""
         chosen = self.layouts[parts]
-        members = (Member * len(self.range))(*(_member(self.cohort, chosen, row) for row in self.range))
+        members = (Member * len(self.range))(*(member_of(self.cohort, chosen, row) for row in self.range))
         self.described.append(members)
         return cast(members, POINTER(Member)), chosen[-1].layers[-1].out_features
 
@@ -496,10 +496,7 @@ class NativeUpdates:
         layouts = []
         for name, inputs in parts.items():
             layout = cohort.layout(PartName(*name))
-            layers = layout.layers
-            is_known = all((layer.activation or "Identity") in ACTIVATIONS and not layer.noisy for layer in layers)
-            is_dense = stored[layout.name].kind is PartKind.DENSE and inputs in (None, layers[0].in_features)
-            if not (is_known and is_dense) or len(layers) > MAX_DEPTH:
+            if not has_kernel(stored[layout.name], layout) or inputs not in (None, layout.layers[0].in_features):
                 return None
             layouts.append(layout)
         return layouts
@@ -510,7 +507,7 @@ class NativeUpdates:
         storage: dict[str, Any] = {}
         for name, (cohort, layout) in networks.items():
             count = len(cohort.members)
-            storage[name] = (Member * count)(*(_member(cohort, [layout], row) for row in range(count)))
+            storage[name] = (Member * count)(*(member_of(cohort, [layout], row) for row in range(count)))
             setattr(call, name, cast(storage[name], POINTER(Member)))
         storage["room"] = torch.empty(self.library.room(call), dtype=self.cohorts[0].dtype)
         call.rows.room = pointer(storage["room"])
@@ -595,7 +592,14 @@ def kernels_named(name: str) -> Kernels:
     return NATIVE
 
 
-def _member(cohort: Cohort, layouts: Sequence[PartLayout], row: int) -> Member:
+def has_kernel(part: Part, layout: PartLayout) -> bool:
+    """Whether C runs this part: dense layers without noise, with activations that it has."""
+    layers = layout.layers
+    is_known = all((layer.activation or "Identity") in ACTIVATIONS and not layer.noisy for layer in layers)
+    return is_known and part.kind is PartKind.DENSE and len(layers) <= MAX_DEPTH
+
+
+def member_of(cohort: Cohort, layouts: Sequence[PartLayout], row: int) -> Member:
     """Describe parts of one member that follow one another: real widths, and where its parameters lie."""
     stacks = {part.name: part.part.stack for part in cohort.members[row].parts}
     each = [pair for layout in layouts for pair in zip(stacks[layout.name].layers, layout.slots, strict=True)]

@@ -23,6 +23,7 @@ from agilerl.engine.recipes import OffPolicyRecipe, PolicyGradientRecipe
 from agilerl.engine.rows.cohort import Cohort, Rows
 from agilerl.engine.rows.kernels import TORCH, Columns, Kernels, LayerViews, OptimizerRule, Saved, clip_rows
 from agilerl.engine.rows.native import NativeUpdates
+from agilerl.engine.rows.native_forward import native_forward
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranks import ONE, Ranks
@@ -396,6 +397,18 @@ class RowsEngine:
     def frozen(self, name: str, noisy: bool = True) -> Network:
         """Like the protocol; without the noise of noisy layers if not `noisy`."""
         return self._frozen[name, noisy]
+
+    def by_row(self, name: str) -> Network | None:
+        """Like `frozen`, in C: the bits of a row's outputs depend neither on the other rows nor on the other members.
+
+        None where torch has to run the network.
+        """
+        unit = self._units[(name,)]
+        if self.dtype not in self.kernels.whole or tuple(unit.columns) != (WHOLE,) or unit.encoder_source is not None:
+            return None
+        layout, rows = unit.cohort.layout(unit.columns[WHOLE]), range(unit.rows.start, unit.rows.stop)
+        held = next(part for part in unit.cohort.members[rows.start].parts if part.name == layout.name)
+        return native_forward(unit.cohort, layout, held.part, rows)
 
     def target(self, name: str) -> Network:
         return self._target[name]

@@ -1,7 +1,8 @@
-/* Whole updates of populations of small networks: no torch types, a plain C interface (population.h).
+/* Whole updates of populations of small networks, and outputs of their policies: no torch types, a plain C interface
+ * (population.h).
  *
  * Every member is computed by itself, in a fixed order, so that the bits of its results depend neither on who else is in
- * a call, nor on how many updates a call makes, nor on the width of a vector.
+ * a call, nor on how many updates or rows of outputs a call makes, nor on the width of a vector.
  */
 #include <math.h>
 #include <stddef.h>
@@ -102,6 +103,7 @@ EXPORT int64_t population_vectors(void) {
 #define RUN(kind) return 1
 #endif
 
+EXPORT int64_t population_forward_room(const Forward *call, int64_t member) { ROOM(rows); }
 EXPORT int64_t population_td_room(const TemporalDifference *call, int64_t member) { ROOM(td); }
 EXPORT int64_t population_pg_room(const PolicyGradient *call, int64_t member) { ROOM(pg); }
 EXPORT int64_t population_ac_room(const ActorCritic *call, int64_t member) { ROOM(ac); }
@@ -109,6 +111,7 @@ EXPORT int64_t population_sac_room(const SoftActorCritic *call, int64_t member) 
 EXPORT int64_t population_team_room(const TeamActorCritic *call, int64_t member) { ROOM(team); }
 
 /* Run a call with vectors of `vector` bits; 0, or 1 where there are none such. */
+EXPORT int64_t population_forward(const Forward *call, int64_t vector, int64_t is_float64) { RUN(rows); }
 EXPORT int64_t population_td(const TemporalDifference *call, int64_t vector, int64_t is_float64) { RUN(td); }
 EXPORT int64_t population_pg(const PolicyGradient *call, int64_t vector, int64_t is_float64) { RUN(pg); }
 EXPORT int64_t population_ac(const ActorCritic *call, int64_t vector, int64_t is_float64) { RUN(ac); }

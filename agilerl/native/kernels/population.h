@@ -1,7 +1,7 @@
 /* What Python and the kernels agree on. Every change of a field here raises POPULATION_ABI. */
 #include <stdint.h>
 
-#define POPULATION_ABI 7
+#define POPULATION_ABI 8
 #define MAX_DEPTH 12
 
 /* As `agilerl.native.library.ACTIVATIONS` numbers them. */
@@ -32,6 +32,19 @@ typedef struct {
   int64_t decouples_decay;
   void *room;
 } Rows;
+
+/* Outputs of the networks of N members for R rows each; a row's bits depend neither on N nor on R.
+ *
+ * Shapes: I inputs and O outputs, the same of all members. member [N]; obs [N][R][I]; outputs [N][R][O]. batch: R. rows:
+ * for `begin`, `end`, `stride`, `value` and `room` alone.
+ */
+typedef struct {
+  Rows rows;
+  int64_t batch;
+  const Member *member;
+  const void *obs;
+  void *outputs;
+} Forward;
 
 /* Temporal-difference updates.
  *

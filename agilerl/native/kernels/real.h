@@ -33,6 +33,7 @@ typedef struct {
 #include "elementary.h"
 #include "activations.h"
 #include "dense.h"
+#include "forward.h"
 #include "temporal_difference.h"
 #include "policy_gradient.h"
 #include "actor_critic.h"
