@@ -222,6 +222,8 @@ class OffPolicyOptions(LoopOptions):
         eps_start, eps_end, eps_decay: exploration, multiplied by `eps_decay` every vector step.
         explore_hold: maximum time, in vector steps, for which a random action is held; 1 draws anew each step.
         explore_least: noise of a member's first lane relative to its last one, evenly spaced between; 1: equal noise.
+        share: "all": after each generation the rows of all shards are in everybody's replay; "shard": each shard has a
+            replay buffer of its own.
     """
 
     learning_delay: int = 0
@@ -231,9 +233,15 @@ class OffPolicyOptions(LoopOptions):
     eps_decay: float = 0.995
     explore_hold: int = 1
     explore_least: float = 1.0
+    share: Literal["all", "shard"] = "all"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.share not in ("all", "shard"):
+            raise ConfigError(
+                f"share must be 'all' (one replay for all shards) or 'shard' (one for each); got {self.share!r}. "
+                "fix: share='all'."
+            )
         self._check_counts(1, "explore_hold")
         self._check_counts(0, "learning_delay", "random_steps")
         for name in ("eps_start", "eps_end"):

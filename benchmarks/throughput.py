@@ -14,6 +14,9 @@ epochs. All: one generation, 16 evaluation episodes per member, tournament and m
 CQN learns from 10,000 rows of random actions, and its steps are updates: of the other library those are counted, and
 the CPU seconds in which it fills its memory are not.
 
+"dqn_mutated" has two generations, the second with members of different widths (plain: each grows a layer with the same
+probability).
+
 DQN has two rows: each library's own defaults (ours without LayerNorm), and LayerNorm on in both. CPU seconds count
 worker processes. Every round runs all sides in turn; ratios are taken round by round.
 """
@@ -37,6 +40,8 @@ from throughput_teams import TEAMS
 
 HERE = Path(__file__).parent
 ALL = {**SETUPS, **TEAMS}
+ARCHITECTURE = 0.2  # probability of a mutation of the architecture, as in `ours`
+PLAIN = ("dqn", "dqn_mutated", "ppo", "ppo_recurrent")
 
 
 def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
@@ -89,7 +94,7 @@ def ours(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
         setup["env"],
         pop=population,
         **memories,
-        max_steps=setup["generation"],
+        max_steps=setup["generation"] * setup.get("generations", 1),
         evo_steps=setup["generation"],
         tournament=TournamentSelection(2, True, members, seed=seed),
         mutation=Mutations(0.4, 0.2, 0.2, 0.2, 0.0, 0.2, mutation_sd=0.1, rand_seed=seed),
@@ -118,9 +123,8 @@ def plain(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     env = gym.vector.SyncVectorEnv([lambda: gym.make(setup["env"])] * LANES)
 
-    def network() -> nn.Sequential:
+    def network(sizes: list[int]) -> nn.Sequential:
         layers: list[nn.Module] = []
-        sizes = [8, 32, 32, 64, 32, 4]
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
             layers.append(nn.Linear(fan_in, fan_out))
             if i < len(sizes) - 2:
@@ -128,7 +132,20 @@ def plain(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
                 layers.append(nn.ReLU())
         return nn.Sequential(*layers)
 
-    nets = [network() for _ in range(MEMBERS)]
+    def grown(net: nn.Sequential, layer: int, units: int) -> nn.Sequential:
+        """The network with more units in one hidden layer; the new ones have no effect yet."""
+        dense = [part for part in net if isinstance(part, nn.Linear)]
+        sizes = [dense[0].in_features, *(part.out_features for part in dense)]
+        sizes[layer + 1] += units
+        wider = network(sizes)
+        with torch.no_grad():
+            for new, old in zip((part for part in wider if isinstance(part, nn.Linear)), dense, strict=True):
+                fan_out, fan_in = old.weight.shape
+                new.weight[:, fan_in:] = 0.0
+                new.weight[:fan_out, :fan_in], new.bias[:fan_out] = old.weight, old.bias
+        return wider
+
+    nets = [network([8, 32, 32, 64, 32, 4]) for _ in range(MEMBERS)]
     targets = [copy.deepcopy(net) for net in nets]
     optimizers = [torch.optim.Adam(net.parameters(), lr=1e-3, fused=True) for net in nets]
     memory = {
@@ -140,51 +157,57 @@ def plain(setup: dict[str, Any], layer_norm: bool, seed: int) -> dict[str, Any]:
     }
     added, total = 0, 0
     before = cpu_seconds()
-    fitness = []
-    for net, target, optimizer in zip(nets, targets, optimizers, strict=True):
-        obs, _ = env.reset(seed=int(rng.integers(2**31)))
-        epsilon = 1.0
-        for _ in range(setup["generation"] // LANES):
-            with torch.no_grad():
-                action = net(torch.from_numpy(obs)).argmax(1).numpy()
-            random = rng.random(LANES) < epsilon
-            action = np.where(random, rng.integers(4, size=LANES), action)
-            epsilon = max(0.1, epsilon * 0.995)
-            next_obs, reward, terminated, _, _ = env.step(action)
-            slots = np.arange(added, added + LANES) % REPLAY
-            for name, value in zip(memory, (obs, action, reward, next_obs, terminated), strict=True):
-                memory[name][slots] = value
-            added, total, obs = added + LANES, total + LANES, next_obs
-            if added <= DELAY:
-                continue
-            for _ in range(LANES):
-                index = rng.integers(min(added, REPLAY), size=BATCH)
-                s, a, r, s2, d = (torch.from_numpy(memory[name][index]) for name in memory)
+    for generation in range(setup.get("generations", 1)):
+        for member in range(MEMBERS) if generation else ():
+            if rng.random() < ARCHITECTURE:
+                layer, units = int(rng.integers(4)), int(rng.choice([16, 32, 64]))
+                nets[member], targets[member] = (grown(net, layer, units) for net in (nets[member], targets[member]))
+                optimizers[member] = torch.optim.Adam(nets[member].parameters(), lr=1e-3, fused=True)
+        fitness = []
+        for net, target, optimizer in zip(nets, targets, optimizers, strict=True):
+            obs, _ = env.reset(seed=int(rng.integers(2**31)))
+            epsilon = 1.0
+            for _ in range(setup["generation"] // LANES):
                 with torch.no_grad():
-                    best = net(s2).argmax(1, keepdim=True)
-                    y = r + 0.99 * (1 - d) * target(s2).gather(1, best).squeeze(1)
-                loss = nn.functional.mse_loss(net(s).gather(1, a[:, None]).squeeze(1), y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                    action = net(torch.from_numpy(obs)).argmax(1).numpy()
+                random = rng.random(LANES) < epsilon
+                action = np.where(random, rng.integers(4, size=LANES), action)
+                epsilon = max(0.1, epsilon * 0.995)
+                next_obs, reward, terminated, _, _ = env.step(action)
+                slots = np.arange(added, added + LANES) % REPLAY
+                for name, value in zip(memory, (obs, action, reward, next_obs, terminated), strict=True):
+                    memory[name][slots] = value
+                added, total, obs = added + LANES, total + LANES, next_obs
+                if added <= DELAY:
+                    continue
+                for _ in range(LANES):
+                    index = rng.integers(min(added, REPLAY), size=BATCH)
+                    s, a, r, s2, d = (torch.from_numpy(memory[name][index]) for name in memory)
+                    with torch.no_grad():
+                        best = net(s2).argmax(1, keepdim=True)
+                        y = r + 0.99 * (1 - d) * target(s2).gather(1, best).squeeze(1)
+                    loss = nn.functional.mse_loss(net(s).gather(1, a[:, None]).squeeze(1), y)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    with torch.no_grad():
+                        for p, q in zip(net.parameters(), target.parameters(), strict=True):
+                            q.lerp_(p, 1e-3)
+        for net in nets:
+            obs, _ = env.reset(seed=1)
+            alive, score = np.ones(LANES, bool), np.zeros(LANES)
+            while alive.any():
                 with torch.no_grad():
-                    for p, q in zip(net.parameters(), target.parameters(), strict=True):
-                        q.lerp_(p, 1e-3)
-    for net in nets:
-        obs, _ = env.reset(seed=1)
-        alive, score = np.ones(LANES, bool), np.zeros(LANES)
-        while alive.any():
-            with torch.no_grad():
-                action = net(torch.from_numpy(obs)).argmax(1).numpy()
-            obs, reward, terminated, truncated, _ = env.step(action)
-            score += reward * alive
-            alive &= ~(terminated | truncated)
-        fitness.append(score.mean())
-    best = int(np.argmax(fitness))
-    worst = int(np.argmin(fitness))
-    nets[worst].load_state_dict(nets[best].state_dict())
-    targets[worst].load_state_dict(targets[best].state_dict())
-    optimizers[worst].load_state_dict(optimizers[best].state_dict())
+                    action = net(torch.from_numpy(obs)).argmax(1).numpy()
+                obs, reward, terminated, truncated, _ = env.step(action)
+                score += reward * alive
+                alive &= ~(terminated | truncated)
+            fitness.append(score.mean())
+        best = int(np.argmax(fitness))
+        worst = int(np.argmin(fitness))
+        nets[worst], targets[worst] = copy.deepcopy(nets[best]), copy.deepcopy(targets[best])
+        optimizers[worst] = torch.optim.Adam(nets[worst].parameters(), lr=1e-3, fused=True)
+        optimizers[worst].load_state_dict(optimizers[best].state_dict())
     env.close()
     return {"env_steps": total, "cpu_seconds": cpu_seconds() - before}
 
@@ -225,8 +248,8 @@ def compare(
     """All sides of one row, round by round, every other round in the opposite order: the machine's clock drifts."""
     sides = [
         "ours",
-        *(["plain"] if with_plain and name in ("dqn", "ppo", "ppo_recurrent") else []),
-        *(["original"] if original else []),
+        *(["plain"] if with_plain and name in PLAIN else []),
+        *(["original"] if original and "generations" not in ALL[name] else []),
         *(["before"] if before else []),
     ]
     raw = [

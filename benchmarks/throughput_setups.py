@@ -84,6 +84,7 @@ SETUPS: dict[str, dict[str, Any]] = {
         "rows": [("defaults", False)],
     },
 }
+SETUPS["dqn_mutated"] = {**SETUPS["dqn"], "generations": 2, "rows": [("defaults", False)]}
 # From data: a step is an update. `DATA_ROWS` rows of random actions.
 SETUPS["cqn"] = {
     "algo": "CQN",

@@ -556,7 +556,7 @@ def algorithm_in(sets: Iterable[str]) -> str | None:
 
 # Sections that a resumed run may change; the others describe existing agents and experience.
 GOING_ON = ("training", "mutation", "tournament_selection")
-FIXED = ("training.pop_size", "training.seed", "training.shards")
+FIXED = ("training.pop_size", "training.seed", "training.shards", "training.share")
 
 
 def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:

@@ -33,7 +33,7 @@ def _model_of(cls: Any) -> type[BaseModel]:
 ADDED_LATER = (
     "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "eval_screen", "eval_share", "evo_first",
     "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience",
-    "reward_floor", "shards", "stop_after", "stop_errors", "threads",
+    "reward_floor", "shards", "share", "stop_after", "stop_errors", "threads",
 )  # fmt: skip
 DEFAULT_OPTIONS = OffPolicyOptions()
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
@@ -154,6 +154,7 @@ class Training(Section):
     lockstep: bool = DEFAULT_OPTIONS.lockstep
     carry_envs: bool = DEFAULT_OPTIONS.carry_envs
     shards: Count = DEFAULT_OPTIONS.shards  # parts of the population that can train in processes of their own
+    share: Literal["all", "shard"] = DEFAULT_OPTIONS.share  # whether all shards learn from all replayed rows
     learner: Literal["auto", "fused", "sequential"] = DEFAULT_OPTIONS.learner
     threads: Count = DEFAULT_OPTIONS.threads
     opponents: Literal["self"] | None = DEFAULT_OPTIONS.opponents

@@ -67,7 +67,7 @@ class LaneSource(Source, Generic[Options]):
         eval_env: evaluation environment; `env` by default.
 
     Attributes:
-        shared: of each shard. They have the same memories.
+        shared: of each shard. They have the same memories, or each its own (see `OffPolicyOptions.share`).
         lanes: training lanes, of all members of the first shard in lockstep, else of one member.
         num_envs: lanes per member. lockstep: whether members act at the same time.
         learner: "fused", "sequential", or "agents" if agents bring their own `learn` or `get_action`.
@@ -332,14 +332,14 @@ class LaneSource(Source, Generic[Options]):
 
         Of several shards each sees the replay as it was before this generation, and its own rows.
         """
-        run = self._run_apart if self.shards > 1 and self.memories() else self._run_members
+        run = self._run_apart if self.shards > 1 and self.memories_of(shard) else self._run_members
         return run(plan, shard, agents, slots)
 
     def _run_apart(
         self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]
     ) -> Generator[int, None, list[Tally]]:
         """Run a shard and take what it has written out of the memories again, for `take_written`."""
-        memories = self.memories()
+        memories = self.memories_of(shard)
         for memory in memories.values():
             memory.savepoint()
         try:
@@ -354,9 +354,9 @@ class LaneSource(Source, Generic[Options]):
         return self._written.pop(shard, None)
 
     def write(self, written: Sequence[Any]) -> None:
-        for of_shard in written:
+        for shard, of_shard in enumerate(written):
             for name, rows in (of_shard or {}).items():
-                self.memories()[name].write_rows(rows)
+                self.memories_of(shard)[name].write_rows(rows)
 
     def _run_members(
         self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]
@@ -477,7 +477,13 @@ class LaneSource(Source, Generic[Options]):
         return probe_determinism(self.env, agent, self.run_seed, budget, check)
 
     def memories(self) -> Mapping[str, Any]:
-        return self.shared[0].memories
+        named: dict[str, Any] = {}
+        for shard in range(self.shards if self.has_own_memories else 1):
+            named |= {f"{name}-{shard}" if shard else name: m for name, m in self.shared[shard].memories.items()}
+        return named
+
+    def memories_of(self, shard: int) -> Mapping[str, Any]:
+        return self.shared[shard].memories
 
     def shard_state(self, shard: int) -> dict[str, Any]:
         shared = self.shared[shard]

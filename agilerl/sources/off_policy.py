@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gymnasium import spaces
@@ -49,6 +51,10 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
     ) -> None:
         super().open(population, run_seed, check, shards)
+        self.has_own_memories = shards > 1 and self.options.share == "shard"
+        for shard in range(1, shards if self.has_own_memories else 1):
+            memories = {name: copy.deepcopy(memory) for name, memory in self.shared[0].memories.items()}
+            self.shared[shard] = replace(self.shared[shard], memories=memories)
         for memory in self.memories().values() if self.learner == CustomLearn.name else ():
             if isinstance(memory, ReplayBuffer):  # custom agents learn from `sample`, which has its own generator
                 memory.follow_seed(run_seed)

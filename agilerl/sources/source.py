@@ -298,6 +298,7 @@ class Source(ABC):
         sum_scores: whether a team's return is the sum of its agents' returns.
         fitness_is_relative: whether fitness is only comparable within one generation.
         episodes_are_independent: whether the episodes of an evaluation do not depend on those played with them.
+        has_own_memories: whether each shard has replay buffers of its own.
         shards: number of parts that the population is cut into; each is trained by itself for a generation. Set by
             `open`.
     """
@@ -310,6 +311,7 @@ class Source(ABC):
     sum_scores: bool = True
     fitness_is_relative: bool = False
     episodes_are_independent: bool = True
+    has_own_memories: bool = False
     shards: int = 1
 
     @property
@@ -456,6 +458,10 @@ class Source(ABC):
 
     def memories(self) -> Mapping[str, Any]:
         """Replay buffers by name, logged row by row in checkpoints; empty if nothing is kept between generations."""
+        return {}
+
+    def memories_of(self, shard: int) -> Mapping[str, Any]:
+        """Replay buffers by name that the members of a shard learn from; empty by default."""
         return {}
 
     @abstractmethod

@@ -22,7 +22,12 @@ def digest(run: agilerl.Run) -> str:
     return total.hexdigest()
 
 
-@pytest.mark.parametrize("name", RUNS)
+FAST = ("IPPO-self-play", "CQN")  # the kinds that tests/unit/training/test_shards.py does not have
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+)
 def test_a_run_in_two_shards_has_one_result(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest_workers, "LocalWorkers", InlineWorkers)
     results: list[Any] = []
