@@ -24,6 +24,7 @@ from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.workers.executor import Executor, Reply
 
 MAX_LOSSES = 2  # workers that a piece of work may lose; with the next one the run ends
+MAX_LOSSES_IN_A_ROW = 5  # of workers with a piece, without any result between; with the next one the run ends
 POLL_SECONDS = 0.02  # between looks at the workers while this process works itself
 LATE = {"generation": 1.5, "episodes": 3.0}  # times the usual duration after which a piece is done twice
 LATE_SECONDS = 2.0  # a piece is not late before
@@ -90,14 +91,22 @@ class Dispatcher:
 
     Args:
         source: of this process, opened. executor: the workers; closed by `close`. seed: of the run, for messages.
-        say: called with messages about workers.
+        say: called with messages about workers. check: called while waiting for episodes; an exception it raises ends
+            the run.
 
     Attributes:
         cpu_seconds: of the workers so far.
     """
 
-    def __init__(self, source: Source, executor: Executor, seed: int, say: Callable[[str], None]) -> None:
-        self.source, self.executor, self.seed, self.say = source, executor, seed, say
+    def __init__(
+        self,
+        source: Source,
+        executor: Executor,
+        seed: int,
+        say: Callable[[str], None],
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.source, self.executor, self.seed, self.say, self.check = source, executor, seed, say, check
         self.cpu_seconds = 0.0
         self._plan: GenerationPlan | None = None
         self._handed: dict[int, Handed] = {}
@@ -105,6 +114,10 @@ class Dispatcher:
         self._writes, self._written = 0, list[Any]()  # generations of replay so far, and the last one
         self._longest = 0.0
         self._rates: dict[str, list[float]] = {}  # seconds per size of this call's pieces
+        self._usual: dict[str, float] = {}  # their median in the last call that had such pieces
+        self._here: int | None = None  # number of the piece that this process does
+        self._losses_in_a_row = 0
+        self._failures: set[str] = set()  # exceptions of workers that have been reported
         self._faults: list[str] = []
         self._trained: list[tuple[Any, str]] = []  # members as the last generation left them, and their keys
         self._once = itertools.count()  # keys of other agents
@@ -188,6 +201,8 @@ class Dispatcher:
         The bits of the actions of some networks depend on how many observations there are at once. Their episodes are
         cut into as many blocks as there are shards, whatever the number of workers, those of others for all hands.
         """
+        for _ in self._listen([], deque(), {}, 0.0):  # which workers are ready
+            pass
         shards, hands = self.source.shards, 1 + len(self.executor.idle())
         is_divisible = learner.acts_by_row and self.source.episodes_are_independent
         parts = cut(len(episodes), hands if is_divisible else shards)
@@ -212,6 +227,8 @@ class Dispatcher:
             except StopIteration as end:
                 results = [EvaluationResult(**result["result"]) for result in end.value]
                 break
+            if self.check is not None:
+                self.check()
         return EvaluationResult(
             np.concatenate([one.returns for one in results], 1),
             np.concatenate([one.lengths for one in results], 1),
@@ -239,6 +256,7 @@ class Dispatcher:
     def _run(self, pieces: Sequence[Piece]) -> Generator[int, None, list[dict[str, Any]]]:
         """Do all pieces; yields environment steps, returns the results in order."""
         waiting, ended = deque(range(len(pieces))), dict[int, dict[str, Any]]()
+        self._usual |= {kind: statistics.median(rates) for kind, rates in self._rates.items()}
         self._rates.clear()
         while len(ended) < len(pieces):
             self._hand_out(pieces, waiting)
@@ -247,14 +265,18 @@ class Dispatcher:
                 yield from self._do_here(pieces, here, waiting, ended)
             else:
                 yield from self._listen(pieces, waiting, ended, POLL_SECONDS)
+                yield 0  # so that a signal is noticed
         return [ended[number] for number in range(len(pieces))]
 
     def _hand_out(self, pieces: Sequence[Piece], waiting: deque[int], works_here: bool = False) -> None:
         """Give idle workers the pieces that wait; this process takes the first one that is left.
 
-        A worker that lacks the whole replay waits while this process works: its rows are in the replay until it ends.
+        One is left for this process unless it works, since a piece that is done here need not be sent. A worker that
+        lacks the whole replay waits while this process works: its rows are in the replay until it ends.
         """
         for worker in self.executor.idle():
+            if not works_here and len(waiting) <= 1 and not any(pieces[n].losses for n in waiting):
+                return
             known = self._workers.setdefault(worker, WorkerState())
             if works_here and self.source.memories() and known.writes < max(0, self._writes - 1):
                 continue
@@ -274,11 +296,11 @@ class Dispatcher:
         now = time.monotonic()
         for one in self._handed.values():
             is_current = one.number < len(pieces) and pieces[one.number] is one.piece and one.number not in ended
-            rates = self._rates.get(one.piece.kind)
-            if not is_current or not rates:
+            rates, usual = self._rates.get(one.piece.kind), self._usual.get(one.piece.kind)
+            rate = statistics.median(rates) if rates else usual
+            if not is_current or rate is None:
                 continue
-            usual = statistics.median(rates) * one.piece.size
-            if now - one.begun > max(LATE_SECONDS, LATE[one.piece.kind] * usual):
+            if now - one.begun > max(LATE_SECONDS, LATE[one.piece.kind] * rate * one.piece.size):
                 return one.number
         return None
 
@@ -288,6 +310,7 @@ class Dispatcher:
         """Do a piece in this process while listening to the workers; ends early if its result comes from one."""
         piece, begun = pieces[number], time.monotonic()
         looked, steps = begun, piece.here()
+        self._here = number
         try:
             while number not in ended:
                 try:
@@ -303,6 +326,7 @@ class Dispatcher:
                     yield from self._listen(pieces, waiting, ended, 0.0)
                     self._hand_out(pieces, waiting, works_here=True)
         finally:
+            self._here = None
             steps.close()
 
     def _done_here(self, pieces: Sequence[Piece], number: int, result: dict[str, Any]) -> dict[str, Any]:
@@ -337,8 +361,12 @@ class Dispatcher:
             if reply.kind == "done":
                 self._take(one, reply, ended if is_current else {})
             elif one.twin is None and is_current and one.number not in ended:
-                self._again(one, reply)
-                waiting.appendleft(one.number)
+                is_done_here = one.number == self._here  # already: its members are not as they were before
+                self._again(one, reply, is_done_here)
+                if not is_done_here:
+                    waiting.appendleft(one.number)
+            elif reply.kind == "lost":
+                self.say(f"a worker was lost: {reply.error}; {one.piece.name} was done elsewhere")
         self._end_silent()
 
     def _take(self, one: Handed, reply: Reply, ended: dict[int, dict[str, Any]]) -> None:
@@ -355,10 +383,11 @@ class Dispatcher:
                     "environment that is deterministic."
                 )
             return
+        self._losses_in_a_row = 0
         self._measure(one.piece, time.monotonic() - one.begun)
         ended[one.number] = {**result, "host": reply.host}
 
-    def _again(self, one: Handed, reply: Reply) -> None:
+    def _again(self, one: Handed, reply: Reply, is_done_here: bool) -> None:
         """Note that a piece has to be done again.
 
         Raises:
@@ -367,15 +396,24 @@ class Dispatcher:
         piece = one.piece
         if reply.kind == "raised":
             piece.is_here_only = True
-            self.say(f"{piece.name} failed in a worker and is done here: {reply.error.splitlines()[0]}")
+            error = reply.error.splitlines()[0] if reply.error else "an exception without a message"
+            if error not in self._failures:
+                self._failures.add(error)
+                self.say(
+                    f"{piece.name} failed in a worker and is done here: {error}. This is said once. fix: workers=1, if "
+                    "it fails in every worker"
+                )
             return
         piece.losses += 1
-        if piece.losses > MAX_LOSSES:
+        self._losses_in_a_row += 1
+        if piece.losses > MAX_LOSSES or self._losses_in_a_row > MAX_LOSSES_IN_A_ROW:
+            several = f"has lost {piece.losses} workers, the last one because"
+            in_a_row = f"has lost a worker, the {self._losses_in_a_row}th in a row without any result, because"
             raise RunError(
-                f"{piece.name} (run seed {self.seed}) has lost {piece.losses} workers, the last one because "
+                f"{piece.name} (run seed {self.seed}) {several if piece.losses > MAX_LOSSES else in_a_row} "
                 f"{reply.error}. fix: less memory (fewer members or lanes), or workers=1; the run can be resumed."
             )
-        self.say(f"a worker was lost: {reply.error}; {piece.name} is done again")
+        self.say(f"a worker was lost: {reply.error}; {piece.name} is done {'here' if is_done_here else 'again'}")
 
     def _end_silent(self) -> None:
         """End workers that have been silent for too long with a piece."""

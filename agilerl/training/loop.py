@@ -102,7 +102,7 @@ class TrainingLoop:
         source.open(self.population, seed, check, options.shards)
         self.dispatcher: Dispatcher | None = None
         if executor is not None or options.shards > 1:
-            self.dispatcher = Dispatcher(source, executor or NoWorkers(), seed, self.sinks.message)
+            self.dispatcher = Dispatcher(source, executor or NoWorkers(), seed, self.sinks.message, check)
         self.notes = [*source.notes, *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()

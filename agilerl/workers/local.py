@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -19,10 +20,18 @@ import cloudpickle
 
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.workers.executor import Reply
-from agilerl.workers.messages import receive, send
+from agilerl.workers.messages import STALL_SECONDS, connection_of, receive, send
 
 MAX_FAILED_STARTS = 3  # in a row
+RETRY_SECONDS = 1.0  # after a process that the system could not start
+END_SECONDS = 5.0  # for a process to end by itself once its pipe is closed
 LAST_LINES = 5  # of a lost worker's output, in messages
+MAX_OUTPUT = 2**20  # bytes; beyond them the file is emptied
+
+NEW_INTERPRETER = (
+    "A worker is a new interpreter, in which the script has set up nothing. fix: env=make_env, a function that does "
+    "all that the environment needs, or imports of its module (--import), or workers=1."
+)
 
 # Makes what does the jobs in a worker: job -> result, with a function that reports environment steps.
 Serve = Callable[[bytes, Callable[[int], None]], bytes]
@@ -70,7 +79,9 @@ class LocalWorkers:
         self._numbers = itertools.count()
         self._places: dict[int, int] = {}
         self._workers: dict[int, _Worker] = {}
-        self._failed_starts = 0
+        self._failed_starts, self._was_ready = 0, False
+        self._vacant: list[int] = []  # places whose process the system could not start
+        self._retry_at = 0.0
         for place in range(count):
             self._start(place)
 
@@ -84,12 +95,20 @@ class LocalWorkers:
     def submit(self, worker: int, job: bytes) -> None:
         one = self._workers[worker]
         one.is_busy = True
-        with contextlib.suppress(OSError):  # it has just died, which `poll` reports
+        if os.fstat(one.output.fileno()).st_size > MAX_OUTPUT:
+            os.ftruncate(one.output.fileno(), 0)
+        try:
             send(one.connection, "job", job)
+        except BlockingIOError:
+            self.kill(worker, f"it did not take its job for {STALL_SECONDS} s")
+        except OSError:  # it has just died, which `poll` reports
+            return
 
     def poll(self, seconds: float) -> list[Reply]:
-        if not self._workers:
-            return []
+        if self._vacant and time.monotonic() >= self._retry_at:
+            vacant, self._vacant = self._vacant, []
+            for place in vacant:
+                self._start(place)
         wait([one.connection for one in self._workers.values()], timeout=seconds)
         replies = []
         for number in list(self._workers):
@@ -99,48 +118,79 @@ class LocalWorkers:
     def kill(self, worker: int, reason: str) -> None:
         one = self._workers[worker]
         one.reason = reason
-        one.process.kill()
+        _kill_session(one.process)
 
     def close(self) -> None:
         for one in self._workers.values():
-            one.process.kill()
+            _kill_session(one.process)
         for one in self._workers.values():
             self._end(one)
+            one.output.close()
         self._workers.clear()
+        self._places.clear()
+        self._vacant.clear()
 
     def _start(self, place: int) -> None:
-        ours, theirs = socket.socketpair()
-        output = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
-        command = [sys.executable, "-m", "agilerl.workers.main", str(theirs.fileno()), str(os.getpid()), str(place)]
+        try:
+            one = self._process(place)
+        except OSError as error:  # no memory, processes or descriptors are left
+            self._vacant.append(place)
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._count_failed_start(str(error))
+            return
+        number = next(self._numbers)
+        self._workers[number], self._places[number] = one, place
+
+    def _process(self, place: int) -> _Worker:
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=output, env={**os.environ, **self._variables, "PYTHONPATH": paths},
-        )  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
+            output = stack.enter_context(tempfile.TemporaryFile("a+b"))  # appended to, so that it can be emptied
+            main = ["-P", "-m", "agilerl.workers.main"]  # without the working directory, which may not be on our path
+            process = subprocess.Popen(
+                [sys.executable, *main, str(theirs.fileno()), str(os.getpid()), str(place)],
+                pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=output, env={**os.environ, **self._variables, "PYTHONPATH": paths},
+            )  # fmt: skip
+            stack.pop_all()
         theirs.close()
-        connection, number = Connection(ours.detach()), next(self._numbers)
-        self._workers[number], self._places[number] = _Worker(process, connection, output), place
-        with contextlib.suppress(OSError):
-            send(connection, "make", self._make)
+        return _Worker(process, connection_of(ours), output)
 
     def _read(self, number: int) -> list[Reply]:
         """Return what has come from one worker; a lost one is replaced."""
         one, replies = self._workers[number], []
+        has_ended = one.process.poll() is not None  # the pipe stays open where its own processes have inherited it
         try:
             while one.connection.poll():
                 kind, content, facts = receive(one.connection)
-                if kind == "ready":
-                    one.is_ready, self._failed_starts = True, 0
-                    continue
-                if kind == "failed":
-                    raise (ConfigError if facts["is_user_error"] else RunError)(
-                        f"a worker cannot start: {facts['error']}"
-                    )
-                one.is_busy = one.is_busy and kind == "progress"
-                replies.append(Reply(number, kind, payload=content, **facts))  # type: ignore[arg-type]  # of a worker
+                if kind == "started":
+                    send(one.connection, "make", self._make)
+                elif kind == "ready":
+                    one.is_ready, self._failed_starts, self._was_ready = True, 0, True
+                elif kind == "failed":
+                    one.reason = self._failed(facts["error"], facts["is_user_error"])
+                else:
+                    one.is_busy = one.is_busy and kind == "progress"
+                    replies.append(Reply(number, kind, payload=content, **facts))  # type: ignore[arg-type]  # of a worker
+        except BlockingIOError:
+            one.reason = f"it stopped in the middle of a message, for {STALL_SECONDS} s"
+            has_ended = True
         except (EOFError, OSError):
+            has_ended = True
+        if has_ended:
             replies.append(Reply(number, "lost", error=self._lost(number), host=socket.gethostname()))
         return replies
+
+    def _failed(self, error: str, is_user_error: bool) -> str:
+        """Return why a worker is lost that could not build what does the jobs.
+
+        Raises:
+            ConfigError, RunError: none has been built before, so that it is a mistake rather than a shortage.
+        """
+        if not self._was_ready:
+            kind = ConfigError if is_user_error else RunError
+            raise kind(f"a worker cannot start: {error}\n{NEW_INTERPRETER}")
+        return error.splitlines()[0]
 
     def _lost(self, number: int) -> str:
         """Replace a worker; returns why it was lost."""
@@ -151,24 +201,34 @@ class LocalWorkers:
         said = one.output.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
         one.output.close()
         reason = one.reason or "; ".join([f"process {one.process.pid} {how}", *said[-1:]])
-        self._failed_starts += not one.is_ready
+        place = self._places.pop(number)
+        if not one.is_ready:
+            self._count_failed_start(reason, said)
+        self._start(place)
+        return reason
+
+    def _count_failed_start(self, reason: str, said: Sequence[str] = ()) -> None:
+        self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS:
             raise RunError(
                 f"{self._failed_starts} workers in a row could not start, the last one because {reason}. "
-                f"fix: workers=1, which trains in this process. {' / '.join(said)}"
+                f"fix: workers=1, which trains in this process. {' / '.join(said)}".rstrip()
             )
-        self._start(self._places.pop(number))
-        return reason
 
     @staticmethod
     def _end(one: _Worker) -> int:
-        """Close the pipe and wait for the process; returns its exit code."""
+        """Close the pipe, wait for the process and end those that it has started; returns its exit code."""
         one.connection.close()
-        try:
-            return one.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:  # it goes on without a pipe
-            one.process.kill()
-            return one.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.process.wait(timeout=0 if one.reason else END_SECONDS)
+        _kill_session(one.process)
+        return one.process.wait()
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a worker and the processes that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def serialised(make: Any) -> bytes:

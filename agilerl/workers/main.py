@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import socket
 import sys
 import time
@@ -10,14 +11,17 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from agilerl.workers.messages import receive, send
+from agilerl.workers.messages import has_room, receive, send
 from agilerl.workers.processes import end_with_parent
 
 REPORT_SECONDS = 0.1  # between reports of environment steps
 
 
 class Report:
-    """Adds up environment steps and sends them a few times a second: a sign of life, too."""
+    """Adds up environment steps and sends them a few times a second: a sign of life, too.
+
+    They wait for the next time while the run is busy and the pipe is full.
+    """
 
     def __init__(self, connection: Connection, host: str) -> None:
         self._connection, self._host = connection, host
@@ -26,7 +30,7 @@ class Report:
     def __call__(self, steps: int) -> None:
         self._steps += steps
         now = time.monotonic()
-        if now - self._sent >= REPORT_SECONDS:
+        if now - self._sent >= REPORT_SECONDS and has_room(self._connection):
             send(self._connection, "progress", steps=self._steps, host=self._host)
             self._steps, self._sent = 0, now
 
@@ -34,7 +38,10 @@ class Report:
 def serve(connection: Connection, place: int) -> None:
     """Build what does the jobs, then do those that arrive until the pipe closes."""
     host = socket.gethostname()
+    send(connection, "started")
     _, made, _ = receive(connection)
+    from agilerl.host import is_shortage  # imports torch
+
     try:
         work = pickle.loads(made)(place)  # of the parent, over a pipe that nobody else has
     except Exception as error:
@@ -46,6 +53,8 @@ def serve(connection: Connection, place: int) -> None:
         try:
             result = work(job, Report(connection, host))
         except Exception as error:
+            if is_shortage(error):  # memory comes back with a new process only
+                raise
             send(connection, "raised", host=host, **described(error), traceback=traceback.format_exc())
         else:
             send(connection, "done", result, host=host)
@@ -64,7 +73,7 @@ def described(error: Exception) -> dict[str, Any]:
 def main() -> None:
     """Serve until the parent closes the pipe, or is gone."""
     descriptor, parent, place = (int(text) for text in sys.argv[1:])
-    end_with_parent(parent)
+    end_with_parent(parent, signal.SIGKILL)  # which ends stopped processes, too
     try:
         serve(Connection(descriptor), place)
     except (EOFError, OSError, KeyboardInterrupt):

@@ -204,10 +204,10 @@ def _serve(
             return
 
 
-def end_with_parent(parent: int) -> None:
-    """Ask the system for SIGTERM when the parent dies, where that exists."""
+def end_with_parent(parent: int, by: int = signal.SIGTERM) -> None:
+    """Ask the system for a signal when the parent dies, where that exists."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGTERM)
+            ctypes.CDLL(None).prctl(PARENT_DEATH, by)
         if os.getppid() != parent:  # it died before the request
             os._exit(1)
