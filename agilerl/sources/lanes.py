@@ -353,10 +353,9 @@ class LaneSource(Source, Generic[Options]):
     def take_written(self, shard: int) -> dict[str, Any] | None:
         return self._written.pop(shard, None)
 
-    def write(self, written: Sequence[Any]) -> None:
-        for shard, of_shard in enumerate(written):
-            for name, rows in (of_shard or {}).items():
-                self.memories_of(shard)[name].write_rows(rows)
+    def write(self, shard: int, written: dict[str, Any] | None) -> None:
+        for name, rows in (written or {}).items():
+            self.memories_of(shard)[name].write_rows(rows)
 
     def _run_members(
         self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]

@@ -389,7 +389,8 @@ class Source(ABC):
             agents = [population[slot] for slot in slots]
             tallies += yield from self.run_shard(plan, shard, agents, slots)
             written.append(self.take_written(shard))
-        self.write(written)
+        for shard, rows in enumerate(written):
+            self.write(shard, rows)
         return self.combined(tallies)
 
     @abstractmethod
@@ -420,8 +421,8 @@ class Source(ABC):
         """Return what the shard that has just run wrote for all, as plain data; None by default."""
         return None
 
-    def write(self, written: Sequence[Any]) -> None:  # noqa: B027  # optional hook
-        """Write what all shards wrote in a generation, in their order; nothing by default."""
+    def write(self, shard: int, written: dict[str, Any] | None) -> None:  # noqa: B027  # optional hook
+        """Write what a shard wrote in a generation, after the shards before it; nothing by default."""
 
     def combined(self, tallies: Sequence[Tally]) -> list[Tally]:
         """Combine the tallies of all members with those of other ranks; unchanged by default."""

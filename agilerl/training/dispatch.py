@@ -49,6 +49,7 @@ class Piece:
     size: int
     job: Callable[[int], dict[str, Any]]
     here: Callable[[], Steps]
+    shard: int = 0
     losses: int = 0
     is_here_only: bool = False
 
@@ -75,12 +76,14 @@ class WorkerState:
 
     Attributes:
         trained: generation of the members that it has. members: their keys.
-        writes: generations of replay that it has, -1 for none.
+        writes: by replay (see `Dispatcher._replay_of`), generations of it that it has.
+        own: shard -> number of the last generation of it that it did.
     """
 
     trained: int = -1
     members: set[str] = field(default_factory=set)
-    writes: int = -1
+    writes: dict[int, int] = field(default_factory=dict)
+    own: dict[int, int] = field(default_factory=dict)
 
 
 class Dispatcher:
@@ -142,6 +145,7 @@ class Dispatcher:
                 len(slots),
                 partial(self._shard_job, plan, shard, slots, [population[slot] for slot in slots]),
                 partial(self._shard_here, plan, shard, slots, population),
+                shard,
             )
             for shard, slots in enumerate(parts)
         ]
@@ -153,7 +157,8 @@ class Dispatcher:
             source.load_shard_state(shard, result["state"])
         self._written = [result["written"] for result in results]
         self._writes += 1
-        source.write(self._written)
+        for shard, rows in enumerate(self._written):
+            source.write(shard, rows)
         self._trained = [(agent, f"{number}:{slot}") for slot, agent in enumerate(population)]
         return source.combined([tally for result in results for tally in result["tallies"]])
 
@@ -169,7 +174,7 @@ class Dispatcher:
             "slots": slots,
             "members": [encode_tree(agent.run_state()) for agent in agents],
             "state": self.source.shard_state(shard),
-            "memory": self._missing_rows(worker),
+            "memory": self._missing_rows(worker, shard, plan.number),
         }
 
     def _shard_here(self, plan: GenerationPlan, shard: int, slots: list[int], population: Sequence[Any]) -> Steps:
@@ -183,15 +188,30 @@ class Dispatcher:
         self.source.load_shard_state(shard, before)  # until all shards are done
         return {**result, "written": self.source.take_written(shard), "agents": agents}
 
-    def _missing_rows(self, worker: int) -> dict[str, Any]:
-        """Return the replay that a worker lacks: the last generation's writes, or everything."""
-        known, memories = self._workers[worker], self.source.memories()
-        before, known.writes = known.writes, self._writes
+    def _replay_of(self, shard: int) -> int:
+        """Number of the replay that a shard learns from: 0 for all, unless each has its own."""
+        return shard if self.source.has_own_memories else 0
+
+    def _lacks_replay(self, worker: int, shard: int) -> bool:
+        """Whether a worker needs the whole replay before it can do a shard."""
+        writes = self._workers[worker].writes.get(self._replay_of(shard), -1)
+        return bool(self.source.memories_of(shard)) and writes < max(0, self._writes - 1)
+
+    def _missing_rows(self, worker: int, shard: int, number: int) -> dict[str, Any]:
+        """Return the replay that a worker lacks: the last generation's writes, without its own, or everything."""
+        known, memories = self._workers[worker], self.source.memories_of(shard)
+        lacks_all, replay = self._lacks_replay(worker, shard), self._replay_of(shard)
+        before, known.writes[replay] = known.writes.get(replay, -1), self._writes
         if not memories or before == self._writes:
             return {}
-        if before >= 0 and before == self._writes - 1:
-            return {"written": self._written}
-        return {"memories": {name: memory.state() for name, memory in memories.items()}}
+        if lacks_all:
+            return {"memories": {name: memory.state() for name, memory in memories.items()}}
+        writers = [shard] if self.source.has_own_memories else range(len(self._written))
+        return {
+            "written": {
+                writer: None if known.own.get(writer) == number - 1 else self._written[writer] for writer in writers
+            }
+        }
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
@@ -277,12 +297,13 @@ class Dispatcher:
         for worker in self.executor.idle():
             if not works_here and len(waiting) <= 1 and not any(pieces[n].losses for n in waiting):
                 return
-            known = self._workers.setdefault(worker, WorkerState())
-            if works_here and self.source.memories() and known.writes < max(0, self._writes - 1):
-                continue
+            self._workers.setdefault(worker, WorkerState())
             number = next((n for n in reversed(waiting) if not pieces[n].is_here_only), None)
             if number is None:
                 return
+            is_generation = pieces[number].kind == "generation"
+            if works_here and is_generation and self._lacks_replay(worker, pieces[number].shard):
+                continue
             waiting.remove(number)
             job = pickle.dumps(pieces[number].job(worker), protocol=5)
             now = time.monotonic()
@@ -374,6 +395,8 @@ class Dispatcher:
         result = pickle.loads(reply.payload)  # of a worker, over a pipe that nobody else has
         self.cpu_seconds += result.pop("cpu_seconds")
         self._faults += result.pop("faults")
+        if one.piece.kind == "generation" and reply.worker in self._workers:
+            self._workers[reply.worker].own[one.piece.shard] = result.pop("number")
         if one.twin is not None:
             digest, host = one.twin
             if _digest(result) != digest:

@@ -29,6 +29,7 @@ class ShardServer:
         source.open(founders, seed, self._alive, shards)
         self._template, *self._spare = founders
         self._generation = -1
+        self._written: dict[int, Any] = {}  # what the last generation of each shard wrote that was done here
         self._members: dict[str, Any] = {}  # by their keys, as their generation left them
 
     def __call__(self, job: bytes, report: Report) -> bytes:
@@ -53,9 +54,10 @@ class ShardServer:
         source.load_shard_state(shard, asked["state"])
         if "memories" in asked["memory"]:
             for name, state in asked["memory"]["memories"].items():
-                source.memories()[name].load_state(state)
+                source.memories_of(shard)[name].load_state(state)
         elif "written" in asked["memory"]:
-            source.write(asked["memory"]["written"])
+            for writer, rows in asked["memory"]["written"].items():
+                source.write(writer, self._written[writer] if rows is None else rows)
         steps = source.run_shard(asked["plan"], shard, agents, slots)
         while True:
             try:
@@ -63,13 +65,15 @@ class ShardServer:
             except StopIteration as end:
                 tallies = end.value
                 break
+        written = self._written[shard] = source.take_written(shard)
         for slot, agent in zip(slots, agents, strict=True):
             self._members[f"{asked['plan'].number}:{slot}"] = agent
         return {
             "members": [encode_tree(agent.run_state()) for agent in agents],
             "state": source.shard_state(shard),
             "tallies": tallies,
-            "written": source.take_written(shard),
+            "written": written,
+            "number": asked["plan"].number,
         }
 
     def _play(self, asked: Mapping[str, Any]) -> dict[str, Any]:

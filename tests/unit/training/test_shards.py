@@ -92,6 +92,14 @@ def test_a_third_worker_makes_no_difference_and_shards_do(case: str, inline: Any
     assert digest(trained(case, shards=1)) != alone
 
 
+def test_shards_with_a_replay_of_their_own_have_one_result(inline: Any, tmp_path: Path) -> None:
+    alone = trained("dqn", shards=2, share="shard", out=tmp_path)
+    assert digest(trained("dqn", shards=2, workers=2, share="shard")) == digest(alone)
+    assert digest(trained("dqn", shards=2)) != digest(alone)
+    assert alone.path is not None
+    assert sorted(path.name for path in (alone.path / "replay").iterdir()) == ["memory", "memory-1"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["dqn", "ppo"])
 def test_four_shards_have_one_result_too(case: str, inline: Any) -> None:
