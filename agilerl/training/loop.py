@@ -23,7 +23,7 @@ from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.store import RunStore
 from agilerl.sources.determinism import Probe, warning_of
-from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally
+from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
@@ -86,7 +86,7 @@ class TrainingLoop:
         ranks: Ranks = ONE,
         deadline: Deadline | None = None,
     ) -> None:
-        self.ranks, self.deadline = ranks, deadline
+        self.ranks, self.deadline, self.executor = ranks, deadline, executor
         self.evolution = TournamentEvolution() if evolution is None else evolution
         self.population = broadcast_population(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
@@ -103,7 +103,7 @@ class TrainingLoop:
         self.dispatcher: Dispatcher | None = None
         if executor is not None or options.shards > 1:
             self.dispatcher = Dispatcher(source, executor or NoWorkers(), seed, self.sinks.message, check)
-        self.notes = [*source.notes, *hint(self.population, ranks)]
+        self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
         self.result = EvolveResult(self.population, None)
@@ -111,6 +111,12 @@ class TrainingLoop:
         self._seconds_per_episode = 0.0  # of this generation's evaluation
         self._seconds_per_confirmed = 0.0  # per episode of the newest confirmation: good agents' episodes may be long
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
+
+    def _parts(self) -> list[str]:
+        """Describe shards and workers, if there are several."""
+        shards, executor = len(cut(len(self.population), self.options.shards)), self.executor
+        notes = [f"shards: {shards}, of at most {-(-len(self.population) // shards)} members"] if shards > 1 else []
+        return notes + ([f"workers: {1 + executor.alive} processes, this one included"] if executor else [])
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
