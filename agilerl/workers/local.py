@@ -22,8 +22,8 @@ from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.workers.executor import Reply
 from agilerl.workers.messages import STALL_SECONDS, connection_of, receive, send
 
-MAX_FAILED_STARTS = 3  # in a row
-RETRY_SECONDS = 1.0  # after a process that the system could not start
+MAX_FAILED_STARTS = 3  # in a row, before any worker was ready
+MAX_RETRY_SECONDS = 60.0  # before another start, after several that failed
 END_SECONDS = 5.0  # for a process to end by itself once its pipe is closed
 LAST_LINES = 5  # of a lost worker's output, in messages
 MAX_OUTPUT = 2**20  # bytes; beyond them the file is emptied
@@ -80,14 +80,14 @@ class LocalWorkers:
         self._places: dict[int, int] = {}
         self._workers: dict[int, _Worker] = {}
         self._failed_starts, self._was_ready = 0, False
-        self._vacant: list[int] = []  # places whose process the system could not start
+        self._vacant: list[int] = []  # places whose process could not start
         self._retry_at = 0.0
         for place in range(count):
             self._start(place)
 
     @property
     def alive(self) -> int:
-        return len(self._workers)
+        return len(self._workers)  # without vacant places
 
     def idle(self) -> list[int]:
         return [number for number, one in self._workers.items() if one.is_ready and not one.is_busy and not one.reason]
@@ -134,9 +134,7 @@ class LocalWorkers:
         try:
             one = self._process(place)
         except OSError as error:  # no memory, processes or descriptors are left
-            self._vacant.append(place)
-            self._retry_at = time.monotonic() + RETRY_SECONDS
-            self._count_failed_start(str(error))
+            self._retry_later(place, str(error))
             return
         number = next(self._numbers)
         self._workers[number], self._places[number] = one, place
@@ -202,14 +200,22 @@ class LocalWorkers:
         one.output.close()
         reason = one.reason or "; ".join([f"process {one.process.pid} {how}", *said[-1:]])
         place = self._places.pop(number)
-        if not one.is_ready:
-            self._count_failed_start(reason, said)
-        self._start(place)
+        if one.is_ready:
+            self._start(place)
+        else:
+            self._retry_later(place, reason, said)
         return reason
 
-    def _count_failed_start(self, reason: str, said: Sequence[str] = ()) -> None:
+    def _retry_later(self, place: int, reason: str, said: Sequence[str] = ()) -> None:
+        """Leave a place vacant for some seconds, twice as many after each failed start.
+
+        Raises:
+            RunError: no worker has ever been ready, so that waiting will not help.
+        """
         self._failed_starts += 1
-        if self._failed_starts >= MAX_FAILED_STARTS:
+        self._vacant.append(place)
+        self._retry_at = time.monotonic() + min(MAX_RETRY_SECONDS, 2.0 ** (self._failed_starts - 1))
+        if self._failed_starts >= MAX_FAILED_STARTS and not self._was_ready:
             raise RunError(
                 f"{self._failed_starts} workers in a row could not start, the last one because {reason}. "
                 f"fix: workers=1, which trains in this process. {' / '.join(said)}".rstrip()

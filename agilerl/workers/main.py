@@ -40,8 +40,6 @@ def serve(connection: Connection, place: int) -> None:
     host = socket.gethostname()
     send(connection, "started")
     _, made, _ = receive(connection)
-    from agilerl.host import is_shortage  # imports torch
-
     try:
         work = pickle.loads(made)(place)  # of the parent, over a pipe that nobody else has
     except Exception as error:
@@ -53,6 +51,8 @@ def serve(connection: Connection, place: int) -> None:
         try:
             result = work(job, Report(connection, host))
         except Exception as error:
+            from agilerl.host import is_shortage  # imports torch, as every job has
+
             if is_shortage(error):  # memory comes back with a new process only
                 raise
             send(connection, "raised", host=host, **described(error), traceback=traceback.format_exc())
