@@ -446,6 +446,9 @@ class Source(ABC):
     def divide_evaluation(self, divide: Any) -> None:  # noqa: B027  # optional hook
         """Play episodes by `sources.evaluator.Divides` from here on; ignored by default."""
 
+    def divide_judgement(self, divide: Any) -> None:  # noqa: B027  # optional hook
+        """Score language policies by `sources.text.language.Divides` from here on; ignored by default."""
+
     def faults(self) -> list[str]:
         """Return one line per environment replaced since the last call; none by default."""
         return []

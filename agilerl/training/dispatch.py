@@ -26,7 +26,11 @@ from agilerl.workers.executor import Executor, Reply
 MAX_LOSSES = 2  # workers that a piece of work may lose; with the next one the run ends
 MAX_LOSSES_IN_A_ROW = 5  # of workers with a piece, without any result between; with the next one the run ends
 POLL_SECONDS = 0.02  # between looks at the workers while this process works itself
-LATE = {"generation": 1.5, "episodes": 3.0}  # times the usual duration after which a piece is done twice
+LATE = {
+    "generation": 1.5,
+    "episodes": 3.0,
+    "judgement": 1.5,
+}  # times the usual duration after which a piece is done twice
 LATE_SECONDS = 2.0  # a piece is not late before
 SILENCE_SECONDS, SILENCE_TIMES = 60.0, 5.0  # without a sign of life; times the longest duration so far
 FIRST_SILENCE_SECONDS = 600.0  # before any duration is known
@@ -39,7 +43,7 @@ class Piece:
     """Work that gives the same result wherever it is done.
 
     Attributes:
-        kind: "generation" or "episodes". name: for messages. size: relative to other pieces of its kind.
+        kind: "generation", "episodes" or "judgement". name: for messages. size: relative to other pieces of its kind.
         job: worker -> what it needs to do the work. here: does it in this process; yields environment steps.
         losses: workers lost so far. is_here_only: whether it has raised an exception, which this process will raise.
     """
@@ -126,6 +130,7 @@ class Dispatcher:
         self._once = itertools.count()  # keys of other agents
         self._host = socket.gethostname()
         source.divide_evaluation(self.play)
+        source.divide_judgement(self.judge)
 
     # -- generations -------------------------------------------------------------------------------------------------
 
@@ -240,15 +245,7 @@ class Dispatcher:
             )
             for block in blocks
         ]
-        steps = self._run(pieces)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                results = [EvaluationResult(**result["result"]) for result in end.value]
-                break
-            if self.check is not None:
-                self.check()
+        results = [EvaluationResult(**result["result"]) for result in self._finished(pieces)]
         return EvaluationResult(
             np.concatenate([one.returns for one in results], 1),
             np.concatenate([one.lengths for one in results], 1),
@@ -256,7 +253,43 @@ class Dispatcher:
             np.concatenate([one.cut for one in results], 1),
         )
 
+    def judge(self, agents: Sequence[Any], split: str, here: Callable[[Sequence[Any]], list[float]]) -> list[float]:
+        """Score language policies on a split of prompts, in as many parts as there are shards."""
+        parts = cut(len(agents), self.source.shards)
+        if len(parts) == 1 or self._plan is None:
+            return here(agents)
+        groups = [[agents[place] for place in part] for part in parts]
+        pieces = [
+            Piece(
+                "judgement",
+                f"fitness of members {part[0]} to {part[-1]} in generation {self._plan.number}",
+                len(part),
+                partial(self._judgement_job, split, [(agent, self._key(agent)) for agent in group]),
+                partial(_judged, here, group),
+            )
+            for part, group in zip(parts, groups, strict=True)
+        ]
+        return [value for result in self._finished(pieces) for value in result["result"]["fitness"]]
+
+    def _finished(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        """Do all pieces, whose steps nobody counts; returns the results in order."""
+        steps = self._run(pieces)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                results: list[dict[str, Any]] = end.value
+                return results
+            if self.check is not None:
+                self.check()
+
+    def _judgement_job(self, split: str, agents: list[tuple[Any, str]], worker: int) -> dict[str, Any]:
+        return {**self._evaluation_job("judgement", agents, worker), "split": split}
+
     def _episodes_job(self, block: Episodes, agents: list[tuple[Any, str]], worker: int) -> dict[str, Any]:
+        return {**self._evaluation_job("episodes", agents, worker), "episodes": block}
+
+    def _evaluation_job(self, kind: str, agents: list[tuple[Any, str]], worker: int) -> dict[str, Any]:
         """Return a job with the states of the agents that the worker does not have."""
         assert self._plan is not None
         known = self._workers[worker]
@@ -265,7 +298,7 @@ class Dispatcher:
         missing = {key: encode_tree(agent.run_state()) for agent, key in agents if key not in known.members}
         known.members |= set(missing)
         members = [key for _, key in agents]
-        return {"kind": "episodes", "plan": self._plan, "members": members, "states": missing, "episodes": block}
+        return {"kind": kind, "plan": self._plan, "members": members, "states": missing}
 
     def _key(self, agent: Any) -> str:
         """Return a key that names an agent as it is now."""
@@ -465,6 +498,12 @@ def _played(here: Callable[[Episodes], EvaluationResult], block: Episodes) -> St
     result = here(block)
     yield 0
     return {"result": vars_of(result)}
+
+
+def _judged(here: Callable[[Sequence[Any]], list[float]], agents: Sequence[Any]) -> Steps:
+    fitness = here(agents)
+    yield 0
+    return {"result": {"fitness": fitness}}
 
 
 def vars_of(result: EvaluationResult) -> dict[str, Any]:

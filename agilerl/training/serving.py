@@ -41,7 +41,8 @@ class ShardServer:
             self._release(list(self._members))
         with fixed_threads(self.source.options.threads):
             self.source.follow(asked["plan"])
-            result = self._train(asked) if asked["kind"] == "generation" else self._play(asked)
+            do = {"generation": self._train, "episodes": self._play, "judgement": self._judge}[asked["kind"]]
+            result = do(asked)
         result |= {"faults": self.source.faults(), "cpu_seconds": time.process_time() - begun}
         return pickle.dumps(result, protocol=5)
 
@@ -78,13 +79,25 @@ class ShardServer:
 
     def _play(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         source: Any = self.source  # whose evaluation can be divided
-        for key, state in asked["states"].items():
-            self._members[key] = self._made(state)
-        agents = [self._members[key] for key in asked["members"]]
+        agents = self._asked_for(asked)
         with evaluation_mode(agents), source.adopted(agents) as learner:
             result = source.evaluator.play(learner, asked["episodes"])
         self._release([key for key in self._members if key.startswith("once:")])
         return {"result": vars_of(result)}
+
+    def _judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        source: Any = self.source  # of language policies
+        agents = self._asked_for(asked)
+        with evaluation_mode(agents):
+            fitness = source.judged_here(agents, asked["split"])
+        self._release([key for key in self._members if key.startswith("once:")])
+        return {"result": {"fitness": fitness}}
+
+    def _asked_for(self, asked: Mapping[str, Any]) -> list[Any]:
+        """Return the agents of an evaluation; states of those that are missing here are in the job."""
+        for key, state in asked["states"].items():
+            self._members[key] = self._made(state)
+        return [self._members[key] for key in asked["members"]]
 
     def _made(self, state: bytes) -> Any:
         """Return an agent with this state."""

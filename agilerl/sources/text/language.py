@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source,
 from agilerl.sources.text.batches import BatchSource, CompletionBatches, Engine, PreferenceBatches, Row, SFTBatches
 from agilerl.sources.text.games import GameBatches, Games
 
+Divides = Callable[[Sequence[Any], str, Callable[[Sequence[Any]], list[float]]], list[float]]
 FITNESS = {
     "preferences": "beta times the margin of the chosen over the rejected completion, mean over the test split",
     "examples": "log-probability of a token of the completions, mean over the test split",
@@ -67,6 +68,7 @@ class LanguageSource(Source):
         self.num_envs = len(self.envs[0].batch(0))
         self._faults: list[str] = []
         self._last_scores: list[float] = []
+        self._divide: Divides | None = None
 
     @property
     def batch_size(self) -> int:
@@ -280,13 +282,21 @@ class LanguageSource(Source):
         return self._judged([agent], "report")[0] if "report" in self.envs[0].splits else None
 
     def _judged(self, agents: Sequence[Any], split: str) -> list[float]:
+        envs = [self.envs[0]] * len(agents)  # the same prompts for all
+        self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
+        here = partial(self.judged_here, split=split)
+        fitness = here(agents) if self._divide is None else self._divide(agents, split, here)
+        return fitness if self.ranks.size == 1 else [float(x) for x in self.ranks.average(fitness)]
+
+    def divide_judgement(self, divide: Divides) -> None:
+        self._divide = divide
+
+    def judged_here(self, agents: Sequence[Any], split: str) -> list[float]:
+        """Fitness of agents on a split of prompts, in this process."""
         if self._check is not None:
             self._check()
         engines, _, _ = engines_for(agents, self.options.learner)
-        envs = [self.envs[0]] * len(agents)  # the same prompts for all
-        self.evaluation_env_steps += len(envs[0].split(split)) * len(agents)
-        fitness = self.feed.evaluate(engines, agents, envs, split)
-        return fitness if self.ranks.size == 1 else [float(x) for x in self.ranks.average(fitness)]
+        return self.feed.evaluate(engines, agents, [self.envs[0]] * len(agents), split)
 
     # -- for the records ---------------------------------------------------------------------------------------------
 
