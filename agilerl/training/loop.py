@@ -34,7 +34,7 @@ from agilerl.training.distributed import broadcast_population, check_alike, hint
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
-from agilerl.training.state import SavableLoop, resumed_notes
+from agilerl.training.state import SavableLoop, check_portable, resumed_notes
 from agilerl.workers.executor import Executor, NoWorkers
 
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
@@ -102,6 +102,7 @@ class TrainingLoop:
         source.open(self.population, seed, check, options.shards)
         self.dispatcher: Dispatcher | None = None
         if executor is not None or options.shards > 1:
+            check_portable(self.population)
             self.dispatcher = Dispatcher(source, executor or NoWorkers(), seed, self.sinks.message, check)
         self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.errors import AlgorithmError, RunError
+from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
@@ -175,6 +175,21 @@ def check_savable(population: Sequence[Any]) -> list[str]:
             lost[f"{type(agent).__name__}.{name} is not saved: a resumed run uses the script's value. fix: "
                  "plain data, or state() and load_state(state)."] = None  # fmt: skip
     return list(lost)
+
+
+def check_portable(population: Sequence[Any]) -> None:
+    """Raise an error for agents whose whole state cannot be sent to another process.
+
+    Raises:
+        AlgorithmError: no `run_state`. ConfigError: attributes that are not saved.
+    """
+    lost = check_savable(population)
+    if lost:
+        what = lost[0].partition(" is not saved")[0]
+        raise ConfigError(
+            f"shards and workers send agents to other processes, and {what} would stay behind. fix: plain data, "
+            "state() and load_state(state), or shards=1 and workers=1."
+        )
 
 
 def filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:

@@ -218,6 +218,18 @@ def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
         trained("dqn", **{"shards": 1, **arguments})
 
 
+def test_agents_with_state_that_cannot_travel_are_refused() -> None:
+    from agilerl.algorithms import DQN
+
+    class Talking(DQN):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self.told = object()
+
+    with pytest.raises(ConfigError, match=r"Talking\.told would stay behind\. fix: plain data"):
+        trained("dqn", shards=2, algo=Talking)
+
+
 def test_rows_of_all_shards_are_in_the_replay_in_their_order() -> None:
     """Two shards, one generation: the memory holds the rows of the first one, then those of the second."""
     from agilerl.components.replay_buffer import ReplayBuffer
