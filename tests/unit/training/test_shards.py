@@ -226,7 +226,7 @@ def test_agents_with_state_that_cannot_travel_are_refused() -> None:
             super().__init__(*arguments, **more)
             self.told = object()
 
-    with pytest.raises(ConfigError, match=r"Talking\.told would stay behind\. fix: plain data"):
+    with pytest.raises(ConfigError, match=r"Talking\.told \(object\) would stay behind\. fix: plain data"):
         trained("dqn", shards=2, algo=Talking)
 
 
