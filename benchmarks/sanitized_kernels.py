@@ -1,11 +1,13 @@
 """Claim: the kernels in C neither reach beyond their memory nor depend on undefined behaviour.
 
     python benchmarks/sanitized_kernels.py [--shapes 2000] [--seed 0] [--plain] [--no-tests]
+    python benchmarks/sanitized_kernels.py --calls 100000 [--first 0] [--seed 0] [--plain]
 
 Builds them with AddressSanitizer and UndefinedBehaviorSanitizer (gcc), runs the differential tests on that build, then
 updates of random shapes: depth, widths, rows, actions, masks, members, minibatches, both precisions and both widths of
 vectors. Every shape's float64 results are compared with torch (1e-9). `--plain` uses the installed kernels instead:
-many more shapes in the same time. Prints one JSON line; the exit status is 1 if anything was found.
+many more shapes in the same time. `--calls` makes random calls of C alone instead, hundreds a second, and checks
+memory and bits (`fuzz_kernels.py`). Prints one JSON line; the exit status is 1 if anything was found.
 """
 
 from __future__ import annotations
@@ -233,12 +235,29 @@ def fuzz(shapes: int, seed: int) -> None:
         compare(number, agents, in_c, in_torch, dtype, library)
 
 
+def random_calls(calls: int, first: int, seed: int, environment: dict[str, str], poison: bool) -> dict[str, Any]:
+    """Run `fuzz_kernels.py`; its line, or the number of the shape at which it died."""
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Path(folder) / "number"
+        command = [sys.executable, str(ROOT / "benchmarks" / "fuzz_kernels.py"), "--progress", str(progress)]
+        command += ["--calls", str(calls), "--first", str(first), "--seed", str(seed), *["--poison"] * poison]
+        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        if ended.returncode == 0:
+            line: dict[str, Any] = json.loads(ended.stdout)
+            return line
+        number = int.from_bytes(progress.read_bytes(), sys.byteorder) if progress.exists() else first
+    finding = {"seed": seed, "number": number, "finding": f"ended with {ended.returncode}; see the error above"}
+    return {"shapes": number - first, "findings": [finding]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shapes", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--no-tests", action="store_true")
+    parser.add_argument("--calls", type=int, default=0, help="random calls of C, in place of tests and shapes")
+    parser.add_argument("--first", type=int, default=0, help="number of the first call")
     parser.add_argument("--fuzz", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.fuzz:
@@ -247,8 +266,13 @@ def main() -> None:
     begun, codes = time.perf_counter(), {}
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"} if options.plain else sanitized(Path(folder))
+        if options.calls:
+            found = random_calls(options.calls, options.first, options.seed, environment, not options.plain)
+            build = "plain" if options.plain else "asan, ubsan"
+            print(json.dumps({"build": build, "seed": options.seed, "first": options.first, **found}))
+            sys.exit(bool(found["findings"]))
         if not options.no_tests:
-            command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *TESTS]
+            command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "--capture=sys", *TESTS]
             codes["tests"] = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         command = [sys.executable, __file__, "--fuzz", "--shapes", str(options.shapes), "--seed", str(options.seed)]
         codes["shapes"] = subprocess.run(command, env=environment, check=False).returncode

@@ -174,11 +174,14 @@ def test_inputs_of_another_shape_are_refused() -> None:
             run(wrong)
 
 
-def test_a_row_that_is_not_finite_spoils_no_other() -> None:
-    run, x = in_c(adopted(members(DQN, DISCRETE, norm=True))), observations(5, 20)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_row_that_is_not_finite_spoils_no_other(activation: str, dtype: torch.dtype) -> None:
+    learner = Learner(members(DQN, DISCRETE, dtype, activation=activation, norm=True), kernels=BOTH)
+    run, x = in_c(learner), observations(5, 20, dtype)
     spoilt = x.clone()
-    spoilt[:, 3], spoilt[:, 8, 0] = torch.nan, torch.inf
-    clean = [row for row in range(20) if row not in (3, 8)]
+    spoilt[:, 3], spoilt[:, 8, 0], spoilt[:, 12, 7] = torch.nan, torch.inf, -torch.inf
+    clean = [row for row in range(20) if row not in (3, 8, 12)]
     assert torch.equal(run(spoilt)[:, clean], run(x)[:, clean])
     assert run(spoilt)[:, 3].isnan().all()
 

@@ -47,7 +47,7 @@ static inline REAL NAME(reduce)(REAL x, REAL *n) {
 #endif
   x = x > limit ? limit : x;
   x = x < -limit ? -limit : x;
-  *n = RINT(x * (REAL)1.4426950408889634074);
+  *n = RINT((x < limit ? x : limit) * (REAL)1.4426950408889634074); /* finite for NaN: it is converted to an integer */
   return FMA(*n, -low, FMA(*n, -high, x));
 }
 
