@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import gymnasium
+
 from agilerl.config import Manifest
 from agilerl.importing import import_code
 from agilerl.training.manifest.build import make_founders, make_options, make_replay
@@ -22,15 +24,22 @@ def start_workers(manifest: Manifest, env: Any, device: str, seed: int, imports:
     Args:
         env: passed by the user; None for the one named in the manifest. count: processes that work, this one included.
     """
-    make = partial(make_server, manifest, env, device, seed, tuple(imports))
+    spec = gymnasium.registry.get(manifest.environment.name) if env is None else None
+    make = partial(make_server, manifest, env, spec, device, seed, tuple(imports))
     return LocalWorkers(make, count - 1)
 
 
 def make_server(
-    manifest: Manifest, env: Any, device: str, seed: int, imports: Sequence[str], place: int
+    manifest: Manifest, env: Any, spec: Any, device: str, seed: int, imports: Sequence[str], place: int
 ) -> ShardServer:
-    """Build in a worker what does its jobs; see `start_workers`."""
+    """Build in a worker what does its jobs; see `start_workers`.
+
+    Args:
+        spec: of the environment named in the manifest, which the script itself may have registered.
+    """
     import_code(imports)
+    if spec is not None:
+        gymnasium.registry.setdefault(spec.id, spec)
     device = device_of(place + 1, device, count_gpus())  # the run itself is the first one
     task = Task.of(manifest)
     train_env, eval_env = task.environments(env, device)
