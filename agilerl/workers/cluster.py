@@ -27,6 +27,7 @@ class _Actor:
     Attributes:
         place: see `LocalWorkers`. stage: what `answer` is about; "" while the actor is idle.
         answer, payload: references to facts and to bytes, which come together. host: name of its machine.
+        process: its number there.
         is_built: whether it has done its first stages.
     """
 
@@ -36,6 +37,7 @@ class _Actor:
     answer: Any = None
     payload: Any = None
     host: str = ""
+    process: int = 0
     is_built: bool = False
 
 
@@ -133,7 +135,7 @@ class ClusterWorkers:
             kind = ConfigError if facts["is_user_error"] else RunError
             raise kind(f"a worker on {one.host or 'Ray'} cannot start: {facts['error']}")
         elif stage == "versions":
-            one.host = facts["host"]
+            one.host, one.process = facts["host"], facts["process"]
             check_versions(facts)
             self._ask(one, "make", self._make, one.place)
         elif stage == "make":
@@ -144,7 +146,7 @@ class ClusterWorkers:
         """Replace an actor, and ask those without a job whether they are still there: a node may be gone."""
         one = self._actors.pop(number)
         self._ray.kill(one.handle)
-        where = f"the one on {one.host}: " if one.host else ""
+        where = f"process {one.process} on {one.host}: " if one.host else ""
         self._replies.append(Reply(number, "lost", error=f"{where}{reason}", host=one.host))
         self._failed_starts += not one.is_built
         if self._failed_starts >= MAX_FAILED_STARTS:
@@ -192,6 +194,7 @@ def actor_class() -> type:
 
         def versions(self, names: list[str]) -> dict[str, Any]:
             """Return the machine's name and versions, "" for a package that is missing."""
+            import os
             import platform
             import socket
             from importlib import import_module, metadata
@@ -202,7 +205,7 @@ def actor_class() -> type:
                     found[name] = import_module(name).__version__ if name == "agilerl" else metadata.version(name)
                 except ImportError:
                     found[name] = ""
-            return {"host": socket.gethostname(), "versions": found}
+            return {"host": socket.gethostname(), "process": os.getpid(), "versions": found}
 
     return Worker
 

@@ -79,21 +79,16 @@ def connect(address: str, cpus: int, allow_insecure: bool = False) -> Cluster:
             f"{address} is an address of Ray Client, which runs do not use. fix: start the command on a node of the "
             "cluster with --ray auto, as `ray job submit` does."
         )
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        return Cluster(sys.modules["ray"], is_ours=False)
     if address == LOCAL:
-        os.environ.setdefault(AUTH_MODE, "token")  # Ray listens on all interfaces of this machine
-    import ray
-
-    if ray.is_initialized():
-        return Cluster(ray, is_ours=False)
-    if address == LOCAL:
-        with _own_signals():
-            ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, **SILENT)
-        return Cluster(ray, is_ours=True)
+        return _start(cpus)
     needs_token = asks_for_token(address)
     if not needs_token and address != RUNNING:
         _check_secure(address, allow_insecure)
+    ray = _imported(with_token=needs_token)
     try:
-        with _own_signals(), _auth_mode("token" if needs_token else "disabled"):
+        with _own_signals():
             ray.init(address=address, **SILENT)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ConfigError(
@@ -107,6 +102,28 @@ def connect(address: str, cpus: int, allow_insecure: bool = False) -> Cluster:
             cluster.close()
             raise
     return cluster
+
+
+def _start(cpus: int) -> Cluster:
+    """Start a Ray of this machine. It listens on all interfaces, so that it must ask for a token."""
+    was_imported = "ray" in sys.modules
+    ray = _imported(with_token=True)
+    with _own_signals():
+        ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, **SILENT)
+    cluster = Cluster(ray, is_ours=True)
+    if was_imported and AUTH_MODE not in os.environ and not asks_for_token(ray.get_runtime_context().gcs_address):
+        cluster.close()
+        raise ConfigError(f"Ray was imported without tokens. fix: {AUTH_MODE}=token in the environment.")
+    return cluster
+
+
+def _imported(with_token: bool) -> Any:
+    """Import Ray, which reads its mode when it is imported; one that the user has chosen stays."""
+    if with_token and "ray" not in sys.modules:
+        os.environ.setdefault(AUTH_MODE, "token")
+    import ray
+
+    return ray
 
 
 def asks_for_token(address: str) -> bool:
@@ -160,19 +177,6 @@ def _is_here(host: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _auth_mode(mode: str) -> Iterator[None]:
-    """Context manager: Ray connects in this mode, unless the user has chosen one."""
-    chosen = os.environ.get(AUTH_MODE)
-    os.environ.setdefault(AUTH_MODE, mode)
-    try:
-        yield
-    except BaseException:
-        if chosen is None:
-            del os.environ[AUTH_MODE]
-        raise
 
 
 @contextlib.contextmanager
