@@ -22,7 +22,7 @@ MIN_RAY = "2.52"  # the first one with tokens
 INSTALL = 'pip install "agilerl[ray]"'
 LOCAL, RUNNING = "local", "auto"
 AUTH_MODE = "RAY_AUTH_MODE"
-PROBE_SECONDS = 60
+PROBE_SECONDS, ANSWER_SECONDS = 60, 10
 REFUSED = ("InvalidAuthToken", "Unauthenticated")  # in Ray's message to a client without a token
 SILENT: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
 
@@ -133,6 +133,8 @@ def asks_for_token(address: str) -> bool:
         ConfigError: no cluster answers.
     """
     where = [] if address == RUNNING else ["--address", address]
+    if address != RUNNING:
+        _check_answers(address)
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *where]
     try:
         answer = subprocess.run(
@@ -147,6 +149,15 @@ def asks_for_token(address: str) -> bool:
         return True
     last = (said.strip().splitlines() or ["no reason given"])[-1]
     raise ConfigError(f"no Ray cluster answers at {address!r}: {last}. fix: {_fix()}")
+
+
+def _check_answers(address: str) -> None:
+    """Raise ConfigError if nothing listens at HOST:PORT, which takes Ray most of a minute."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"no Ray cluster answers at {address!r}: {error}. fix: {_fix()}") from None
 
 
 def _fix() -> str:
