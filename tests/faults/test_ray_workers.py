@@ -101,6 +101,7 @@ def die(workers: Patient, worker: int) -> None:
     os.kill(workers._actors[worker].process, signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_an_actor_of_a_local_ray_dies_and_the_bits_stay(run_of_shards: Any, alone: Any) -> None:
     """The run starts a Ray of its own, which asks for a token, and ends it."""
     assert not ray.is_initialized()
