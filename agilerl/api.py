@@ -77,6 +77,8 @@ def train(
     callbacks: Sequence[Any] = (),
     agents: Any = None,
     workers: int | str = 1,
+    ray: str | None = None,
+    allow_insecure_ray: bool = False,
     **overrides: Any,
 ) -> Run:
     """Train a population and evolve its hyperparameters.
@@ -109,6 +111,9 @@ def train(
         workers: processes that take part, this one included, or "auto" for one per core. They play the episodes of
             evaluations, and train the shards of the population (`shards=2`, say), one each. Their number makes no
             difference to the result.
+        ray: workers on Ray instead of processes of this machine: "local" starts a Ray for the run, "auto" takes the
+            running one, "HOST:PORT" that of another machine. `workers="auto"` is then one per CPU of the cluster.
+        allow_insecure_ray: accept a cluster of other machines that asks for no token.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
             4}`). `dataset` may be arrays, or anything that `agilerl.data.dataset.read_dataset` accepts: the run
             directory keeps them as a file.
@@ -173,6 +178,8 @@ def train(
                 minutes=minutes,
                 has_own_data=data.holds(manifest.training.dataset),
                 workers=workers,
+                ray=ray,
+                allow_insecure_ray=allow_insecure_ray,
             )
         )
     if out is None and data.holds(run.manifest.training.dataset):  # its file is gone
@@ -264,6 +271,8 @@ def resume(
     restart: bool = False,
     allow_other_kernels: bool = False,
     workers: int | str | None = None,
+    ray: str | None = None,
+    allow_insecure_ray: bool = False,
 ) -> Run:
     """Resume a run from its newest intact checkpoint, bit-identical to an uninterrupted run.
 
@@ -280,7 +289,8 @@ def resume(
         restart: start again if every checkpoint is damaged; files of the run are renamed `bad-*`.
         allow_other_kernels: continue on a machine without the kernels of the run (`native`: built by a C compiler at
             installation); the last bits then differ.
-        workers: see `train`; None follows the record.
+        workers: see `train`; None follows the record. ray: see `train`; None follows the record, except that an address
+            has to be given again, and "none" goes on in processes of this machine. allow_insecure_ray: see `train`.
 
     Raises:
         RunError: no run at the path, another process trains it, or a file that it needs is missing.
@@ -299,6 +309,8 @@ def resume(
             restart=restart,
             allow_other_kernels=allow_other_kernels,
             workers=workers,
+            ray=ray,
+            allow_insecure_ray=allow_insecure_ray,
         )
     )
 

@@ -27,7 +27,6 @@ EXTRAS = {
     "plots": ("matplotlib", "run.plot()"),
     "tensorboard": ("tensorboard", "--tensorboard"),
     "wandb": ("wandb", "--track"),
-    "ray": ("ray", "a population as a trial of Ray Tune"),
     "onnx": ("onnx", "agilerl export --onnx"),
     "llm": ("peft", "language models: GRPO, DPO, SFT"),
 }
@@ -117,11 +116,29 @@ def pool() -> Finding:
         return Finding("fast", NOTE, f"EnvPool is not installed: {purpose}", 'pip install "agilerl[fast]"')
 
 
+def ray_here() -> Finding:
+    """Ray and its version, from its metadata."""
+    from packaging.version import Version
+
+    from agilerl.workers.connection import INSTALL, MIN_RAY
+
+    purpose = "--ray puts workers on a cluster; a population as a trial of Ray Tune"
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return Finding("ray", NOTE, f"not installed: {purpose}", INSTALL)
+    is_old = Version(version) < Version(MIN_RAY)
+    text = f"Ray {version}, older than {MIN_RAY}" if is_old else f"Ray {version}"
+    return Finding("ray", NOTE if is_old else OK, f"{text}: {purpose}", INSTALL if is_old else "")
+
+
 def machine(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Cores and load, display, GPU, disk."""
     yield threads(os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
+    yield workers()
     yield kernels()
     yield pool()
+    yield ray_here()
     if environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY") or sys.platform != "linux":
         yield Finding("display", OK, "there is one")
     else:
@@ -136,6 +153,12 @@ def threads(cores: int, load: float | None) -> Finding:
     if load is not None and load > cores:
         return Finding("threads", NOTE, text, "wait until it is less: training shares the cores")
     return Finding("threads", OK, f"{text}; small networks train with one thread")
+
+
+def workers() -> Finding:
+    """How many processes `--workers auto` gives: `agilerl.threads.available_cores`, which imports torch."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("workers", OK, f"--workers auto is {cores} here, one per core that this process may use")
 
 
 def gpu(has_driver: bool, is_cpu_build: bool) -> Finding:

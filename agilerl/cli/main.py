@@ -37,7 +37,17 @@ from agilerl.cli.options import (
     whole_option,
     with_env_kwargs,
 )
-from agilerl.cli.seeds import ArrayIndex, Seeds, Workers, seeds_to_train, train_side_by_side, workers_in
+from agilerl.cli.seeds import (
+    AllowInsecureRay,
+    ArrayIndex,
+    Ray,
+    Seeds,
+    Workers,
+    check_without_ray,
+    seeds_to_train,
+    train_side_by_side,
+    workers_in,
+)
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.importing import import_code
 from agilerl.redaction import redact
@@ -216,6 +226,8 @@ def train(
     seed: Seed = None,
     seeds: Seeds = None,
     workers: Workers = None,
+    ray: Ray = None,
+    allow_insecure_ray: AllowInsecureRay = False,
     array_index: ArrayIndex = None,
     device: Device = "auto",
     config: Annotated[
@@ -295,6 +307,7 @@ def train(
                 typer.echo(f"# in place of training.seed: {len(several)} seeds, {seeds}, each a run of its own")
             return
         if len(several) > 1:
+            check_without_ray(ray, "--seeds")
             from agilerl.runs.seed_group import SeedGroup
             from agilerl.training.manifest.launch import resolved
 
@@ -308,7 +321,9 @@ def train(
         from agilerl.api import run_training
 
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
-        more |= {"closing_episodes": test_episodes, "imports": imports, "workers": processes or 1}
+        is_on_ray = ray not in (None, "none")
+        more |= {"closing_episodes": test_episodes, "imports": imports, "workers": processes or (1, "auto")[is_on_ray]}
+        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 
@@ -421,6 +436,8 @@ def resume(
         typer.Option("--allow-other-kernels", help="Go on where the kernels of the run are missing; last bits differ."),
     ] = False,
     workers: Workers = None,
+    ray: Ray = None,
+    allow_insecure_ray: AllowInsecureRay = False,
     quiet: Quiet = False,
     strict_replay: Annotated[
         bool, typer.Option("--strict-replay", help="Refuse to go on if a part of the replay is damaged.")
@@ -450,6 +467,7 @@ def resume(
         changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
         processes = workers_in(workers)
         if is_group(run):
+            check_without_ray(ray, f"{run} holds seeds: agilerl resume")
             options = {"steps": steps, "settings": changes, "restart": restart, "strict_replay": strict_replay}
             options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
             options |= {"tensorboard": tensorboard, "track": track}
@@ -461,6 +479,7 @@ def resume(
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
         more |= {"settings": changes, "restart": restart, "imports": imports or ()}
         more |= {"allow_other_kernels": allow_other_kernels, "workers": processes}
+        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
         _close(ended, test_episodes)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from agilerl.cli.options import whole_option
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.importing import import_code
 
 MOST_SEEDS = 10_000
@@ -111,6 +111,17 @@ Seeds = Annotated[
         "--seeds", metavar="LIST", help="Train each of these seeds, such as 0-9 or 0,3,7, and compare them at the end."
     ),
 ]
+
+
+def check_without_ray(ray: str | None, option: str) -> None:
+    """Raise NotAvailableYetError for seeds side by side on Ray."""
+    if ray is not None and ray != "none":
+        raise NotAvailableYetError(
+            f"{option} trains seeds in processes of this machine, and --ray is for the workers of one run. fix: a job "
+            "per seed with --array-index, or leave --ray out."
+        )
+
+
 Workers = Annotated[
     str | None,
     typer.Option(
@@ -119,6 +130,18 @@ Workers = Annotated[
         help="Processes that take part, or auto for one per core. They share out the seeds (default: auto), or play "
         "the episodes of one run's evaluations and train its shards (training.shards; default: 1).",
     ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="local|auto|HOST:PORT",
+        help="Where the workers of one run are: local starts a Ray of this machine, auto takes the running one, an "
+        "address that of another machine; none (default): processes of this machine.",
+    ),
+]
+AllowInsecureRay = Annotated[
+    bool, typer.Option("--allow-insecure-ray", help="Accept a Ray cluster of other machines that asks for no token.")
 ]
 ArrayIndex = Annotated[
     int | None,

@@ -27,9 +27,8 @@ from agilerl.runs.checkpoints import generations, read_manifest
 from agilerl.runs.directory import next_folder
 from agilerl.training.loop import EARLY_STOPS
 from agilerl.training.run import Run
+from agilerl.workers.connection import INSTALL, MIN_RAY
 
-MIN_RAY = "2.52"
-INSTALL = 'pip install "agilerl[ray]"'
 try:
     import ray
     from ray import tune

@@ -476,7 +476,8 @@ class Dispatcher:
         limit = max(SILENCE_SECONDS, SILENCE_TIMES * self._longest) if self._longest else FIRST_SILENCE_SECONDS
         now = time.monotonic()
         for worker, one in self._handed.items():
-            if now - one.heard > limit:
+            is_expected = self.executor.reports_progress or one.twin is not None  # else it may just need long
+            if is_expected and now - one.heard > limit:
                 one.heard = now
                 self.executor.kill(worker, f"it gave no sign of life for {limit:.0f} s")
 

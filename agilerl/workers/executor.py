@@ -30,7 +30,13 @@ class Reply:
 
 
 class Executor(Protocol):
-    """Workers that do one job each at a time. They start when the executor is made, and are replaced when lost."""
+    """Workers that do one job each at a time. They start when the executor is made, and are replaced when lost.
+
+    Attributes:
+        reports_progress: whether a worker that is well sends "progress" during a job, so that silence is a fault.
+    """
+
+    reports_progress: bool
 
     @property
     def alive(self) -> int:
@@ -60,6 +66,7 @@ class NoWorkers:
     """`Executor` of a run that works alone."""
 
     alive = 0
+    reports_progress = True
 
     def idle(self) -> list[int]:
         return []

@@ -18,6 +18,8 @@ class InlineWorkers:
         make: see `LocalWorkers`. count: workers, each with what `make` returns.
     """
 
+    reports_progress = True
+
     def __init__(self, make: Callable[[int], Serve], count: int) -> None:
         self._make, self._next = make, count
         self._workers = {place: make(place) for place in range(count)}

@@ -70,6 +70,8 @@ class LocalWorkers:
         ConfigError: `make` cannot be serialised.
     """
 
+    reports_progress = True
+
     def __init__(self, make: Callable[[int], Serve], count: int, variables: Mapping[str, str] | None = None) -> None:
         if os.name != "posix":
             raise NotAvailableYetError("workers are processes that inherit a pipe, which needs POSIX. fix: workers=1.")

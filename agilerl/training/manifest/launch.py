@@ -34,10 +34,10 @@ from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_s
 from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.files import birth_line
-from agilerl.threads import available_cores
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
+from agilerl.training.manifest.worker_settings import ALONE, Workers, resumed_workers, workers_of
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "files written so far are kept."
@@ -73,21 +73,6 @@ def with_minutes(
     return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")
 
 
-def workers_of(workers: int | str) -> int:
-    """Return how many processes work, this one included, for a number or "auto" (one for each core).
-
-    Raises:
-        ConfigError: neither of the two.
-    """
-    if workers == "auto":
-        return available_cores()
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ConfigError(
-            f"workers must be a number of processes from 1 on, or 'auto'; got {workers!r}. fix: workers='auto'."
-        )
-    return workers
-
-
 def _in_minutes(value: str) -> str:
     return f"{value} {'minute' if value == '1' else 'minutes'}"
 
@@ -112,7 +97,7 @@ class Setup:
     track_id: str = ""
     data: str | None = None
     deadline: Deadline | None = None
-    workers: int = 1
+    workers: Workers = ALONE
 
     def start(self) -> dict[str, Any]:
         """Start settings, as stored in run.json and every checkpoint."""
@@ -120,7 +105,7 @@ class Setup:
         more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
         more |= {"imports": list(self.imports)} if self.imports else {}
         more |= {"own_data": self.data} if self.data else {}
-        more |= {"workers": self.workers} if self.workers > 1 else {}
+        more |= self.workers.settings()
         more |= {"tensorboard": True} if self.tensorboard else {}
         more |= {"track": self.track_id} if self.track else {}
         return {**settings, "argv": list(sys.argv if self.argv is None else self.argv), **more}
@@ -162,12 +147,13 @@ def run_training(
     has_own_data: bool = False,
     at: Path | None = None,
     workers: int | str = 1,
+    ray: str | None = None,
+    allow_insecure_ray: bool = False,
 ) -> Run:
     """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
     at: the run directory itself, in place of a numbered one under `out`.
-    workers: processes that take part, this one included, or "auto" for one per core; they make no difference to the
-        result.
+    workers, ray, allow_insecure_ray: see `agilerl.train`.
     minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
         ends earlier if that takes longer, and leaves time for a closing test of `closing_episodes`.
     imports: user modules imported for the run, repeated in the commands that it prints.
@@ -179,11 +165,12 @@ def run_training(
     """
     asked, begun = manifest.environment.name, time.perf_counter()
     deadline = None if minutes is None else Deadline(begun + 60 * minutes, closing_episodes)
+    hands = workers_of(workers, ray, allow_insecure_ray)
     manifest, device = resolved(manifest, env, device, minutes, verbose)
     parent = None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
-        imports, uuid.uuid4().hex[:8], deadline=deadline, workers=workers_of(workers),
+        imports, uuid.uuid4().hex[:8], deadline=deadline, workers=hands,
     )  # fmt: skip
     if out is None:
         return run_setup(setup, None, None)
@@ -246,7 +233,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
         with StopSignals() as signals, contextlib.ExitStack() as stack:
             try:
                 executor = None
-                if setup.workers > 1:
+                if setup.workers.count != 1:
                     start = import_module("agilerl.training.manifest.workers").start_workers
                     seed = setup.manifest.training.seed
                     executor = start(setup.manifest, setup.env, setup.device, seed, setup.imports, setup.workers)
@@ -392,11 +379,13 @@ def resume_training(
     imports: Sequence[str] = (),
     allow_other_kernels: bool = False,
     workers: int | str | None = None,
+    ray: str | None = None,
+    allow_insecure_ray: bool = False,
 ) -> Run:
     """Implement `agilerl.resume`, which documents the arguments; for argv and imports see `run_training`.
 
-    tensorboard, track, workers: None keeps the setting of the original run. settings: as in --set, for sections that
-    may change on resume. restart: see `RunStore`.
+    tensorboard, track, workers, ray: None keeps the setting of the original run. settings: as in --set, for sections
+    that may change on resume. restart: see `RunStore`.
     """
     folder = Path(path)
     if not (folder / "checkpoints").is_dir():
@@ -426,7 +415,7 @@ def resume_training(
             bool(start.get("track")) if track is None else track, argv, callbacks, parent=start.get("parent"),
             imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
             track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
-            workers=workers_of(int(start.get("workers") or 1) if workers is None else workers),
+            workers=resumed_workers(start, folder, workers, ray, allow_insecure_ray),
         )  # fmt: skip
         store.facts = setup.facts()
         directory = RunDirectory(folder)
@@ -493,7 +482,8 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
             f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
         )
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
-    start |= {name: facts[name] for name in ("imports", "argv", "tensorboard", "track", "own_data") if name in facts}
+    kept = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray")
+    start |= {name: facts[name] for name in kept if name in facts}
     return manifest, start
 
 

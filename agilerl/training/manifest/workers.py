@@ -10,23 +10,36 @@ import gymnasium
 
 from agilerl.config import Manifest
 from agilerl.importing import import_code
+from agilerl.threads import available_cores
 from agilerl.training.manifest.build import make_founders, make_options, make_replay
 from agilerl.training.manifest.device import count_gpus, device_of
 from agilerl.training.manifest.task import Task
+from agilerl.training.manifest.worker_settings import Workers
 from agilerl.training.serving import ShardServer
+from agilerl.workers.cluster import ClusterWorkers
+from agilerl.workers.connection import LOCAL, connect
 from agilerl.workers.executor import Executor
 from agilerl.workers.local import LocalWorkers
 
 
-def start_workers(manifest: Manifest, env: Any, device: str, seed: int, imports: Sequence[str], count: int) -> Executor:
+def start_workers(
+    manifest: Manifest, env: Any, device: str, seed: int, imports: Sequence[str], workers: Workers
+) -> Executor:
     """Start the workers beside this process.
 
     Args:
-        env: passed by the user; None for the one named in the manifest. count: processes that work, this one included.
+        env: passed by the user; None for the one named in the manifest.
     """
     spec = gymnasium.registry.get(manifest.environment.name) if env is None else None
+    if workers.ray is None:
+        make = partial(make_server, manifest, env, spec, device, seed, tuple(imports))
+        return LocalWorkers(make, int(workers.count) - 1)
+    device = device.partition(":")[0]  # Ray chooses which GPU
     make = partial(make_server, manifest, env, spec, device, seed, tuple(imports))
-    return LocalWorkers(make, count - 1)
+    count = available_cores() if workers.count == "auto" and workers.ray == LOCAL else workers.count
+    cluster = connect(workers.ray, 1 if count == "auto" else max(1, int(count) - 1), workers.allow_insecure_ray)
+    count = max(2, cluster.total("CPU")) if count == "auto" else max(2, int(count))
+    return ClusterWorkers(make, count - 1, cluster, uses_gpu=device == "cuda")
 
 
 def make_server(

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from agilerl.cli import app, doctor
 from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, threads, verdict_of
 from agilerl.testing.probes import DiscountedRewardEnv, PolicyEnv
+from agilerl.threads import available_cores
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,6 +53,23 @@ def test_envpool_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch) -> N
     assert (doctor.pool().state, doctor.pool().text[:14]) == (OK, "EnvPool 1.2.5:")
     monkeypatch.setattr(doctor.metadata, "version", lambda name: version(name, False))
     assert (doctor.pool().state, doctor.pool().fix) == (NOTE, 'pip install "agilerl[fast]"')
+
+
+@pytest.mark.parametrize(("version", "state"), [("2.60.0", OK), ("2.51.2", NOTE), (None, NOTE)])
+def test_ray_is_named_with_its_version(monkeypatch: pytest.MonkeyPatch, version: str | None, state: str) -> None:
+    def of(name: str) -> str:
+        if version is None:
+            raise doctor.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(doctor.metadata, "version", of)
+    found = doctor.ray_here()
+    assert (found.state, found.fix) == (state, "" if state == OK else 'pip install "agilerl[ray]"')
+    assert version is None or found.text.startswith(f"Ray {version}")
+
+
+def test_the_number_of_workers_is_that_of_auto() -> None:
+    assert doctor.workers().text.startswith(f"--workers auto is {available_cores()} here")
 
 
 def test_load_gpu_and_disk_are_judged() -> None:
