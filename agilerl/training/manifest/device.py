@@ -110,4 +110,4 @@ def count_gpus() -> int:
 
 def device_of(number: int, device: str, gpus: int) -> str:
     """Return the device of one of several processes: GPU `number` modulo their number, if "cuda" leaves the choice."""
-    return f"cuda:{number % gpus}" if gpus > 1 else device
+    return f"cuda:{number % gpus}" if gpus > 1 and device == "cuda" else device
