@@ -1,9 +1,9 @@
 """Claim: calls of the kernels in C stay within their memory and repeat their bits, for shapes drawn at random.
 
-    python benchmarks/sanitized_kernels.py --calls 1000000 [--plain] [--seed 0] [--first 0]
+    python benchmarks/sanitized_kernels.py --calls 1000000 [--plain] [--small] [--seed 0] [--first 0]
 
 Fills the structures of `kernels/population.h` directly, without torch: about a thousand shapes a second. A shape is
-drawn from (seed, number) alone, so `--first NUMBER --calls 1` repeats it. For each shape:
+drawn from (seed, number, small) alone, so `--first NUMBER --calls 1` repeats it. For each shape:
 
 - every buffer lies between guard bytes, which must be unchanged afterwards, as must be all inputs; the room is exactly
   as large as the room function says. Guards, room and unused places of rows hold NaN, so that a number read from them
@@ -114,18 +114,22 @@ class Draws:
 
     Args:
         pools: kind -> precision -> numbers [POOL], slices of which fill buffers; "bits": integers.
+        is_small: draw widths and batches of at most 17 but in every tenth shape.
     """
 
-    def __init__(self, pools: Mapping[str, Mapping[bool, Any]], seed: int, number: int) -> None:
+    def __init__(
+        self, pools: Mapping[str, Mapping[bool, Any]], seed: int, number: int, is_small: bool = False
+    ) -> None:  # fmt: skip
         self._pools, mixed = pools, _mixed(_mixed(seed) + number)
         start = mixed % (POOL - INTEGERS)
         bits = pools["bits"][True][start : start + INTEGERS] ^ np.uint64(mixed)
         self._array, self._taken = ((bits * ODD) >> SHIFT).view(np.int64), 0
         self._integers = self._array.tolist()
         self.is_float64 = self.chance(2)
-        self._widths = self.one_of(WIDTHS)
+        sizes = slice(3) if is_small and not self.chance(10) else slice(None)
+        self._widths = self.one_of(WIDTHS[sizes])
         self.members, self.updates = self.one_of((1, 1, 2, 2, 3, 4, 5)), self.one_of((1, 1, 1, 1, 2, 3))
-        self.batch = self.one_of(self.one_of(BATCHES))
+        self.batch = self.one_of(self.one_of(BATCHES[sizes]))
 
     def below(self, limit: int) -> int:
         """Return an integer in [0, limit)."""
@@ -522,9 +526,9 @@ CALLS: tuple[tuple[int, Callable[[Draws], Shape]], ...] = (
 )  # fmt: skip
 
 
-def draw(numbers: Mapping[str, Mapping[bool, Any]], seed: int, number: int) -> Shape:
+def draw(numbers: Mapping[str, Mapping[bool, Any]], seed: int, number: int, is_small: bool = False) -> Shape:
     """Return shape `number`."""
-    draws = Draws(numbers, seed, number)
+    draws = Draws(numbers, seed, number, is_small)
     build: Callable[[Draws], Shape] = draws.one_of([build for share, build in CALLS for _ in range(share)])
     shape = build(draws)
     return spoiled(draws, shape) if draws.chance(20) else shape
@@ -607,10 +611,11 @@ class Fuzzer:
 
     Args:
         libraries: the kernels for each width of vectors. poisons: whether AddressSanitizer is there to poison guards.
+        is_small: draw small shapes.
     """
 
-    def __init__(self, libraries: Sequence[Library], poisons: bool = False) -> None:
-        self.libraries, self._numbers = libraries, pools()
+    def __init__(self, libraries: Sequence[Library], poisons: bool = False, is_small: bool = False) -> None:
+        self.libraries, self.is_small, self._numbers = libraries, is_small, pools()
         self._live, self._initial = (np.full(ARENA + GUARD, 0xFF, np.uint8) for _ in range(2))
         skipped = -self._live.ctypes.data % GUARD
         self._live, self._initial = self._live[skipped:][:ARENA], self._initial[:ARENA]
@@ -623,7 +628,7 @@ class Fuzzer:
 
     def check(self, seed: int, number: int) -> tuple[str, list[str]]:
         """Return the kind of call of a shape, and what is wrong with it."""
-        shape, first = draw(self._numbers, seed, number), number % len(self.libraries)
+        shape, first = draw(self._numbers, seed, number, self.is_small), number % len(self.libraries)
         found = self._check(shape, self.libraries[first], self.libraries[first - 1], number)
         return shape.label, found
 
@@ -686,7 +691,7 @@ class Fuzzer:
                 self._poison_guards(placed, end)
             kernels.run(call, shape.is_float64)
             if self._poison is not None:
-                self._unpoison(self._base, ARENA)
+                self._unpoison(self._base, end + GUARD)
             if live[end : end + GUARD].min() != 0xFF:
                 return ["canary: the guard after the room was overwritten"], None
         results, real = live[: placed.written].copy(), np.float64 if shape.is_float64 else np.float32
@@ -869,6 +874,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--poison", action="store_true", help="poison guards; needs AddressSanitizer")
+    parser.add_argument("--small", action="store_true", help="widths and batches of at most 17 in nine of ten shapes")
     parser.add_argument("--progress", type=Path, help="file of 8 bytes that holds the number of the shape at work")
     options = parser.parse_args()
     begun = time.perf_counter()
@@ -878,7 +884,7 @@ def main() -> None:
         progress[0] = number
 
     numbers = range(options.first, options.first + options.calls)
-    line = fuzz(Fuzzer(installed(), options.poison), options.seed, numbers, started)
+    line = fuzz(Fuzzer(installed(), options.poison, options.small), options.seed, numbers, started)
     print(json.dumps({**line, "seconds": round(time.perf_counter() - begun, 1)}), flush=True)
 
 

@@ -142,3 +142,9 @@ def test_a_shape_depends_on_its_seed_and_number_alone(fuzz: ModuleType) -> None:
         len({str((shape.label, sorted((k, x.shape) for k, (x, _) in shape.fields.items()))) for shape in drawn}) > 290
     )
     assert min(Counter(shape.members for shape in drawn).values()) > 10
+
+
+def test_small_shapes_are_small_but_for_some(fuzz: ModuleType) -> None:
+    numbers = fuzz.pools()
+    batches = [fuzz.draw(numbers, 0, number, is_small=True).settings["batch"] for number in range(300)]
+    assert 0 < sum(batch > 17 for batch in batches) < 30
