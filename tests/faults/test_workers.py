@@ -68,8 +68,7 @@ def test_a_run_killed_at_random_is_resumed_and_leaves_nothing(
             wait_for_ready(process, 1)
             time.sleep(rng.uniform(0, 4))
             process.kill()
-            kills -= 1
-        process.wait()
+        kills -= process.wait() == -signal.SIGKILL  # unless the run had ended
         wait_until_gone(out)
         assert worker_runs.shared_memory() <= before
         assert process.returncode in (0, -signal.SIGKILL), said(out)
@@ -203,7 +202,7 @@ SETUPS = {
 def test_environments_of_a_script_without_a_guard_reach_the_workers(kind: str, own: str, tmp_path: Path) -> None:
     out = tmp_path / "workers"
     path = finish(start(OWN, out, workers=2, setup=SETUPS[kind]), out)
-    assert "worker" not in said(out)
+    assert "a worker" not in said(out)
     if kind in ("object", "registered"):  # one lane, and an environment that others can make: other runs
         own = digest(finish(start(OWN, tmp_path / "alone", workers=1, setup=SETUPS[kind]), tmp_path / "alone"))
     assert digest(path) == own
