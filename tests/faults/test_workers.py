@@ -68,8 +68,7 @@ def test_a_run_killed_at_random_is_resumed_and_leaves_nothing(
             wait_for_ready(process, 1)
             time.sleep(rng.uniform(0, 4))
             process.kill()
-            kills -= 1
-        process.wait()
+        kills -= process.wait() == -signal.SIGKILL  # unless the run had ended
         wait_until_gone(out)
         assert worker_runs.shared_memory() <= before
         assert process.returncode in (0, -signal.SIGKILL), said(out)
@@ -203,7 +202,7 @@ SETUPS = {
 def test_environments_of_a_script_without_a_guard_reach_the_workers(kind: str, own: str, tmp_path: Path) -> None:
     out = tmp_path / "workers"
     path = finish(start(OWN, out, workers=2, setup=SETUPS[kind]), out)
-    assert "worker" not in said(out)
+    assert "a worker" not in said(out)
     if kind in ("object", "registered"):  # one lane, and an environment that others can make: other runs
         own = digest(finish(start(OWN, tmp_path / "alone", workers=1, setup=SETUPS[kind]), tmp_path / "alone"))
     assert digest(path) == own
@@ -253,16 +252,16 @@ def test_an_environment_object_that_cannot_be_sent_is_refused(tmp_path: Path) ->
 @pytest.mark.timeout(1800)
 def test_memory_and_descriptors_stay_while_workers_are_lost(tmp_path: Path) -> None:
     """30 generations, with a kill in every third one."""
-    more = {"steps": 30 * 160, "evo_steps": 160}
+    more = {"steps": 30 * 480}
     process = start(DQN, tmp_path, workers=3, more=more)
     sizes = []
     for kill in range(10):
-        ready = wait_for_ready(process, 2)
+        ready = wait_for_ready(process, 1)
         if not ready:
             break
         rss = int(Path(f"/proc/{process.pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
         sizes.append((rss, len(os.listdir(f"/proc/{process.pid}/fd"))))
-        os.kill(ready[kill % 2], signal.SIGKILL)
+        os.kill(ready[-1], signal.SIGKILL)
         goal = 3 * kill + 3
         while process.poll() is None and _generations(tmp_path) < goal:
             time.sleep(0.05)

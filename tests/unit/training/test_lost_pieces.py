@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from unit.training.test_shards import digest, trained
 
+from agilerl.errors import RunError
 from agilerl.training import dispatch
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.executor import Reply
@@ -74,3 +75,43 @@ def test_a_worker_ends_while_its_piece_is_copied_here(case: str, fate: str, unti
     kind = scripted(fate=fate, until=until)
     assert digest(trained(case, shards=2, workers=2)) == alone
     assert kind.jobs > 1
+
+
+class Starting(InlineWorkers):
+    """Workers that are ready once the run has listened to them."""
+
+    submitted = 0
+    has_listened = False
+
+    def idle(self) -> list[int]:
+        return super().idle() if self.has_listened else []
+
+    def poll(self, seconds: float) -> list[Reply]:
+        self.has_listened = True
+        return super().poll(seconds)
+
+    def submit(self, worker: int, job: bytes) -> None:
+        type(self).submitted += 1
+        super().submit(worker, job)
+
+
+def test_workers_that_become_ready_later_play_episodes_without_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest_workers, "LocalWorkers", Starting)
+    monkeypatch.setattr(Starting, "submitted", 0)
+    trained("dqn", shards=1, workers=2)
+    assert Starting.submitted >= 3  # one evaluation a generation
+
+
+class Dying(InlineWorkers):
+    """Workers that end with every job."""
+
+    def submit(self, worker: int, job: bytes) -> None:
+        self.kill(worker, "it was switched off")
+
+
+def test_many_lost_workers_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no piece loses more than two of them, as this process does it meanwhile."""
+    monkeypatch.setattr(manifest_workers, "LocalWorkers", Dying)
+    monkeypatch.setattr(dispatch, "MAX_LOSSES", 100)
+    with pytest.raises(RunError, match=r"\(run seed 0\) has lost a worker, the 6th in a row .* it was switched off"):
+        trained("ppo", shards=2, workers=2)
