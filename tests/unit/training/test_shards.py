@@ -39,6 +39,10 @@ CASES: dict[str, dict[str, Any]] = {
     "sac": {"env": "Pendulum-v1", "algo": "SAC", "steps": 300, "evo_steps": 100, "eval_steps": 50, **REPLAY},
     "ppo": {"env": "CartPole-v1", "algo": "PPO", "steps": 384, "evo_steps": 128, "learn_step": 64, **SHORT,
             "normalize_rewards": True},
+    "maddpg": {
+        "env": "mpe2.simple_spread_v3", "algo": "MADDPG", "population": 2, "steps": 300, "evo_steps": 100,
+        "num_envs": 4, "learning_delay": 50, "target_score": None, "eval_episodes": 4, "confirm_episodes": 4,
+    },
     "recurrent ppo": {
         "env": "CartPole-v1", "algo": "PPO", "steps": 384, "evo_steps": 128, "learn_step": 64, "recurrent": True,
         "num_envs": 4, "eval_episodes": 4, "target_score": None,
