@@ -465,15 +465,27 @@ def calls_of(tree: ast.AST) -> list[tuple[int, str, ast.Call]]:
     return [(node.lineno, ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
+# What a run and its own workers send each other, over sockets that nobody else has; these modules read no files.
+OVER_SOCKETS = {
+    "training/dispatch.py", "training/serving.py", "workers/cluster.py", "workers/local.py", "workers/main.py",
+}  # fmt: skip
+READS = ("open", "pickle.load", "cloudpickle.load", "pickle.Unpickler")
+
+
 def test_no_module_can_run_what_it_reads() -> None:
     root = Path(agilerl.__file__).parent
     found = []
     for path in sorted(root.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
+        sends = path.relative_to(root).as_posix() in OVER_SOCKETS
+        if sends:
+            reads = [(line, name) for line, name, _ in calls_of(tree) if name in READS or ".read_" in name]
+            found += [f"{path}:{line}: {name}()" for line, name in reads]
         for node in ast.walk(tree):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             bad = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
+            bad -= {"pickle", "cloudpickle"} if sends else set()
             found += [f"{path}: imports {n}" for n in names if n.partition(".")[0] in bad]
         for line, name, call in calls_of(tree):
             keywords = {k.arg: ast.unparse(k.value) for k in call.keywords}
