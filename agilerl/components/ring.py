@@ -16,6 +16,8 @@ from agilerl.components.row_store import Field, Path, Rows, RowStore, check_rows
 from agilerl.errors import ConfigError, RunError, ShapeError
 from agilerl.hostile import malformed
 
+MASKS = ("next_mask", "obs_mask")  # fields that rows may lack
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -309,7 +311,11 @@ class RowRing:
         }
 
     def write_rows(self, written: Mapping[str, Any]) -> None:
-        """Append the result of `written` of another copy of the buffer."""
+        """Append the result of `written` of another copy of the buffer.
+
+        Where two copies were empty and fixed their fields by themselves, masks count as in `write`: those that this
+        buffer does not store are left out, missing ones allow every action.
+        """
         added, images = written["added"], written.get("images")
         if not added:
             return
@@ -319,7 +325,8 @@ class RowRing:
             self._store = RowStore.from_state(written["empty"], self.max_size, self.dtype, self.device)
             if images is not None:
                 self._frames = FrameStore(shared_fields(self._fields), self.max_size, self.device)
-        rows = self._store.rows_of(written["rows"])
+        theirs = self._store.rows_of(written["rows"], [Field.from_state(one) for one in written["empty"]["fields"]])
+        rows = {field.path: _of_field(theirs, field) for field in self._store.fields}
         if images is not None and self._frames is not None:
             rows = self._frames.intern_numbered(rows, images)
         missing = added - len(next(iter(rows.values())))  # more than the buffer holds
@@ -482,3 +489,10 @@ class RowRing:
 
     def _name(self, role: str) -> str:
         return self._names.get(role, role)
+
+
+def _of_field(rows: Rows, field: Field) -> np.ndarray:
+    """Return one field of rows; a missing mask allows every action."""
+    if field.path not in rows and field.path[0] in MASKS:
+        return np.ones((len(next(iter(rows.values()))), *field.shape), bool)
+    return rows[field.path]

@@ -224,11 +224,14 @@ class RowStore:
         separate = {"/".join(path): tensor[index].cpu() for path, tensor in self.own.items()}
         return {"packed": self.packed[index].cpu(), "own": separate}
 
-    def rows_of(self, piece: Mapping[str, Any]) -> Rows:
-        """Return the result of `piece` by field, as argument of `write`."""
+    @staticmethod
+    def rows_of(piece: Mapping[str, Any], fields: Sequence[Field]) -> Rows:
+        """Return the result of `piece` of a store with these fields by field, as argument of `write`."""
         packed = piece["packed"].numpy()
-        own = {path: piece["own"]["/".join(path)].numpy() for path in self.own}
-        return {f.path: packed[:, f.columns[0] : f.columns[1]] if f.columns else own[f.path] for f in self.fields}
+        return {
+            f.path: packed[:, f.columns[0] : f.columns[1]] if f.columns else piece["own"]["/".join(f.path)].numpy()
+            for f in fields
+        }
 
     def copy(self, start: int, stop: int) -> list[Tensor]:
         """Return copies of the rows start .. stop - 1 on the store's device, as argument of `put_back`."""
