@@ -321,8 +321,8 @@ def train(
         from agilerl.api import run_training
 
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
-        is_on_ray = ray not in (None, "none")
-        more |= {"closing_episodes": test_episodes, "imports": imports, "workers": processes or (1, "auto")[is_on_ray]}
+        processes = processes or (1 if ray in (None, "none") else "auto")
+        more |= {"closing_episodes": test_episodes, "imports": imports, "workers": processes}
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 

@@ -26,11 +26,8 @@ from agilerl.workers.executor import Executor, Reply
 MAX_LOSSES = 2  # workers that a piece of work may lose; with the next one the run ends
 MAX_LOSSES_IN_A_ROW = 5  # of workers with a piece, without any result between; with the next one the run ends
 POLL_SECONDS = 0.02  # between looks at the workers while this process works itself
-LATE = {
-    "generation": 1.5,
-    "episodes": 3.0,
-    "judgement": 1.5,
-}  # times the usual duration after which a piece is done twice
+# A piece is done twice after this many times the usual duration of its kind.
+LATE = {"generation": 1.5, "episodes": 3.0, "judgement": 1.5}
 LATE_SECONDS = 2.0  # a piece is not late before
 SILENCE_SECONDS, SILENCE_TIMES = 60.0, 5.0  # without a sign of life; times the longest duration so far
 FIRST_SILENCE_SECONDS = 600.0  # before any duration is known
@@ -170,8 +167,8 @@ class Dispatcher:
     def _shard_job(
         self, plan: GenerationPlan, shard: int, slots: list[int], agents: list[Any], worker: int
     ) -> dict[str, Any]:
-        known = self._workers[worker]
-        known.trained, known.members = plan.number, {f"{plan.number}:{slot}" for slot in slots}
+        state = self._workers[worker]
+        state.trained, state.members = plan.number, {f"{plan.number}:{slot}" for slot in slots}
         return {
             "kind": "generation",
             "plan": plan,
@@ -204,9 +201,9 @@ class Dispatcher:
 
     def _missing_rows(self, worker: int, shard: int, number: int) -> dict[str, Any]:
         """Return the replay that a worker lacks: the last generation's writes, without its own, or everything."""
-        known, memories = self._workers[worker], self.source.memories_of(shard)
+        state, memories = self._workers[worker], self.source.memories_of(shard)
         lacks_all, replay = self._lacks_replay(worker, shard), self._replay_of(shard)
-        before, known.writes[replay] = known.writes.get(replay, -1), self._writes
+        before, state.writes[replay] = state.writes.get(replay, -1), self._writes
         if not memories or before == self._writes:
             return {}
         if lacks_all:
@@ -214,7 +211,7 @@ class Dispatcher:
         writers = [shard] if self.source.has_own_memories else range(len(self._written))
         return {
             "written": {
-                writer: None if known.own.get(writer) == number - 1 else self._written[writer] for writer in writers
+                writer: None if state.own.get(writer) == number - 1 else self._written[writer] for writer in writers
             }
         }
 
@@ -292,11 +289,11 @@ class Dispatcher:
     def _evaluation_job(self, kind: str, agents: list[tuple[Any, str]], worker: int) -> dict[str, Any]:
         """Return a job with the states of the agents that the worker does not have."""
         assert self._plan is not None
-        known = self._workers[worker]
-        if known.trained != self._plan.number:
-            known.trained, known.members = self._plan.number, set()
-        missing = {key: encode_tree(agent.run_state()) for agent, key in agents if key not in known.members}
-        known.members |= set(missing)
+        state = self._workers[worker]
+        if state.trained != self._plan.number:
+            state.trained, state.members = self._plan.number, set()
+        missing = {key: encode_tree(agent.run_state()) for agent, key in agents if key not in state.members}
+        state.members |= set(missing)
         members = [key for _, key in agents]
         return {"kind": kind, "plan": self._plan, "members": members, "states": missing}
 
@@ -368,12 +365,12 @@ class Dispatcher:
         try:
             while number not in ended:
                 try:
-                    made = next(steps)
+                    env_steps = next(steps)
                 except StopIteration as end:
                     ended[number] = self._done_here(pieces, number, end.value)
                     self._measure(piece, time.monotonic() - begun)
                     return
-                yield made
+                yield env_steps
                 now = time.monotonic()
                 if now - looked >= POLL_SECONDS:
                     looked = now
@@ -498,20 +495,13 @@ class Dispatcher:
 def _played(here: Callable[[Episodes], EvaluationResult], block: Episodes) -> Steps:
     result = here(block)
     yield 0
-    return {"result": vars_of(result)}
+    return {"result": asdict(result)}
 
 
 def _judged(here: Callable[[Sequence[Any]], list[float]], agents: Sequence[Any]) -> Steps:
     fitness = here(agents)
     yield 0
     return {"result": {"fitness": fitness}}
-
-
-def vars_of(result: EvaluationResult) -> dict[str, Any]:
-    """Return an evaluation's result as a dictionary of its fields."""
-    return {
-        "returns": result.returns, "lengths": result.lengths, "env_steps": result.env_steps, "cut": result.cut
-    }  # fmt: skip
 
 
 def _digest(result: dict[str, Any]) -> str:

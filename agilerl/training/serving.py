@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.sources.source import Source
 from agilerl.threads import fixed_threads
-from agilerl.training.dispatch import vars_of
 from agilerl.training.population import evaluation_mode
 
 Report = Callable[[int], None]
@@ -83,7 +83,7 @@ class ShardServer:
         with evaluation_mode(agents), source.adopted(agents) as learner:
             result = source.evaluator.play(learner, asked["episodes"])
         self._release([key for key in self._members if key.startswith("once:")])
-        return {"result": vars_of(result)}
+        return {"result": asdict(result)}
 
     def _judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         source: Any = self.source  # of language policies

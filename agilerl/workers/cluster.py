@@ -185,8 +185,8 @@ def actor_class() -> type:
 
             try:
                 if stage == "make":
-                    made, place = arguments
-                    self.work = pickle.loads(made)(place)  # of the run, over the connections of its cluster
+                    make, place = arguments
+                    self.work = pickle.loads(make)(place)  # of the run, over the connections of its cluster
                     return processor(), b""
                 return {}, self.work(arguments[0], lambda steps: None)
             except Exception as error:
@@ -199,13 +199,13 @@ def actor_class() -> type:
             import socket
             from importlib import import_module, metadata
 
-            found = {"Python": platform.python_version()}
+            versions = {"Python": platform.python_version()}
             for name in names:
                 try:
-                    found[name] = import_module(name).__version__ if name == "agilerl" else metadata.version(name)
+                    versions[name] = import_module(name).__version__ if name == "agilerl" else metadata.version(name)
                 except ImportError:
-                    found[name] = ""
-            return {"host": socket.gethostname(), "process": os.getpid(), "versions": found}
+                    versions[name] = ""
+            return {"host": socket.gethostname(), "process": os.getpid(), "versions": versions}
 
     return Worker
 

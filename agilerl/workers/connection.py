@@ -144,10 +144,10 @@ def asks_for_token(address: str) -> bool:
         raise ConfigError(f"the Ray cluster {address!r} does not answer. fix: {_fix()}") from None
     if answer.returncode == 0:
         return False
-    said = answer.stdout + answer.stderr
-    if any(word in said for word in REFUSED):
+    output = answer.stdout + answer.stderr
+    if any(word in output for word in REFUSED):
         return True
-    last = (said.strip().splitlines() or ["no reason given"])[-1]
+    last = (output.strip().splitlines() or ["no reason given"])[-1]
     raise ConfigError(f"no Ray cluster answers at {address!r}: {last}. fix: {_fix()}")
 
 

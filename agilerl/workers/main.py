@@ -39,9 +39,9 @@ def serve(connection: Connection, place: int) -> None:
     """Build what does the jobs, then do those that arrive until the pipe closes."""
     host = socket.gethostname()
     send(connection, "started")
-    _, made, _ = receive(connection)
+    _, make, _ = receive(connection)
     try:
-        work = pickle.loads(made)(place)  # of the parent, over a pipe that nobody else has
+        work = pickle.loads(make)(place)  # of the parent, over a pipe that nobody else has
     except Exception as error:
         send(connection, "failed", **described(error))
         return

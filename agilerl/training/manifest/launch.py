@@ -482,8 +482,8 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
             f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
         )
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
-    kept = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray")
-    start |= {name: facts[name] for name in kept if name in facts}
+    names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray")
+    start |= {name: facts[name] for name in names if name in facts}
     return manifest, start
 
 
