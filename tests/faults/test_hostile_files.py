@@ -467,7 +467,7 @@ def calls_of(tree: ast.AST) -> list[tuple[int, str, ast.Call]]:
 
 # What a run and its own workers send each other, over sockets that nobody else has; these modules read no files.
 OVER_SOCKETS = {
-    "training/dispatch.py", "training/serving.py", "workers/cluster.py", "workers/local.py", "workers/main.py",
+    "training/scheduling.py", "training/serving.py", "workers/cluster.py", "workers/local.py", "workers/main.py",
 }  # fmt: skip
 READS = ("open", "pickle.load", "cloudpickle.load", "pickle.Unpickler")
 

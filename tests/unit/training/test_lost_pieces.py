@@ -9,7 +9,7 @@ import pytest
 from unit.training.test_shards import digest, trained
 
 from agilerl.errors import RunError
-from agilerl.training import dispatch
+from agilerl.training import scheduling
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.executor import Reply
 from agilerl.workers.inline import InlineWorkers
@@ -55,8 +55,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def use(**attributes: Any) -> Any:
         kind = type("Kind", (Scripted,), {"jobs": 0, **attributes})
         monkeypatch.setattr(manifest_workers, "LocalWorkers", kind)
-        monkeypatch.setattr(dispatch, "LATE_SECONDS", 0.0)
-        monkeypatch.setattr(dispatch, "POLL_SECONDS", 1e-9)
+        monkeypatch.setattr(scheduling, "LATE_SECONDS", 0.0)
+        monkeypatch.setattr(scheduling, "POLL_SECONDS", 1e-9)
         return kind
 
     return use
@@ -112,6 +112,6 @@ class Dying(InlineWorkers):
 def test_many_lost_workers_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where no piece loses more than two of them, as this process does it meanwhile."""
     monkeypatch.setattr(manifest_workers, "LocalWorkers", Dying)
-    monkeypatch.setattr(dispatch, "MAX_LOSSES", 100)
+    monkeypatch.setattr(scheduling, "MAX_LOSSES", 100)
     with pytest.raises(RunError, match=r"\(run seed 0\) has lost a worker, the 6th in a row .* it was switched off"):
         trained("ppo", shards=2, workers=2)

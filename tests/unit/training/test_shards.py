@@ -16,7 +16,7 @@ import agilerl
 from agilerl.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
 from agilerl.sources.source import cut
-from agilerl.training import dispatch
+from agilerl.training import scheduling
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.training.manifest.launch import resume_training
 from agilerl.workers.executor import Reply
@@ -189,8 +189,8 @@ class Late(InlineWorkers):
 def test_a_late_piece_is_done_twice_and_the_results_are_compared(
     is_wrong: bool, inline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "LATE_SECONDS", 0.0)
-    monkeypatch.setattr(dispatch, "POLL_SECONDS", 1e-9)
+    monkeypatch.setattr(scheduling, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(scheduling, "POLL_SECONDS", 1e-9)
     inline(type("Kind", (Late,), {"is_wrong": is_wrong}))
     if is_wrong:
         with pytest.raises(RunError, match=r"one result on .* and another on elsewhere, with the same seeds"):

@@ -1,0 +1,326 @@
+"""Pieces of work, done by workers and by this process: who does what, what is late, and what happens to losses."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import socket
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from agilerl.checkpoint import encode_tree
+from agilerl.errors import RunError
+from agilerl.workers.executor import Executor, Reply
+
+MAX_LOSSES = 2  # workers that a piece of work may lose; with the next one the run ends
+MAX_LOSSES_IN_A_ROW = 5  # of workers with a piece, without any result between; with the next one the run ends
+POLL_SECONDS = 0.02  # between looks at the workers while this process works itself
+# A piece is done twice after this many times the usual duration of its kind.
+LATE = {"generation": 1.5, "episodes": 3.0, "judgement": 1.5}
+LATE_SECONDS = 2.0  # a piece is not late before
+SILENCE_SECONDS, SILENCE_TIMES = 60.0, 5.0  # without a sign of life; times the longest duration so far
+FIRST_SILENCE_SECONDS = 600.0  # before any duration is known
+
+Steps = Generator[int, None, Any]
+
+
+@dataclass
+class Piece:
+    """Work that gives the same result wherever it is done.
+
+    Attributes:
+        kind: "generation", "episodes" or "judgement". name: for messages. size: relative to other pieces of its kind.
+        job: worker -> what it needs to do the work. here: does it in this process; yields environment steps.
+        waits: whether a worker gets the piece only while this process does nothing.
+        done: called with a worker and its result.
+        losses: workers lost so far. is_here_only: whether it has raised an exception, which this process will raise.
+    """
+
+    kind: str
+    name: str
+    size: int
+    job: Callable[[int], dict[str, Any]]
+    here: Callable[[], Steps]
+    waits: Callable[[int], bool] | None = None
+    done: Callable[[int, dict[str, Any]], None] | None = None
+    losses: int = 0
+    is_here_only: bool = False
+
+
+class Batch:
+    """Pieces that are done at the same time, by their numbers.
+
+    Attributes:
+        waiting: numbers of those that nobody does. ended: results.
+    """
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self.pieces = dict(enumerate(pieces))
+        self.waiting = deque(self.pieces)
+        self.ended: dict[int, dict[str, Any]] = {}
+
+    def expects(self, number: int) -> bool:
+        """Whether there is no result of this piece yet."""
+        return number in self.pieces and number not in self.ended
+
+
+@dataclass
+class Handed:
+    """A piece that a worker has.
+
+    Attributes:
+        begun: when it was handed out. heard: last sign of life. twin: the result that counts, and its host, if the
+            piece was done elsewhere meanwhile.
+    """
+
+    batch: Batch
+    number: int
+    piece: Piece
+    begun: float
+    heard: float
+    twin: tuple[str, str] | None = None
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the result is still needed."""
+        return self.batch.pieces.get(self.number) is self.piece and self.batch.expects(self.number)
+
+
+class Scheduler:
+    """Does batches of pieces with the help of workers, one batch after another.
+
+    This process works too, so that `executor` has one worker less than `workers`.
+
+    Args:
+        executor: the workers; closed by `close`. seed: of the run, for messages. say: called with messages about
+            workers. forget: called with each worker that is lost, or of which nothing is known any more.
+
+    Attributes:
+        cpu_seconds: of the workers so far.
+    """
+
+    def __init__(
+        self, executor: Executor, seed: int, say: Callable[[str], None], forget: Callable[[int], None]
+    ) -> None:
+        self.executor, self.seed, self.say, self.forget = executor, seed, say, forget
+        self.cpu_seconds = 0.0
+        self._handed: dict[int, Handed] = {}
+        self._longest = 0.0
+        self._rates: dict[str, list[float]] = {}  # seconds per size of this batch's pieces
+        self._usual: dict[str, float] = {}  # their median in the last batch that had such pieces
+        self._here: Piece | None = None  # what this process does
+        self._losses_in_a_row = 0
+        self._failures: set[str] = set()  # exceptions of workers that have been reported
+        self._faults: list[str] = []
+        self._host = socket.gethostname()
+
+    def hands(self) -> int:
+        """Return the number of processes that could begin a piece now, this one included."""
+        for _ in self._listen(0.0):  # which workers are ready
+            pass
+        return 1 + len(self.executor.idle())
+
+    def run(self, pieces: Sequence[Piece]) -> Generator[int, None, list[dict[str, Any]]]:
+        """Do all pieces; yields environment steps, returns the results in order."""
+        batch = Batch(pieces)
+        self._usual |= {kind: statistics.median(rates) for kind, rates in self._rates.items()}
+        self._rates.clear()
+        while len(batch.ended) < len(pieces):
+            yield from self._advance(batch)
+        return [batch.ended[number] for number in range(len(pieces))]
+
+    def _advance(self, batch: Batch) -> Steps:
+        """Hand out pieces, and do one in this process or listen to the workers for a moment."""
+        self._hand_out(batch)
+        here = self._for_here(batch)
+        if here is not None:
+            yield from self._do_here(batch, here)
+        else:
+            yield from self._listen(POLL_SECONDS)
+            yield 0  # so that a signal is noticed
+
+    def _hand_out(self, batch: Batch, works_here: bool = False) -> None:
+        """Give idle workers the pieces that wait; this process takes the first one that is left.
+
+        One is left for this process unless it works, since a piece that is done here need not be sent.
+        """
+        pieces, waiting = batch.pieces, batch.waiting
+        for worker in self.executor.idle():
+            if not works_here and len(waiting) <= 1 and not any(pieces[n].losses for n in waiting):
+                return
+            number = next((n for n in reversed(waiting) if not pieces[n].is_here_only), None)
+            if number is None:
+                return
+            piece = pieces[number]
+            if works_here and piece.waits is not None and piece.waits(worker):
+                continue
+            waiting.remove(number)
+            job = pickle.dumps(piece.job(worker), protocol=5)
+            now = time.monotonic()
+            self._handed[worker] = Handed(batch, number, piece, now, now)
+            self.executor.submit(worker, job)
+
+    def _for_here(self, batch: Batch) -> int | None:
+        """Return the number of a piece for this process: one that waits, or a copy of one that is late."""
+        if batch.waiting:
+            return batch.waiting.popleft()
+        now = time.monotonic()
+        for one in self._handed.values():
+            rates, usual = self._rates.get(one.piece.kind), self._usual.get(one.piece.kind)
+            rate = statistics.median(rates) if rates else usual
+            if one.batch is not batch or not one.is_expected or rate is None:
+                continue
+            if now - one.begun > max(LATE_SECONDS, LATE[one.piece.kind] * rate * one.piece.size):
+                return one.number
+        return None
+
+    def _do_here(self, batch: Batch, number: int) -> Steps:
+        """Do a piece in this process while listening to the workers; ends early if its result comes from one."""
+        piece, begun = batch.pieces[number], time.monotonic()
+        looked, steps = begun, piece.here()
+        self._here = piece
+        try:
+            while batch.expects(number):
+                try:
+                    env_steps = next(steps)
+                except StopIteration as end:
+                    batch.ended[number] = self._done_here(piece, end.value)
+                    self._measure(piece, time.monotonic() - begun)
+                    return
+                yield env_steps
+                now = time.monotonic()
+                if now - looked >= POLL_SECONDS:
+                    looked = now
+                    yield from self._listen(0.0)
+                    self._hand_out(batch, works_here=True)
+        finally:
+            self._here = None
+            steps.close()
+
+    def _done_here(self, piece: Piece, result: dict[str, Any]) -> dict[str, Any]:
+        """Keep the digest of a result, if a worker that is late has the same piece."""
+        for one in self._handed.values():
+            if one.piece is piece:
+                agents = result.get("agents", ())
+                one.twin = _digest({**result, "members": [encode_tree(a.run_state()) for a in agents]}), self._host
+                self.say(f"a worker is late with {piece.name}, which was done here; its result will be compared")
+        return result
+
+    def _listen(self, seconds: float) -> Steps:
+        """Take what workers have sent; yields their environment steps."""
+        for reply in self.executor.poll(seconds):
+            one = self._handed.get(reply.worker)
+            if reply.kind == "progress":
+                if one is not None:
+                    one.heard = time.monotonic()
+                    if one.twin is None:
+                        yield reply.steps
+                continue
+            self._handed.pop(reply.worker, None)
+            if reply.kind in ("lost", "raised"):  # what it has is not known any more
+                self.forget(reply.worker)
+            if one is None:
+                if reply.kind == "lost":
+                    self.say(f"a worker was lost: {reply.error}; another one starts")
+                continue
+            if reply.kind == "done":
+                self._take(one, reply)
+            elif one.twin is None and one.is_expected:
+                is_done_here = one.piece is self._here  # already: its members are not as they were before
+                self._again(one, reply, is_done_here)
+                if not is_done_here:
+                    one.batch.waiting.appendleft(one.number)
+            elif reply.kind == "lost":
+                self.say(f"a worker was lost: {reply.error}; {one.piece.name} was done elsewhere")
+        self._end_silent()
+
+    def _take(self, one: Handed, reply: Reply) -> None:
+        """Take a worker's result, or compare it with the one that counts."""
+        result = pickle.loads(reply.payload)  # of a worker, over a pipe that nobody else has
+        self.cpu_seconds += result.pop("cpu_seconds")
+        self._faults += result.pop("faults")
+        if one.piece.done is not None:
+            one.piece.done(reply.worker, result)
+        if one.twin is not None:
+            digest, host = one.twin
+            if _digest(result) != digest:
+                raise RunError(
+                    f"{one.piece.name} gave one result on {host} and another on {reply.host}, with the same seeds "
+                    f"(run seed {self.seed}). fix: workers of one kind of processor with the same versions, and an "
+                    "environment that is deterministic."
+                )
+            return
+        self._losses_in_a_row = 0
+        self._measure(one.piece, time.monotonic() - one.begun)
+        if one.is_expected:
+            one.batch.ended[one.number] = {**result, "host": reply.host}
+
+    def _again(self, one: Handed, reply: Reply, is_done_here: bool) -> None:
+        """Note that a piece has to be done again.
+
+        Raises:
+            RunError: it has lost too many workers.
+        """
+        piece = one.piece
+        if reply.kind == "raised":
+            piece.is_here_only = True
+            error = reply.error.splitlines()[0] if reply.error else "an exception without a message"
+            if error not in self._failures:
+                self._failures.add(error)
+                self.say(
+                    f"{piece.name} failed in a worker and is done here: {error}. This is said once. fix: workers=1, if "
+                    "it fails in every worker"
+                )
+            return
+        piece.losses += 1
+        self._losses_in_a_row += 1
+        if piece.losses > MAX_LOSSES or self._losses_in_a_row > MAX_LOSSES_IN_A_ROW:
+            several = f"has lost {piece.losses} workers, the last one because"
+            in_a_row = f"has lost a worker, the {self._losses_in_a_row}th in a row without any result, because"
+            raise RunError(
+                f"{piece.name} (run seed {self.seed}) {several if piece.losses > MAX_LOSSES else in_a_row} "
+                f"{reply.error}. fix: less memory (fewer members or lanes), or workers=1; the run can be resumed."
+            )
+        self.say(f"a worker was lost: {reply.error}; {piece.name} is done {'here' if is_done_here else 'again'}")
+
+    def _end_silent(self) -> None:
+        """End workers that have been silent for too long with a piece."""
+        limit = max(SILENCE_SECONDS, SILENCE_TIMES * self._longest) if self._longest else FIRST_SILENCE_SECONDS
+        now = time.monotonic()
+        for worker, one in self._handed.items():
+            is_expected = self.executor.reports_progress or one.twin is not None  # else it may just need long
+            if is_expected and now - one.heard > limit:
+                one.heard = now
+                self.executor.kill(worker, f"it gave no sign of life for {limit:.0f} s")
+
+    def _measure(self, piece: Piece, seconds: float) -> None:
+        self._longest = max(self._longest, seconds)
+        self._rates.setdefault(piece.kind, []).append(seconds / piece.size)
+
+    def faults(self) -> list[str]:
+        """Return one line per environment replaced in a worker since the last call."""
+        lines, self._faults = self._faults, []
+        return lines
+
+    def close(self) -> None:
+        """End the workers."""
+        self.executor.close()
+
+
+def _digest(result: dict[str, Any]) -> str:
+    """Return the digest of a result, whoever computed it."""
+    if "result" in result:
+        return hashlib.sha256(encode_tree(result["result"])).hexdigest()
+    tree = {
+        "members": [np.frombuffer(state, np.uint8) for state in result["members"]],
+        "state": result["state"],
+        "tallies": [asdict(tally) for tally in result["tallies"]],
+        "written": result["written"],
+    }
+    return hashlib.sha256(encode_tree(tree)).hexdigest()
