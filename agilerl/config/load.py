@@ -19,8 +19,10 @@ from pydantic_core import PydanticUndefined
 from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, canonical_name, find_algorithm, shipped_in
 from agilerl.algorithms.base.declared import SYNONYMS, hyperparameters
 from agilerl.config.convert import convert, is_published
+from agilerl.config.ignored import ignored_by
 from agilerl.config.schema import (
     ADDED_LATER,
+    WITHOUT_WAITING,
     Algorithm,
     HyperparameterRange,
     Manifest,
@@ -636,10 +638,16 @@ def _plain(value: Any) -> Any:
 def _giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
     """Let requested settings replace the conflicting ones of a preset.
 
-    Settings of tournaments or mutations replace its scheme, a requested scheme its mutation probabilities, and equal
-    founders its widths.
+    Settings of tournaments or mutations replace its scheme, a requested scheme its mutation probabilities, equal
+    founders its widths, and asynchronous mode what compares all members of one generation.
     """
     paths = list(asked)
+    if "evolution.mode" in paths and data["evolution"]["mode"] == "async":
+        has_replay = "replay_buffer" not in ignored_by(find_algorithm(str(data["algorithm"]["name"])).experience.name)
+        for path, value in WITHOUT_WAITING.items():
+            section, _, name = path.partition(".")
+            if path not in paths and (has_replay or path != "training.share"):
+                data = {**data, section: {**data[section], name: value}}
     if "evolution.founders" in paths and "evolution.widths" not in paths and data["evolution"]["founders"] == "equal":
         data = {**data, "evolution": {**data["evolution"], "widths": None}}
     if "evolution.scheme" not in paths:

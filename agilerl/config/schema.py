@@ -241,6 +241,10 @@ class Evolution(Section):
     until: PositiveFraction = 1.0  # halving: share of the budget divided among its rungs; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # halving: the returns that rank the members
     frequencies: tuple[Count, ...] = (1, 10)  # mf_pbt: generations between two evolutions, one per subpopulation
+    # async: shards do not wait for each other; each is selected from the last known state of all, at most `max_lag`
+    # generations ahead of the slowest
+    mode: Literal["generations", "async"] = "generations"
+    max_lag: Count = 2
 
 
 OF_SCHEMES = {
@@ -248,6 +252,13 @@ OF_SCHEMES = {
     "frequencies": ("mf_pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
+
+WITHOUT_WAITING = {
+    "evolution.scheme": "tournament", "evolution.restarts": False, "training.share": "shard",
+    "training.eval_members": None, "training.elite_rescore_episodes": 0, "training.opponents": None,
+    "training.fitness": "returns",
+}  # fmt: skip
+"""Values that settings must have in asynchronous mode; others compare all members within one generation."""
 
 WITHOUT_MUTATION = {
     **dict.fromkeys(("halving", "race"), "members end, and none is born"),
@@ -321,6 +332,29 @@ class Manifest(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_mode(self) -> Manifest:
+        if self.evolution.mode != "async":
+            if self.evolution.max_lag != Evolution().max_lag:
+                raise ValueError("evolution.max_lag is of evolution.mode=async. fix: that too, or leave it out.")
+            return self
+        if self.training.shards < 2:
+            raise ValueError(
+                "evolution.mode=async lets shards go on without waiting for each other; got training.shards=1. "
+                f"fix: training.shards={max(2, self.training.pop_size // 2)} of {self.training.pop_size} members."
+            )
+        values = {key: _value(self, key) for key in WITHOUT_WAITING if key != "training.share" or self.has_replay}
+        wrong = [key for key, value in values.items() if value != WITHOUT_WAITING[key]]
+        if wrong:
+            asked, fix = (
+                ", ".join(f"{key}={_as_typed(source[key])}" for key in wrong) for source in (values, WITHOUT_WAITING)
+            )
+            raise ValueError(
+                f"evolution.mode=async trains, evaluates and selects one shard at a time, while others train; got "
+                f"{asked}, for which all members must have ended the same generation. fix: {fix}."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_training_episodes(self) -> Manifest:
         experience = find_algorithm(self.algorithm.name).experience
         asked = {
@@ -381,8 +415,10 @@ class Manifest(Section):
             del content["algorithm"]["action_scaling"]
         if self.evolution == Evolution():
             del content["evolution"]
-        elif not self.evolution.restart_ranges:
-            del content["evolution"]["restart_ranges"]
+        else:
+            for name in ("restart_ranges", "mode", "max_lag"):
+                if vars(self.evolution)[name] == vars(Evolution())[name]:
+                    del content["evolution"][name]
         if not content["environment"]["with_state"]:
             del content["environment"]["with_state"]
         if content["environment"]["backend"] == "gymnasium":
@@ -403,3 +439,14 @@ def _differs(manifest: Manifest, key: str) -> bool:
     section, _, name = key.partition(".")
     values, defaults = vars(manifest)[section], Manifest.model_fields[section].default
     return bool(vars(values)[name] != vars(defaults)[name] if name else values != defaults)
+
+
+def _value(manifest: Manifest, key: str) -> Any:
+    """Value of a key of a section ("training.eps_end")."""
+    section, _, name = key.partition(".")
+    return vars(vars(manifest)[section])[name]
+
+
+def _as_typed(value: Any) -> str:
+    """A value as it is typed after --set."""
+    return value if isinstance(value, str) else json.dumps(value)

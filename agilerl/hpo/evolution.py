@@ -9,7 +9,7 @@ from typing import Any
 
 from agilerl import foreign
 from agilerl.envs.returned import short
-from agilerl.errors import ConfigError, RunError
+from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.telemetry.record import Birth, MemberRecord
 
 Births = tuple[Birth, ...]
@@ -42,6 +42,21 @@ class Evolution(ABC):
             population: the agents by slot, with their fitness. records: statistics of each member, by slot.
         """
 
+    def next_part(
+        self, slots: Sequence[int], population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        """Return (the members that train next in these slots, their births), while those of other slots train.
+
+        Args:
+            population: the agents by slot, as they were evaluated last. records: see `next`, by slot.
+        Raises:
+            NotAvailableYetError: the scheme needs all members of a generation (default).
+        """
+        raise NotAvailableYetError(
+            f"{type(self).__name__} compares all members of one generation, and in asynchronous mode others are still "
+            "training. fix: evolution.scheme=tournament, or evolution.mode=generations."
+        )
+
     @abstractmethod
     def state(self) -> dict[str, Any]:
         """State that the next generation depends on, as plain data; RunError if it cannot be saved."""
@@ -70,19 +85,29 @@ class TournamentEvolution(Evolution):
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        before = {agent.index: agent for agent in population}
         chosen = self._selected(population)
-        origin = foreign.parents(self.tournament)
         after = self.mutation.mutation(chosen)
         _check_members(after, f"{type(self.mutation).__name__}.mutation(population)", len(chosen))
-        births = []
+        return after, self._births(after, population, generation)
+
+    def next_part(
+        self, slots: Sequence[int], population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        """See `Evolution.next_part`; the best member of all stays in its slots, and is not mutated there."""
+        has_elite, chosen = self.tournament.select_part(population, slots)
+        after = self.mutation.mutation(chosen, has_elite=has_elite)
+        return after, self._births(after, population, generation)
+
+    def _births(self, after: Sequence[Any], population: Sequence[Any], generation: int) -> Births:
+        """Return the births of the agents that the tournament has just selected from `population`."""
+        before, origin, births = {a.index: a for a in population}, foreign.parents(self.tournament), []
         for slot, agent in enumerate(after):
             if agent.index in before and str(agent.mut) == "None":
                 continue  # unchanged elite: no birth
             if agent.index in before and not self.keeps_elite_id:
                 agent.index = max(*before, *(other.index for other in after)) + 1
             births.append(_birth_of(agent, origin[slot] if slot < len(origin) else None, before, generation))
-        return after, tuple(births)
+        return tuple(births)
 
     def _selected(self, population: Sequence[Any]) -> list[Any]:
         """Return the next generation as the tournament selects it.

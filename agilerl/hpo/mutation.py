@@ -147,9 +147,11 @@ class Mutations:
                 "activation=0, rl_hp=0.5)."
             )
 
-    def mutation(self, population: Sequence[Agent], pre_training_mut: bool = False) -> list[Agent]:
+    def mutation(
+        self, population: Sequence[Agent], pre_training_mut: bool = False, *, has_elite: bool = True
+    ) -> list[Agent]:
         """Mutate each agent by one operator, in place; return the same agents, in order.
-        `pre_training_mut`: exclude "no mutation"."""
+        `pre_training_mut`: exclude "no mutation". `has_elite`: whether the first agent is the elite."""
         check_agents(population, "mutation")
         self._warn_of_no_effect(population)
         options = self._options(pre_training_mut)
@@ -158,7 +160,7 @@ class Mutations:
         for slot, agent in enumerate(population):
             self._stream = stream(self.seed, Purpose.MUTATION, self.calls, slot)
             operator = self._draw(options)
-            if slot == 0 and not self.mutate_elite:
+            if slot == 0 and has_elite and not self.mutate_elite:
                 operator = _nothing
             self._run(agent, operator)
             self.last_births.append(effects.inner(agent).mutation_record or MutationRecord())

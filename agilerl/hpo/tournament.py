@@ -139,14 +139,29 @@ class TournamentSelection:
                 f"population size {len(population)} -> {self.population_size}",
                 f"the population changes from {len(population)} to population_size={self.population_size} members",
             )
+        best, new = self._select(population, self.population_size, range(len(population)))
+        return best.clone(), new
+
+    def select_part(self, population: Sequence[Agent], slots: Sequence[int]) -> tuple[bool, list[Agent]]:
+        """Select the next members of some slots from the whole population, whose other members stay as they are.
+
+        Returns:
+            Whether the best of all is in these slots and carried over, as the first one; the new members, all clones.
+        """
+        best, new = self._select(population, len(slots), slots)
+        return new[0].index == best.index, new
+
+    def _select(self, population: Sequence[Agent], count: int, slots: Sequence[int]) -> tuple[Agent, list[Agent]]:
+        """Return the best member and clones of `count` parents; with elitism the best one is first, if in `slots`."""
         fitness = [self.fitness_of(agent) for agent in population]
         rng = stream(self.seed, Purpose.SELECTION, self.calls)
         self.calls += 1
-        chosen = tournament(fitness, self.tournament_size, self.population_size, rng, self.elitism)
-        best = population[int(rank(fitness).argmax())]
+        place = int(rank(fitness).argmax())
+        is_carried = self.elitism and place in slots
+        chosen = tournament(fitness, self.tournament_size, count, rng, is_carried)
         self.parents = [population[i].index for i in chosen]
         first_index = max(agent.index for agent in population) + 1
-        new = [best.clone()] if self.elitism else []
+        new = [population[place].clone()] if is_carried else []
         for index, parent in enumerate(chosen[len(new) :], first_index):
             new.append(population[parent].clone(index=index))
-        return best.clone(), new
+        return population[place], new

@@ -32,8 +32,8 @@ from agilerl.redaction import without_secrets
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import run_command
 from agilerl.runs.seed_group import is_group
-from agilerl.telemetry.files import CsvSink, JsonlSink, birth_line, jsonable
-from agilerl.telemetry.record import BaseSink, Birth
+from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
+from agilerl.telemetry.record import Arrival, BaseSink, Birth
 
 LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
 LINEAGE_LIMIT = 1024 * MIB
@@ -156,14 +156,22 @@ class RunDirectory:
         return load_manifest(path)
 
     def lineage(self) -> list[Birth]:
-        """Every birth. An incomplete last line, of a killed process, is ignored."""
+        """Every birth."""
+        names = {f.name for f in fields(Birth)}
+        births = (event for event in self._events() if event["kind"] != Arrival.kind)
+        return [Birth(**{k: v for k, v in birth.items() if k in names}) for birth in births]
+
+    def arrivals(self) -> list[int]:
+        """Shards of a run in asynchronous mode, in the order in which their generations ended."""
+        return [int(event["shard"]) for event in self._events() if event["kind"] == Arrival.kind]
+
+    def _events(self) -> list[dict[str, Any]]:
+        """Lines of the lineage. An incomplete last one, of a killed process, is ignored."""
         path = self.path / LINEAGE
         if not path.is_file():
             return []
-        names = {f.name for f in fields(Birth)}
         lines = read_text(path, LINEAGE_LIMIT).splitlines(keepends=True)
-        whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [Birth(**{k: v for k, v in birth.items() if k in names}) for birth in whole]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def history(self) -> list[list[float]]:
         """Fitness by generation, then member."""
@@ -351,8 +359,8 @@ class RunFiles:
         for name in (LINEAGE, METRICS):
             (self.folder / name).unlink(missing_ok=True)
 
-    def rewind(self, lengths: Mapping[str, Mapping[str, Any]], births: Sequence[Birth]) -> list[str]:
-        """Restore the files of a checkpoint; a damaged lineage is rewritten from `births`.
+    def rewind(self, lengths: Mapping[str, Mapping[str, Any]], lineage: str) -> list[str]:
+        """Restore the files of a checkpoint; a damaged lineage is rewritten.
 
         Returns:
             Notes on damaged files.
@@ -362,9 +370,9 @@ class RunFiles:
             for path in folder.glob(".*.tmp"):
                 path.unlink(missing_ok=True)
         notes, path = [], self.folder / LINEAGE
-        if LINEAGE in lengths and not (self._cut(LINEAGE, lengths[LINEAGE]) and lineage_is(path, births)):
+        if LINEAGE in lengths and not (self._cut(LINEAGE, lengths[LINEAGE]) and lineage_is(path, lineage)):
             aside = f", the old one is {set_aside(path).name}" if path.exists() else ""
-            write_atomic(path, "".join(birth_line(birth) for birth in births))
+            write_atomic(path, lineage)
             notes.append(f"{LINEAGE} was damaged or missing; it was written anew from the checkpoint{aside}.")
         if METRICS in lengths and not self._cut(METRICS, lengths[METRICS]):
             path = self.folder / METRICS
@@ -385,9 +393,9 @@ class RunFiles:
         return True
 
 
-def lineage_is(path: Path, births: Sequence[Birth]) -> bool:
-    """Whether the file holds exactly these births."""
+def lineage_is(path: Path, text: str) -> bool:
+    """Whether the file holds exactly this text."""
     try:
-        return path.read_text(encoding="utf-8") == "".join(birth_line(birth) for birth in births)
+        return path.read_text(encoding="utf-8") == text
     except (OSError, ValueError):
         return False

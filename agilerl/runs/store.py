@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +25,6 @@ from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import RunFiles, versions
 from agilerl.runs.lock import RunLock
 from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
-from agilerl.telemetry.record import Birth
 
 POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safetensors"
 REMAINS = ("best", "metrics.csv", "evolution.jsonl", "replay")  # files of a run other than its checkpoints
@@ -48,9 +47,8 @@ class Savable(Protocol):
     def best_generation(self) -> int:
         """The generation of the best agent."""
 
-    @property
-    def births(self) -> Sequence[Birth]:
-        """Every birth so far, founders first."""
+    def lineage(self) -> str:
+        """Content of evolution.jsonl so far."""
 
     def facts(self) -> dict[str, Any]:
         """JSON values: seed, learner, env_backend, num_envs, threads, env_id, deterministic, and the options."""
@@ -200,7 +198,7 @@ class RunStore:
             run.load((population, best, rest), self._settings(run, saved.body["run"]))
             self._check_parts(run, saved.body)
             self.notes += self._restore_replay(run, saved.body, rest["memories"])
-            self.notes += self.files.rewind(saved.body["files_of_run"], run.births)
+            self.notes += self.files.rewind(saved.body["files_of_run"], run.lineage())
             older, damaged = whole_manifests(self._root)
             prune(self._root, older)  # leftovers of a killed process; a finished run does not save again
             self.notes += damaged

@@ -442,6 +442,15 @@ class LaneSource(Source, Generic[Options]):
             mean = self.evaluator.confirm(learner, number, episodes)
         return None if mean is None else MeanReturn(mean, self.evaluator.error, self.evaluator.episodes - before)
 
+    def check_asynchronous(self) -> None:
+        """Raise ConfigError unless members are evaluated by episodes of their own."""
+        if self._tests or not isinstance(self.evaluator, Evaluator):
+            raise ConfigError(
+                "evolution.mode=async evaluates each shard by episodes, and here "
+                f"{'agents bring their own test() or get_action()' if self._tests else 'fitness is not of episodes'}. "
+                "fix: evolution.mode=generations."
+            )
+
     def divide_evaluation(self, divide: Divides) -> None:
         """Divide episodes unless agents have a `test` of their own, or fitness is not of episodes."""
         if isinstance(self.evaluator, Evaluator) and not self._tests:

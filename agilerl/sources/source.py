@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.envs.step import Lanes
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.ranks import ONE, Ranks
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
@@ -442,6 +442,17 @@ class Source(ABC):
         `episodes`: how many; None: until it is clear whether the target is reached (`rollouts.confirmation`).
         """
         return None
+
+    def check_asynchronous(self) -> None:
+        """Raise an error unless shards can be trained and evaluated without waiting for each other.
+
+        Raises:
+            NotAvailableYetError: by default.
+        """
+        raise NotAvailableYetError(
+            f"asynchronous mode is not available for this kind of experience ({type(self).__name__}). "
+            "fix: evolution.mode=generations."
+        )
 
     def divide_evaluation(self, divide: Any) -> None:  # noqa: B027  # optional hook
         """Play episodes by `sources.evaluator.Divides` from here on; ignored by default."""

@@ -1,4 +1,4 @@
-"""Records as files: metrics.csv (a row per member and generation), evolution.jsonl (a line per birth)."""
+"""Records as files: metrics.csv (a row per member and generation), evolution.jsonl (a line per birth or arrival)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from agilerl import foreign
-from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.telemetry.record import Arrival, BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan
 
 MEMBER_COLUMNS = (
     "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",
@@ -41,9 +41,16 @@ def jsonable(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def birth_line(birth: Birth) -> str:
-    """A birth as its line in the lineage."""
-    return json.dumps(jsonable(asdict(birth)), allow_nan=False) + "\n"
+def lineage_line(event: Birth | Arrival) -> str:
+    """A birth or an arrival as its line in the lineage."""
+    return json.dumps(jsonable(asdict(event)), allow_nan=False) + "\n"
+
+
+def lineage_text(births: Iterable[Birth], arrivals: Iterable[Arrival]) -> str:
+    """Return the whole lineage: the arrivals of each generation, then the births after it."""
+    events: list[tuple[int, Birth | Arrival]] = [(arrival.generation, arrival) for arrival in arrivals]
+    events += [(birth.generation - 1, birth) for birth in births]
+    return "".join(lineage_line(event) for _, event in sorted(events, key=lambda each: each[0]))  # stable
 
 
 class _FileSink(BaseSink):
@@ -114,16 +121,16 @@ def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
 
 
 class JsonlSink(_FileSink):
-    """One JSON line per birth, founders first; append-only."""
+    """One JSON line per birth, founders first, and per arrival; append-only."""
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         super().start(plan, founders)
         self._write(founders)
 
     def generation(self, record: GenerationRecord) -> None:
-        self._write(record.births)
+        self._write([*record.arrivals, *record.births])
 
-    def _write(self, births: Iterable[Birth]) -> None:
+    def _write(self, events: Iterable[Birth | Arrival]) -> None:
         file = self._open()
-        file.writelines(map(birth_line, births))
+        file.writelines(map(lineage_line, events))
         file.flush()

@@ -41,6 +41,23 @@ class Birth:
 
 
 @dataclass(frozen=True)
+class Arrival:
+    """End of a shard's generation in asynchronous mode, a line of `evolution.jsonl`.
+
+    The run follows from its seed and the order of these lines.
+
+    Attributes:
+        generation: of the run, in which the arrival was processed (a row of metrics.csv).
+        shard: its number. shard_generation: number of generations that it had ended before this one.
+    """
+
+    generation: int
+    shard: int
+    shard_generation: int
+    kind: str = "arrival"
+
+
+@dataclass(frozen=True)
 class MemberRecord:
     """One member at the end of one generation (before selection)."""
 
@@ -76,6 +93,7 @@ class GenerationRecord:
     updates: int  # all members, so far
     seconds: float  # wall clock since the start
     epsilon: float | None = None
+    arrivals: tuple[Arrival, ...] = ()  # in asynchronous mode
     births: tuple[Birth, ...] = ()
     confirmation: float | None = None  # mean of the confirmation episodes, if a stop was tried
     confirmation_episodes: int | None = None  # their number

@@ -15,7 +15,6 @@ from agilerl.rollouts.evaluate import EvaluationResult
 from agilerl.sources.evaluator import Episodes
 from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.training.scheduling import Piece, Scheduler, Steps
-from agilerl.workers.executor import Executor
 
 
 @dataclass
@@ -41,21 +40,12 @@ class Dispatcher:
     function of what its job holds. This process works too, so that `executor` has one worker less than `workers`.
 
     Args:
-        source: of this process, opened. executor: the workers; closed by `close`. seed: of the run, for messages.
-        say: called with messages about workers. check: called while waiting for episodes; an exception it raises ends
-            the run.
+        source: of this process, opened. scheduler: of the workers. check: called while waiting for episodes; an
+            exception it raises ends the run.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        executor: Executor,
-        seed: int,
-        say: Callable[[str], None],
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        self.source, self.check = source, check
-        self.scheduler = Scheduler(executor, seed, say, self._forget)
+    def __init__(self, source: Source, scheduler: Scheduler, check: Callable[[], None] | None = None) -> None:
+        self.source, self.scheduler, self.check = source, scheduler, check
         self._plan: GenerationPlan | None = None
         self._workers: dict[int, WorkerState] = {}
         self._writes, self._written = 0, list[Any]()  # generations of replay so far, and the last one
@@ -63,14 +53,6 @@ class Dispatcher:
         self._once = itertools.count()  # keys of other agents
         source.divide_evaluation(self.play)
         source.divide_judgement(self.judge)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU seconds of the workers so far."""
-        return self.scheduler.cpu_seconds
-
-    def _forget(self, worker: int) -> None:
-        self._workers.pop(worker, None)
 
     # -- generations -------------------------------------------------------------------------------------------------
 
@@ -89,9 +71,10 @@ class Dispatcher:
                 f"shard {shard} of generation {number}",
                 len(slots),
                 partial(self._shard_job, plan, shard, slots, [population[slot] for slot in slots]),
-                partial(self._shard_here, plan, shard, slots, population),
+                partial(shard_here, source, plan, shard, slots, [population[slot] for slot in slots]),
                 partial(self._lacks_replay, shard),
                 partial(self._shard_done, shard),
+                self._forget,
             )
             for shard, slots in enumerate(parts)
         ]
@@ -123,17 +106,6 @@ class Dispatcher:
             "memory": self._missing_rows(worker, shard, plan.number),
         }
 
-    def _shard_here(self, plan: GenerationPlan, shard: int, slots: list[int], population: Sequence[Any]) -> Steps:
-        agents, before = [population[slot] for slot in slots], self.source.shard_state(shard)
-        try:
-            tallies = yield from self.source.run_shard(plan, shard, agents, slots)
-        except BaseException:
-            self.source.load_shard_state(shard, before)
-            raise
-        result = {"state": self.source.shard_state(shard), "tallies": tallies}
-        self.source.load_shard_state(shard, before)  # until all shards are done
-        return {**result, "written": self.source.take_written(shard), "agents": agents}
-
     def _replay_of(self, shard: int) -> int:
         """Number of the replay that a shard learns from: 0 for all, unless each has its own."""
         return shard if self.source.has_own_memories else 0
@@ -142,6 +114,10 @@ class Dispatcher:
         number = result.pop("number")
         if worker in self._workers:
             self._workers[worker].own[shard] = number
+
+    def _forget(self, worker: int) -> None:
+        """Take it that nothing is known of a worker any more."""
+        self._workers.pop(worker, None)
 
     def _state(self, worker: int) -> WorkerState:
         return self._workers.setdefault(worker, WorkerState())
@@ -192,6 +168,7 @@ class Dispatcher:
                 len(block),
                 partial(self._episodes_job, block, agents),
                 partial(_played, here, block),
+                failed=self._forget,
             )
             for block in blocks
         ]
@@ -216,6 +193,7 @@ class Dispatcher:
                 len(part),
                 partial(self._judgement_job, split, [(agent, self._key(agent)) for agent in group]),
                 partial(_judged, here, group),
+                failed=self._forget,
             )
             for part, group in zip(parts, groups, strict=True)
         ]
@@ -254,13 +232,16 @@ class Dispatcher:
         """Return a key that names an agent as it is now."""
         return next((key for one, key in self._trained if one is agent), f"once:{next(self._once)}")
 
-    def faults(self) -> list[str]:
-        """Return one line per environment replaced in a worker since the last call."""
-        return self.scheduler.faults()
 
-    def close(self) -> None:
-        """End the workers."""
-        self.scheduler.close()
+def shard_here(source: Source, plan: GenerationPlan, shard: int, slots: Sequence[int], agents: Sequence[Any]) -> Steps:
+    """Train a shard in this process, whose source stays as it was until the result is taken."""
+    before = source.shard_state(shard)
+    try:
+        tallies = yield from source.run_shard(plan, shard, agents, slots)
+        result = {"state": source.shard_state(shard), "tallies": tallies}
+    finally:
+        source.load_shard_state(shard, before)
+    return {**result, "written": source.take_written(shard), "agents": agents}
 
 
 def _played(here: Callable[[Episodes], EvaluationResult], block: Episodes) -> Steps:

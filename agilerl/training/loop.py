@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from agilerl.training.distributed import broadcast_population, check_alike, hint
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
+from agilerl.training.scheduling import Scheduler
 from agilerl.training.state import SavableLoop, check_portable, resumed_notes
 from agilerl.workers.executor import Executor, NoWorkers
 
@@ -68,6 +69,8 @@ class TrainingLoop:
         deadline: of a budget in minutes; the run ends before it, after at least one generation.
     """
 
+    savable: ClassVar[type[SavableLoop]] = SavableLoop
+
     def __init__(
         self,
         population: Sequence[Any],
@@ -100,10 +103,11 @@ class TrainingLoop:
         self.sinks = Sinks(sinks)
         source.ranks = ranks
         source.open(self.population, seed, check, options.shards)
+        self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
         self.dispatcher: Dispatcher | None = None
         if executor is not None or options.shards > 1:
             check_portable(self.population)
-            self.dispatcher = Dispatcher(source, executor or NoWorkers(), seed, self.sinks.message, check)
+            self._share_work()
         self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
@@ -112,6 +116,10 @@ class TrainingLoop:
         self._seconds_per_episode = 0.0  # of this generation's evaluation
         self._seconds_per_confirmed = 0.0  # per episode of the newest confirmation: good agents' episodes may be long
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
+
+    def _share_work(self) -> None:
+        """Have the work of generations and evaluations done by shards and workers."""
+        self.dispatcher = Dispatcher(self.source, self.scheduler, self.check)
 
     def _parts(self) -> list[str]:
         """Describe shards and workers, if there are several."""
@@ -123,7 +131,7 @@ class TrainingLoop:
 
     def run(self) -> EvolveResult:
         """Train until the target is reached or a member has used its budget."""
-        is_resumed = self.store is not None and self.store.restore(SavableLoop(self))
+        is_resumed = self.store is not None and self.store.restore(self.savable(self))
         founders = (
             [] if is_resumed else [Birth(a.index, None, 0, "founder", adapted(a).origin) for a in self.population]
         )
@@ -151,8 +159,7 @@ class TrainingLoop:
             finally:
                 self._count_time()
                 self._report_faults()  # since the last generation
-                if self.dispatcher is not None:
-                    self.dispatcher.close()
+                self.scheduler.close()
                 self.source.close()
                 self.sinks.close()
         windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
@@ -181,9 +188,17 @@ class TrainingLoop:
         if stopped_by is not None:
             self.result.stopped = f"callback {stopped_by}"
             return False
-        return self.result.stopped not in EARLY_STOPS and all(
-            agent.steps[-1] < self.options.max_steps for agent in self.population
-        )
+        return self.result.stopped not in EARLY_STOPS and not self._is_spent()
+
+    def _is_spent(self) -> bool:
+        """Whether the budget of steps is used."""
+        return any(agent.steps[-1] >= self.options.max_steps for agent in self.population)
+
+    def generations_until(self, done: int) -> int:
+        """Expected total number of generations; a resumed run may include a partial one of its earlier budget."""
+        rounded, options = self.source.steps_of_generation, self.options
+        left = max(0, options.max_steps - self.result.env_steps_member)
+        return max(options.generations(rounded), done + -(-left // rounded(options.evo_steps)))
 
     def _probe(self, is_resumed: bool) -> None:
         """Check whether an exact resume is possible, if the run is saved; a resumed run reads it from its record."""
@@ -211,7 +226,7 @@ class TrainingLoop:
         is_last = self._is_last_generation(*begun)
         confirmed, stop = self._try_to_stop(number, is_last)
         members = member_records(self, fitness, tallies)
-        done = any(a.steps[-1] >= self.options.max_steps for a in self.population)
+        done = self._is_spent()
         healed = self._heal(number, fitness)
         births = self._evolve(number, members) if not stop and (self.options.evolve_last or not done) else ()
         if stop and self.result.stopped != "plateau":
@@ -293,7 +308,7 @@ class TrainingLoop:
         return births
 
     def _report_faults(self, ranks: Ranks = ONE) -> None:
-        faults = self.source.faults() + ([] if self.dispatcher is None else self.dispatcher.faults())
+        faults = self.source.faults() + self.scheduler.faults()
         for rank, lines in enumerate(ranks.gather_plain(faults)):
             for line in lines:
                 self.result.restarts += 1
@@ -347,7 +362,12 @@ class TrainingLoop:
         if self.deadline is None:
             return False
         following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.source.evaluated))
-        seconds = (time.perf_counter() - begun) * following / max(1, spent - steps_before)
+        return self._is_time_up((time.perf_counter() - begun) * following / max(1, spent - steps_before))
+
+    def _is_time_up(self, seconds: float) -> bool:
+        """Whether a budget in minutes has no room for another generation of so many seconds."""
+        if self.deadline is None:
+            return False
         candidates = 3 if self.best.has_rivals else 1  # the leader, the best and the fittest before it
         confirming = candidates * self._late_episodes() if self.options.confirm_episodes else 0
         seconds_per_episode = max(self._seconds_per_episode, self._seconds_per_confirmed)
@@ -493,8 +513,7 @@ class TrainingLoop:
 
     def _count_time(self) -> None:
         self.result.seconds = time.perf_counter() - self._wall
-        of_workers = 0.0 if self.dispatcher is None else self.dispatcher.cpu_seconds
-        self.result.cpu_seconds = time.process_time() - self._cpu + of_workers
+        self.result.cpu_seconds = time.process_time() - self._cpu + self.scheduler.cpu_seconds
         self.result.evaluation_env_steps = self.source.evaluation_env_steps
 
     def _save(self) -> None:
@@ -507,4 +526,4 @@ class TrainingLoop:
             self.saved_steps = steps
         if self.store is not None:
             self._count_time()
-            self.store.save(SavableLoop(self))
+            self.store.save(self.savable(self))

@@ -15,7 +15,8 @@ from agilerl.hpo.evolution import Births
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.sources.source import MeanReturn, Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
-from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.telemetry.files import lineage_text
+from agilerl.telemetry.record import Arrival, Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.best import BestAgent
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class EvolveResult:
         best_member, best_generation, best_fitness: its id, generation, and fitness at that time.
         history: `history[generation][member]` fitness.
         returns: per generation, the highest median of a member's last training episodes (`screening.best_returns`).
-        births: every birth, founders first.
+        births: every birth, founders first. arrivals: in asynchronous mode, the ends of shards' generations in order.
         env_steps_member, env_steps_population: training steps of the furthest member, and of all members.
         evaluation_env_steps: steps of all evaluations, including confirmations.
         confirmed: held-out mean of `best`, None without a confirmation.
@@ -57,6 +58,7 @@ class EvolveResult:
     history: list[list[float]] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)
     births: list[Birth] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
     generations: int = 0
     env_steps_member: int = 0
     env_steps_population: int = 0
@@ -88,6 +90,7 @@ class EvolveResult:
             "history",
             "returns",
             "births",
+            "arrivals",
             "by_agent",
             "test",
             "before",
@@ -95,6 +98,10 @@ class EvolveResult:
             *(name for name in ("action_masks", "unchanged") if not vars(self)[name]),
         )
         return {f.name: vars(self)[f.name] for f in fields(self) if f.name not in skip}
+
+    def lineage(self) -> str:
+        """Return the content of evolution.jsonl."""
+        return lineage_text(self.births, self.arrivals)
 
     def note(self, best: BestAgent) -> None:
         """Record the best agent."""
@@ -142,7 +149,7 @@ def generation_record(
     """Build the record of one generation: members before selection, births after it, and progress."""
     return GenerationRecord(
         generation=number,
-        generations=_generations(loop, number + 1),
+        generations=loop.generations_until(number + 1),
         members=members,
         env_steps=loop.result.env_steps_member,
         max_env_steps=loop.options.max_steps,
@@ -157,13 +164,6 @@ def generation_record(
         opponents=tuple(loop.source.opponents_of),
         members_left=len(loop.population) if len(loop.population) != len(members) else None,
     )
-
-
-def _generations(loop: TrainingLoop, done: int) -> int:
-    """Total number of generations; a resumed run may include a partial generation of its earlier budget."""
-    rounded, options = loop.source.steps_of_generation, loop.options
-    left = max(0, options.max_steps - loop.result.env_steps_member)
-    return max(options.generations(rounded), done + -(-left // rounded(options.evo_steps)))
 
 
 def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequence[Tally]) -> Members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import pickle
 import socket
 import statistics
@@ -22,8 +23,9 @@ MAX_LOSSES = 2  # workers that a piece of work may lose; with the next one the r
 MAX_LOSSES_IN_A_ROW = 5  # of workers with a piece, without any result between; with the next one the run ends
 POLL_SECONDS = 0.02  # between looks at the workers while this process works itself
 # A piece is done twice after this many times the usual duration of its kind.
-LATE = {"generation": 1.5, "episodes": 3.0, "judgement": 1.5}
+LATE = {"generation": 1.5, "episodes": 3.0, "judgement": 1.5, "round": 5.0}
 LATE_SECONDS = 2.0  # a piece is not late before
+MEASURED = 1_000  # latest durations of a kind, of which the median is the usual one
 SILENCE_SECONDS, SILENCE_TIMES = 60.0, 5.0  # without a sign of life; times the longest duration so far
 FIRST_SILENCE_SECONDS = 600.0  # before any duration is known
 
@@ -35,10 +37,10 @@ class Piece:
     """Work that gives the same result wherever it is done.
 
     Attributes:
-        kind: "generation", "episodes" or "judgement". name: for messages. size: relative to other pieces of its kind.
+        kind: a key of `LATE`. name: for messages. size: relative to other pieces of its kind.
         job: worker -> what it needs to do the work. here: does it in this process; yields environment steps.
         waits: whether a worker gets the piece only while this process does nothing.
-        done: called with a worker and its result.
+        done: called with a worker and its result. failed: called with a worker that has raised an exception.
         losses: workers lost so far. is_here_only: whether it has raised an exception, which this process will raise.
     """
 
@@ -49,6 +51,7 @@ class Piece:
     here: Callable[[], Steps]
     waits: Callable[[int], bool] | None = None
     done: Callable[[int, dict[str, Any]], None] | None = None
+    failed: Callable[[int], None] | None = None
     losses: int = 0
     is_here_only: bool = False
 
@@ -56,14 +59,33 @@ class Piece:
 class Batch:
     """Pieces that are done at the same time, by their numbers.
 
+    Args:
+        is_for_workers: whether this process takes a piece only if there are no workers, or they fail.
+
     Attributes:
-        waiting: numbers of those that nobody does. ended: results.
+        waiting: numbers of those that nobody does. ended: results, in the order in which they came.
     """
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self.pieces = dict(enumerate(pieces))
-        self.waiting = deque(self.pieces)
+    def __init__(self, pieces: Iterable[Piece] = (), is_for_workers: bool = False) -> None:
+        self.is_for_workers = is_for_workers
+        self.pieces: dict[int, Piece] = {}
+        self.waiting = deque[int]()
         self.ended: dict[int, dict[str, Any]] = {}
+        self._numbers = itertools.count()
+        for piece in pieces:
+            self.add(piece)
+
+    def add(self, piece: Piece) -> int:
+        """Add a piece, and return its number."""
+        number = next(self._numbers)
+        self.pieces[number] = piece
+        self.waiting.append(number)
+        return number
+
+    def take(self, number: int) -> dict[str, Any]:
+        """Remove a piece that has ended, and return its result."""
+        del self.pieces[number]
+        return self.ended.pop(number)
 
     def expects(self, number: int) -> bool:
         """Whether there is no result of this piece yet."""
@@ -95,20 +117,18 @@ class Handed:
 class Scheduler:
     """Does batches of pieces with the help of workers, one batch after another.
 
-    This process works too, so that `executor` has one worker less than `workers`.
+    This process works too, unless a batch is for workers.
 
     Args:
         executor: the workers; closed by `close`. seed: of the run, for messages. say: called with messages about
-            workers. forget: called with each worker that is lost, or of which nothing is known any more.
+            workers.
 
     Attributes:
         cpu_seconds: of the workers so far.
     """
 
-    def __init__(
-        self, executor: Executor, seed: int, say: Callable[[str], None], forget: Callable[[int], None]
-    ) -> None:
-        self.executor, self.seed, self.say, self.forget = executor, seed, say, forget
+    def __init__(self, executor: Executor, seed: int, say: Callable[[str], None]) -> None:
+        self.executor, self.seed, self.say = executor, seed, say
         self.cpu_seconds = 0.0
         self._handed: dict[int, Handed] = {}
         self._longest = 0.0
@@ -132,12 +152,12 @@ class Scheduler:
         self._usual |= {kind: statistics.median(rates) for kind, rates in self._rates.items()}
         self._rates.clear()
         while len(batch.ended) < len(pieces):
-            yield from self._advance(batch)
+            yield from self.advance(batch)
         return [batch.ended[number] for number in range(len(pieces))]
 
-    def _advance(self, batch: Batch) -> Steps:
+    def advance(self, batch: Batch) -> Steps:
         """Hand out pieces, and do one in this process or listen to the workers for a moment."""
-        self._hand_out(batch)
+        self.hand_out(batch)
         here = self._for_here(batch)
         if here is not None:
             yield from self._do_here(batch, here)
@@ -145,16 +165,17 @@ class Scheduler:
             yield from self._listen(POLL_SECONDS)
             yield 0  # so that a signal is noticed
 
-    def _hand_out(self, batch: Batch, works_here: bool = False) -> None:
+    def hand_out(self, batch: Batch, works_here: bool = False) -> None:
         """Give idle workers the pieces that wait; this process takes the first one that is left.
 
         One is left for this process unless it works, since a piece that is done here need not be sent.
         """
-        pieces, waiting = batch.pieces, batch.waiting
+        pieces, waiting, is_for_workers = batch.pieces, batch.waiting, batch.is_for_workers or works_here
         for worker in self.executor.idle():
-            if not works_here and len(waiting) <= 1 and not any(pieces[n].losses for n in waiting):
+            if not is_for_workers and len(waiting) <= 1 and not any(pieces[n].losses for n in waiting):
                 return
-            number = next((n for n in reversed(waiting) if not pieces[n].is_here_only), None)
+            order = waiting if batch.is_for_workers else reversed(waiting)
+            number = next((n for n in order if not pieces[n].is_here_only), None)
             if number is None:
                 return
             piece = pieces[number]
@@ -168,8 +189,10 @@ class Scheduler:
 
     def _for_here(self, batch: Batch) -> int | None:
         """Return the number of a piece for this process: one that waits, or a copy of one that is late."""
-        if batch.waiting:
-            return batch.waiting.popleft()
+        for number in batch.waiting:
+            if not batch.is_for_workers or batch.pieces[number].is_here_only or not self.executor.alive:
+                batch.waiting.remove(number)
+                return number
         now = time.monotonic()
         for one in self._handed.values():
             rates, usual = self._rates.get(one.piece.kind), self._usual.get(one.piece.kind)
@@ -198,7 +221,7 @@ class Scheduler:
                 if now - looked >= POLL_SECONDS:
                     looked = now
                     yield from self._listen(0.0)
-                    self._hand_out(batch, works_here=True)
+                    self.hand_out(batch, works_here=True)
         finally:
             self._here = None
             steps.close()
@@ -223,12 +246,12 @@ class Scheduler:
                         yield reply.steps
                 continue
             self._handed.pop(reply.worker, None)
-            if reply.kind in ("lost", "raised"):  # what it has is not known any more
-                self.forget(reply.worker)
             if one is None:
                 if reply.kind == "lost":
                     self.say(f"a worker was lost: {reply.error}; another one starts")
                 continue
+            if reply.kind == "raised" and one.piece.failed is not None:
+                one.piece.failed(reply.worker)
             if reply.kind == "done":
                 self._take(one, reply)
             elif one.twin is None and one.is_expected:
@@ -301,7 +324,9 @@ class Scheduler:
 
     def _measure(self, piece: Piece, seconds: float) -> None:
         self._longest = max(self._longest, seconds)
-        self._rates.setdefault(piece.kind, []).append(seconds / piece.size)
+        rates = self._rates.setdefault(piece.kind, [])
+        rates.append(seconds / piece.size)
+        del rates[:-MEASURED]
 
     def faults(self) -> list[str]:
         """Return one line per environment replaced in a worker since the last call."""
@@ -322,5 +347,6 @@ def _digest(result: dict[str, Any]) -> str:
         "state": result["state"],
         "tallies": [asdict(tally) for tally in result["tallies"]],
         "written": result["written"],
+        "evaluation": result.get("evaluation", {}),
     }
     return hashlib.sha256(encode_tree(tree)).hexdigest()

@@ -12,6 +12,7 @@ from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.sources.source import Source
 from agilerl.threads import fixed_threads
 from agilerl.training.population import evaluation_mode
+from agilerl.training.rounds import evaluated
 
 Report = Callable[[int], None]
 
@@ -41,8 +42,10 @@ class ShardServer:
             self._release(list(self._members))
         with fixed_threads(self.source.options.threads):
             self.source.follow(asked["plan"])
-            do = {"generation": self._train, "episodes": self._play, "judgement": self._judge}[asked["kind"]]
-            result = do(asked)
+            do = {
+                "generation": self._train, "round": self._round, "episodes": self._play, "judgement": self._judge,
+            }  # fmt: skip
+            result = do[asked["kind"]](asked)
         result |= {"faults": self.source.faults(), "cpu_seconds": time.process_time() - begun}
         return pickle.dumps(result, protocol=5)
 
@@ -50,6 +53,19 @@ class ShardServer:
         self._report(0)
 
     def _train(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        agents, result = self._run(asked)
+        for slot, agent in zip(asked["slots"], agents, strict=True):
+            self._members[f"{asked['plan'].number}:{slot}"] = agent
+        return result
+
+    def _round(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        agents, result = self._run(asked)
+        result |= evaluated(self.source, agents, result["tallies"], asked["plan"].number)
+        self._spare += agents
+        return result
+
+    def _run(self, asked: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Train the members of a shard; returns them and the result."""
         source, shard, slots = self.source, asked["shard"], asked["slots"]
         agents = [self._made(state) for state in asked["members"]]
         source.load_shard_state(shard, asked["state"])
@@ -67,9 +83,7 @@ class ShardServer:
                 tallies = end.value
                 break
         written = self._written[shard] = source.take_written(shard)
-        for slot, agent in zip(slots, agents, strict=True):
-            self._members[f"{asked['plan'].number}:{slot}"] = agent
-        return {
+        return agents, {
             "members": [encode_tree(agent.run_state()) for agent in agents],
             "state": source.shard_state(shard),
             "tallies": tallies,

@@ -38,9 +38,8 @@ class SavableLoop:
         incumbent = self.loop.best.kept
         return 0 if incumbent is None else incumbent.generation
 
-    @property
-    def births(self) -> list[Birth]:
-        return self.loop.result.births
+    def lineage(self) -> str:
+        return self.loop.result.lineage()
 
     def facts(self) -> dict[str, Any]:
         """Settings of the run; those that affect its result must not change on resume."""

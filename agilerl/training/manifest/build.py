@@ -30,6 +30,7 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.store import RunStore
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
+from agilerl.training.asynchronous import AsynchronousLoop
 from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
@@ -56,6 +57,7 @@ def run_manifest(
     with_random_play: bool = False,
     deadline: Deadline | None = None,
     executor: Executor | None = None,
+    arrivals: Sequence[int] = (),
 ) -> EvolveResult:
     """Train according to `manifest`.
 
@@ -71,6 +73,7 @@ def run_manifest(
         ancestors: agents of another run, copied as founders.
         with_random_play: measure the score of uniformly random play first, unless run.json has it.
         deadline: of a budget in minutes. executor: workers that take part.
+        arrivals: in asynchronous mode, the order in which shards must arrive.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
@@ -86,7 +89,9 @@ def run_manifest(
             f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
         )
     options = make_options(manifest)
-    loop = TrainingLoop(
+    is_asynchronous = manifest.evolution.mode == "async"
+    kind = partial(AsynchronousLoop, max_lag=manifest.evolution.max_lag, order=arrivals) if is_asynchronous else None
+    loop = (kind or TrainingLoop)(
         population,
         task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,

@@ -33,7 +33,6 @@ from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.telemetry.files import birth_line
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
@@ -292,8 +291,8 @@ def _finish(
             if result.best is not None:
                 directory.keep_best(result.best)
                 lost = {**lost, "best_seed": vars(unwrapped(result.best)).get("seed")}  # of its later evaluations
-            if not interrupted and not lineage_is(path / LINEAGE, births):  # its sink has failed
-                write_atomic(path / LINEAGE, "".join(map(birth_line, births)))
+            if not interrupted and not lineage_is(path / LINEAGE, result.lineage()):  # its sink has failed
+                write_atomic(path / LINEAGE, result.lineage())
             if manifest is not setup.manifest:
                 write_atomic(path / "config.yaml", dump_yaml(manifest))
                 lost = {**lost, "manifest_hash": manifest.hash()}

@@ -25,21 +25,22 @@ from agilerl.workers.local import LocalWorkers
 def start_workers(
     manifest: Manifest, env: Any, device: str, seed: int, imports: Sequence[str], workers: Workers
 ) -> Executor:
-    """Start the workers beside this process.
+    """Start the workers beside this process, which works too, except in asynchronous mode.
 
     Args:
         env: passed by the user; None for the one named in the manifest.
     """
+    others = 0 if manifest.evolution.mode == "async" else 1
     spec = gymnasium.registry.get(manifest.environment.name) if env is None else None
     if workers.ray is None:
         make = partial(make_server, manifest, env, spec, device, seed, tuple(imports))
-        return LocalWorkers(make, int(workers.count) - 1)
+        return LocalWorkers(make, int(workers.count) - others)
     device = device.partition(":")[0]  # Ray chooses which GPU
     make = partial(make_server, manifest, env, spec, device, seed, tuple(imports))
     count = available_cores() if workers.count == "auto" and workers.ray == LOCAL else workers.count
-    cluster = connect(workers.ray, 1 if count == "auto" else max(1, int(count) - 1), workers.allow_insecure_ray)
+    cluster = connect(workers.ray, 1 if count == "auto" else max(1, int(count) - others), workers.allow_insecure_ray)
     count = max(2, cluster.total("CPU")) if count == "auto" else max(2, int(count))
-    return ClusterWorkers(make, count - 1, cluster, uses_gpu=device == "cuda")
+    return ClusterWorkers(make, count - others, cluster, uses_gpu=device == "cuda")
 
 
 def make_server(

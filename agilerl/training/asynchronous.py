@@ -1,0 +1,320 @@
+"""Asynchronous mode: shards are trained, evaluated and selected without waiting for each other."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from agilerl.errors import RunError
+from agilerl.host import return_freed_memory
+from agilerl.hpo.screening import best_returns
+from agilerl.hpo.stopping import has_plateaued, still_learns
+from agilerl.options import LoopOptions
+from agilerl.runs.store import Trees
+from agilerl.sources.source import GenerationPlan, MeanReturn, PopulationEvaluation, Source, Tally, cut
+from agilerl.telemetry.record import Arrival, Birth, MemberRecord
+from agilerl.training.loop import TrainingLoop
+from agilerl.training.population import are_unchanged, weights_of
+from agilerl.training.result import generation_record, member_records
+from agilerl.training.rounds import Rounds
+from agilerl.training.state import SavableLoop, filled
+
+
+class SavableAsynchronousLoop(SavableLoop):
+    """Adapter of an `AsynchronousLoop` to `runs.store.Savable`: with the members that train now, and their plans."""
+
+    loop: AsynchronousLoop
+
+    def trees(self) -> Trees:
+        loop = self.loop
+        population, best, rest = super().trees()
+        evaluation = loop.evaluation
+        plain = {
+            "ended": list(loop.ended),
+            "plans": [asdict(plan) for plan in loop.plans],
+            "arrivals": [asdict(arrival) for arrival in loop.result.arrivals],
+            "errors": dict(evaluation.errors),
+            "played": dict(evaluation.played),
+            "screened_out": sorted(evaluation.screened_out),
+        }
+        ahead = {"ahead": [agent.run_state() for agent in loop.ahead]}
+        return {**population, **ahead}, best, {**rest, "asynchronous": plain}
+
+    def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
+        loop, (population, _, rest) = self.loop, trees
+        super().load(trees, facts)
+        templates = {type(agent).__name__: agent for agent in loop.population}
+        loop.ahead = [filled(None, templates, state) for state in population["ahead"]]
+        plain = rest["asynchronous"]
+        loop.ended = [int(count) for count in plain["ended"]]
+        loop.plans = [GenerationPlan(**plan) for plan in plain["plans"]]
+        loop.result.arrivals = [Arrival(**arrival) for arrival in plain["arrivals"]]
+        loop.evaluation = PopulationEvaluation(
+            [],
+            dict(plain["errors"]),
+            dict(plain["played"]),
+            screened_out=frozenset(plain["screened_out"]),
+        )
+        loop.resumed()
+
+
+class AsynchronousLoop(TrainingLoop):
+    """Trains shards that do not wait for each other (steady state, as in Jaderberg et al. 2017, section 3).
+
+    A generation of this loop is the arrival of one shard: the end of its round, which is a generation of the shard and
+    its evaluation. Its members are selected from the last evaluated state of all, and train again at once; the shard
+    waits only if it would be more than `max_lag` rounds ahead of the slowest one. The first generation is the first
+    round of all shards, as selection needs the fitness of all. The run is a function of its seed and of the order of
+    arrivals.
+
+    Args:
+        max_lag: rounds between the fastest and the slowest shard. order: shards in the order in which they must arrive;
+            after those, as they come. For the others, see `TrainingLoop`.
+
+    Attributes:
+        population: the members by slot, as they were evaluated last.
+        ahead: by slot, the members that train now.
+        ended: by shard, number of rounds that have ended. plans: of each shard's round that goes on.
+    """
+
+    savable = SavableAsynchronousLoop
+    rounds: Rounds
+
+    def __init__(
+        self,
+        population: Sequence[Any],
+        source: Source,
+        options: LoopOptions,
+        *,
+        max_lag: int,
+        order: Iterable[int] = (),
+        **more: Any,
+    ) -> None:
+        super().__init__(population, source, options, **more)
+        source.check_asynchronous()
+        self.max_lag, self.order = max_lag, list(order)
+        self.slots = cut(len(self.population), options.shards)
+        self.ahead = list(self.population)
+        self.ended = [0] * len(self.slots)
+        self.plans = [self._plan(shard) for shard in range(len(self.slots))]
+        self._steps_made = 0  # by all members, in rounds that go on too
+        self._arrived_at = time.perf_counter()
+
+    def _share_work(self) -> None:
+        self.rounds = Rounds(self.source, self.scheduler)
+
+    def _parts(self) -> list[str]:
+        executor, shards = self.executor, len(cut(len(self.population), self.options.shards))
+        by = f"{executor.alive} workers train them" if executor else "they take turns in this process"
+        return [f"asynchronous: {shards} shards; {by}"]
+
+    def _is_spent(self) -> bool:
+        return not any(self._has_budget(shard) for shard in range(len(self.slots)))
+
+    def _has_budget(self, shard: int) -> bool:
+        return all(self.ahead[slot].steps[-1] < self.options.max_steps for slot in self.slots[shard])
+
+    def generations_until(self, done: int) -> int:
+        shards, rounds = len(self.slots), super().generations_until(-(-done // len(self.slots)))
+        return max(done, 1 + (rounds - 1) * shards)
+
+    def resumed(self) -> None:
+        """Go on from the state that has been loaded."""
+        self._steps_made = self.result.env_steps_population
+        del self.order[: len(self.result.arrivals)]
+        if any(plan.max_steps != self.options.max_steps for plan in self.plans):  # another budget
+            self.plans = [self._plan(shard) for shard in range(len(self.slots))]
+
+    # --- rounds ----------------------------------------------------------------------------------------------------
+
+    def _plan(self, shard: int) -> GenerationPlan:
+        """Plan the next round of a shard, for its members alone."""
+        agents = [self.ahead[slot] for slot in self.slots[shard]]
+        self.source.fit(self.ahead)
+        begun = max(int(agent.steps[-1]) for agent in agents)
+        return self.source.plan(agents, self.ended[shard], begun)
+
+    def _begin_rounds(self) -> None:
+        """Begin the rounds of all shards that may train."""
+        unfinished = [shard for shard in range(len(self.slots)) if self._has_budget(shard)]
+        slowest = min((self.ended[shard] for shard in unfinished), default=0)
+        busy = self.rounds.going_on()
+        for shard in unfinished:
+            if shard not in busy and self.ended[shard] - slowest <= self.max_lag:
+                slots = self.slots[shard]
+                self.rounds.begin(shard, slots, [self.ahead[slot] for slot in slots], self.plans[shard])
+
+    def _arrive(self) -> list[tuple[int, dict[str, Any]]]:
+        """Wait for the next shard, the first time for all; returns their results.
+
+        Raises:
+            RunError: the order to follow is not one of this run.
+        """
+        each = range(len(self.slots))
+        self._begin_rounds()
+        if not self.result.generations:
+            del self.order[: len(each)]
+            return [self._wait([shard]) for shard in each]
+        shard = self.order.pop(0) if self.order else None
+        if shard is not None and shard not in self.rounds.going_on():
+            raise RunError(
+                f"the order of arrivals says that shard {shard} is next, and it does not train now: the order is of "
+                "another run. fix: the order of a run with this configuration."
+            )
+        return [self._wait(each if shard is None else [shard])]
+
+    def _wait(self, shards: Sequence[int]) -> tuple[int, dict[str, Any]]:
+        """Wait for the end of a round of one of these shards."""
+        with contextlib.closing(self.rounds.wait(shards)) as steps:
+            while True:
+                try:
+                    self._steps_made += next(steps)
+                except StopIteration as end:
+                    shard, result = end.value
+                    return int(shard), result
+                self.sinks.progress(self._steps_made // len(self.population), time.perf_counter() - self._wall)
+                if self.check is not None:
+                    self.check()
+
+    def _generation(self) -> None:
+        number = self.result.generations
+        weights = weights_of(self.ahead) if self.result.unchanged else []
+        arrived = self._arrive()
+        slots = [slot for shard, _ in arrived for slot in self.slots[shard]]
+        self.result.unchanged = bool(weights) and are_unchanged(weights, weights_of(self.ahead))
+        tallies = self._tallies(arrived)
+        made = [int(self.population[slot].steps[-1]) for slot in slots]
+        fitness = self._fitness(slots, tallies, [result["evaluation"] for _, result in arrived])
+        self._report_faults()
+        self.result.history.append(fitness)
+        self.result.returns.append(best_returns(self.population))
+        self._keep_rows()
+        self.result.generations = number + 1
+        self._count(tallies)
+        self._seconds_per_episode = max(
+            result["seconds"] / max(1, result["evaluation"]["episodes"]) for _, result in arrived
+        )
+        self.source.fit(self.population)  # for a confirmation
+        confirmed, stop = self._try_to_stop(number, self._is_last_arrival())
+        members = member_records(self, fitness, tallies)
+        healed = self._heal(number, fitness)
+        births = () if stop else self._evolve_shards([shard for shard, _ in arrived], number, members)
+        if stop and self.result.stopped != "plateau":
+            self.result.stopped = "target"
+        following = [self.ahead[slot] for slot in slots]
+        self.quarantine.forgive([*self.population, *following], fitness, births)
+        for agent, env_steps in zip(following, made, strict=True):  # a parent's shard may be ahead or behind
+            agent.steps.append(env_steps)
+        for shard, _ in arrived:
+            self.plans[shard] = self._plan(shard)
+        if not stop and self.result.stopped != "minutes":
+            self._begin_rounds()
+        arrivals = tuple(Arrival(number, shard, self.ended[shard] - 1) for shard, _ in arrived)
+        self.result.arrivals += arrivals
+        record = generation_record(
+            self, number, members, (*healed, *births), confirmed, time.perf_counter() - self._wall
+        )
+        record = replace(record, arrivals=arrivals)
+        self.sinks.generation(record)
+        self._save()
+        return_freed_memory()
+        self.callbacks.generation(record)  # after saving, so that a failing hook does not lose the generation
+
+    def _tallies(self, arrived: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Tally]:
+        """Take the members of the shards that have arrived; returns tallies by slot, empty ones for the others."""
+        tallies = [Tally() for _ in self.population]
+        for shard, result in arrived:
+            self.ended[shard] += 1
+            for slot, tally in zip(self.slots[shard], result["tallies"], strict=True):
+                agent = self.population[slot] = self.ahead[slot]
+                agent.steps[-1] += tally.env_steps
+                agent.scores += tally.scores
+                tallies[slot] = tally
+        self._say_masks()
+        return tallies
+
+    def _fitness(
+        self, slots: Sequence[int], tallies: list[Tally], evaluations: Sequence[Mapping[str, Any]]
+    ) -> list[float]:
+        """Return the fitness of all members: that of the shards that have arrived, and the last one of the others."""
+        self.quarantine.inspect(self.population, tallies)
+        scores = {agent.index: float(agent.fitness[-1]) for agent in self.population if agent.fitness}
+        for evaluation in evaluations:
+            scores |= evaluation["fitness"]
+        fitness = self.quarantine.fitness(self.population, scores)
+        self.result.quarantined += len(self.quarantine.reasons)
+        for slot in slots:
+            self.population[slot].fitness.append(fitness[slot])
+        env_steps = sum(evaluation["env_steps"] for evaluation in evaluations)
+        self.source.evaluation_env_steps += env_steps
+        self.source.evaluated = env_steps / len(slots)
+        self._episode_length = env_steps / max(1, sum(evaluation["episodes"] for evaluation in evaluations))
+        self.evaluation = self._merged(evaluations)
+        arrived = {self.population[slot].index for slot in slots}
+        self._evaluated = arrived - self.quarantine.reasons.keys() - self.evaluation.screened_out
+        return fitness
+
+    def _merged(self, evaluations: Sequence[Mapping[str, Any]]) -> PopulationEvaluation:
+        """Return what is known of the last evaluations of all members; returns by agent of these evaluations only."""
+        current, before = {agent.index for agent in self.population}, self.evaluation
+        errors, played, dropped = dict(before.errors), dict(before.played), set(before.screened_out)
+        by_agent: dict[int, list[float]] = {}
+        for one in evaluations:
+            errors |= one["errors"]
+            played |= one["played"]
+            by_agent |= one["by_agent"]
+            dropped = (dropped - one["fitness"].keys()) | set(one["screened_out"])
+        return PopulationEvaluation(
+            [],
+            {index: error for index, error in errors.items() if index in current},
+            {index: count for index, count in played.items() if index in current},
+            by_agent,
+            frozenset(dropped & current),
+        )
+
+    def _evolve_shards(self, shards: Sequence[int], number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:
+        """Select the next members of the shards that have arrived and have steps left."""
+        births: list[Birth] = []
+        for shard in shards:
+            slots = self.slots[shard]
+            for slot in slots:
+                self.ahead[slot] = self.population[slot]
+            furthest = max(int(self.ahead[slot].steps[-1]) for slot in slots)
+            is_early = furthest < self.options.evolve_from * self.options.max_steps
+            is_done = not self._has_budget(shard) and not self.options.evolve_last
+            if not self.evolution.is_on or is_early or is_done:
+                continue
+            before = [self.population[slot].index for slot in slots]
+            after, born = self.evolution.next_part(slots, self.population, members, number + 1)
+            births += self.family.add(born, after, before)
+            for slot, agent in zip(slots, after, strict=True):
+                self.ahead[slot] = agent
+        self.result.births += births
+        return tuple(births)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def _candidate(self, leader: Any, target: float) -> Any:
+        """Like the base class; members of other shards had their turn when they arrived."""
+        return super()._candidate(leader, target) if self._evaluated else None
+
+    def _confirm_late(self, leader: Any, number: int, is_over: bool) -> MeanReturn | None:
+        return super()._confirm_late(leader, number, is_over) if is_over or leader.index in self._evaluated else None
+
+    def _has_settled(self) -> bool:
+        """Like the base class; every shard counts for `patience` generations of its own."""
+        patience = None if self.options.patience is None else self.options.patience * len(self.slots)
+        return has_plateaued(self.result.history, patience) and not still_learns(self.result.returns, patience or 0)
+
+    def _is_last_arrival(self) -> bool:
+        """Whether the run ends with this arrival: by `stop_after`, or because there is no time for another one."""
+        now, before = time.perf_counter(), self._arrived_at
+        self._arrived_at = now
+        if self._is_spent():
+            return False
+        if self.options.stop_after is not None:
+            return self.result.env_steps_member >= self.options.stop_after
+        return self._is_time_up(now - before)
