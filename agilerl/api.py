@@ -79,6 +79,7 @@ def train(
     workers: int | str = 1,
     ray: str | None = None,
     allow_insecure_ray: bool = False,
+    arrivals: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> Run:
     """Train a population and evolve its hyperparameters.
@@ -114,6 +115,8 @@ def train(
         ray: workers on Ray instead of processes of this machine: "local" starts a Ray for the run, "auto" takes the
             running one, "HOST:PORT" that of another machine. `workers="auto"` is then one per CPU of the cluster.
         allow_insecure_ray: accept a cluster of other machines that asks for no token.
+        arrivals: in asynchronous mode (`mode="async"`), the directory of a run whose shards arrived in an order that
+            this one follows: with the same settings it gives the same bits.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
             4}`). `dataset` may be arrays, or anything that `agilerl.data.dataset.read_dataset` accepts: the run
             directory keeps them as a file.
@@ -180,6 +183,7 @@ def train(
                 workers=workers,
                 ray=ray,
                 allow_insecure_ray=allow_insecure_ray,
+                arrivals=arrivals,
             )
         )
     if out is None and data.holds(run.manifest.training.dataset):  # its file is gone

@@ -228,6 +228,12 @@ def train(
     workers: Workers = None,
     ray: Ray = None,
     allow_insecure_ray: AllowInsecureRay = False,
+    arrivals: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="In asynchronous mode, repeat the order in which the shards of this run arrived."
+        ),
+    ] = None,
     array_index: ArrayIndex = None,
     device: Device = "auto",
     config: Annotated[
@@ -308,6 +314,8 @@ def train(
             return
         if len(several) > 1:
             check_without_ray(ray, "--seeds")
+            if arrivals is not None:
+                raise ConfigError("--arrivals repeats one run, and --seeds are several. fix: --seed, of that run.")
             from agilerl.runs.seed_group import SeedGroup
             from agilerl.training.manifest.launch import resolved
 
@@ -323,7 +331,7 @@ def train(
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
         processes = processes or (1 if ray in (None, "none") else "auto")
         more |= {"closing_episodes": test_episodes, "imports": imports, "workers": processes}
-        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
+        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 

@@ -340,7 +340,7 @@ class Manifest(Section):
         if self.training.shards < 2:
             raise ValueError(
                 "evolution.mode=async lets shards go on without waiting for each other; got training.shards=1. "
-                f"fix: training.shards={max(2, self.training.pop_size // 2)} of {self.training.pop_size} members."
+                "fix: training.shards=2, or more, up to one for each member."
             )
         values = {key: _value(self, key) for key in WITHOUT_WAITING if key != "training.share" or self.has_replay}
         wrong = [key for key, value in values.items() if value != WITHOUT_WAITING[key]]

@@ -40,8 +40,16 @@ class SavableAsynchronousLoop(SavableLoop):
             "played": dict(evaluation.played),
             "screened_out": sorted(evaluation.screened_out),
         }
-        ahead = {"ahead": [agent.run_state() for agent in loop.ahead]}
-        return {**population, **ahead}, best, {**rest, "asynchronous": plain}
+        return population, best, {**rest, "asynchronous": plain}
+
+    def population_tree(self) -> dict[str, Any]:
+        """State of the members; that of shards which have not arrived since the last save is as it was."""
+        loop = self.loop
+        for slot, (agent, ahead) in enumerate(zip(loop.population, loop.ahead, strict=True)):
+            if slot not in loop.member_trees:
+                loop.member_trees[slot] = agent.run_state(), ahead.run_state()
+        members, following = zip(*(loop.member_trees[slot] for slot in range(len(loop.population))), strict=True)
+        return {"members": list(members), "ahead": list(following)}
 
     def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
         loop, (population, _, rest) = self.loop, trees
@@ -78,6 +86,7 @@ class AsynchronousLoop(TrainingLoop):
         population: the members by slot, as they were evaluated last.
         ahead: by slot, the members that train now.
         ended: by shard, number of rounds that have ended. plans: of each shard's round that goes on.
+        member_trees: by slot, states of both in the last checkpoint, unless the shard has arrived since then.
     """
 
     savable = SavableAsynchronousLoop
@@ -100,6 +109,7 @@ class AsynchronousLoop(TrainingLoop):
         self.ahead = list(self.population)
         self.ended = [0] * len(self.slots)
         self.plans = [self._plan(shard) for shard in range(len(self.slots))]
+        self.member_trees: dict[int, tuple[Any, Any]] = {}
         self._steps_made = 0  # by all members, in rounds that go on too
         self._arrived_at = time.perf_counter()
 
@@ -229,6 +239,7 @@ class AsynchronousLoop(TrainingLoop):
         for shard, result in arrived:
             self.ended[shard] += 1
             for slot, tally in zip(self.slots[shard], result["tallies"], strict=True):
+                self.member_trees.pop(slot, None)
                 agent = self.population[slot] = self.ahead[slot]
                 agent.steps[-1] += tally.env_steps
                 agent.scores += tally.scores

@@ -97,7 +97,11 @@ class SavableLoop:
             "source": loop.source.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
         }
-        return {"members": [agent.run_state() for agent in loop.population]}, best_tree, rest
+        return self.population_tree(), best_tree, rest
+
+    def population_tree(self) -> dict[str, Any]:
+        """State of the members."""
+        return {"members": [agent.run_state() for agent in self.loop.population]}
 
     def load(self, trees: Trees, facts: Mapping[str, Any]) -> None:
         loop, (members, best, rest) = self.loop, trees

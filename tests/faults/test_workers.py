@@ -40,7 +40,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     return of
 
 
-@pytest.mark.parametrize(("name", "kills"), [(DQN, 2), *(pytest.param(name, 20, marks=long) for name in TRAINED)])
+@pytest.mark.parametrize(("name", "kills"), [(DQN, 2), *(pytest.param(name, 20, marks=long) for name in (DQN, OWN))])
 def test_workers_killed_at_random_change_nothing(
     name: str, kills: int, alone: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -56,7 +56,7 @@ def test_workers_killed_at_random_change_nothing(
         wait_until_gone(out)
 
 
-@pytest.mark.parametrize(("name", "kills"), [(DQN, 1), *(pytest.param(name, 20, marks=long) for name in TRAINED)])
+@pytest.mark.parametrize(("name", "kills"), [(DQN, 1), *(pytest.param(name, 20, marks=long) for name in (DQN, OWN))])
 def test_a_run_killed_at_random_is_resumed_and_leaves_nothing(
     name: str, kills: int, alone: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -79,6 +79,24 @@ def test_a_run_killed_at_random_is_resumed_and_leaves_nothing(
             if not kills:
                 return
             out, runs = tmp_path / str(runs + 1), runs + 1
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=long)])
+def test_an_asynchronous_run_killed_at_random_has_the_bits_of_its_replay(kills: int, tmp_path: Path) -> None:
+    """Workers are killed, then the run, again and again; the order of arrivals in evolution.jsonl is the last word."""
+    rng, out = random.Random(kills), tmp_path / "0"
+    process = start("DQN-async", out, workers=2)
+    for _ in range(kills):
+        worker_runs.kill_workers(process, 1, rng)
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        wait_until_gone(out)
+        process = start("DQN-async", out, workers=rng.choice([2, 3]), path=run_in(out) if out.exists() else None)
+    path = finish(process, out)
+    wait_until_gone(out)
+    case = {**TRAINED["DQN-async"], "arrivals": path}
+    assert digest(train(case, tmp_path / "replay")) == digest(path)
 
 
 @pytest.mark.parametrize("name", [DQN, pytest.param("PPO", marks=long)])

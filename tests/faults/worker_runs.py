@@ -18,6 +18,8 @@ import agilerl
 
 LONGER = {"population": 4, "training.shards": 2, "steps": 3840, "evo_steps": 480}
 TRAINED: dict[str, dict[str, Any]] = {name: {**CASES[name], **LONGER} for name in ("DQN-per-n-step", "PPO")}
+ASYNC = {"evolution.mode": "async", "training.share": "shard"}
+TRAINED |= {name: {**TRAINED["DQN-per-n-step"], **ASYNC} for name in ("DQN-async",)}
 TOKEN = "AGILERL_TESTS_TOKEN"
 LEFT_SECONDS = 30  # for processes to end after their run
 

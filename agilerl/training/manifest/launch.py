@@ -97,6 +97,7 @@ class Setup:
     data: str | None = None
     deadline: Deadline | None = None
     workers: Workers = ALONE
+    arrivals: tuple[int, ...] = ()
 
     def start(self) -> dict[str, Any]:
         """Start settings, as stored in run.json and every checkpoint."""
@@ -107,6 +108,7 @@ class Setup:
         more |= self.workers.settings()
         more |= {"tensorboard": True} if self.tensorboard else {}
         more |= {"track": self.track_id} if self.track else {}
+        more |= {"arrivals": list(self.arrivals)} if self.arrivals else {}
         return {**settings, "argv": list(sys.argv if self.argv is None else self.argv), **more}
 
     def sinks_of(self, directory: RunDirectory | None) -> list[Sink]:
@@ -148,11 +150,12 @@ def run_training(
     workers: int | str = 1,
     ray: str | None = None,
     allow_insecure_ray: bool = False,
+    arrivals: str | os.PathLike[str] | None = None,
 ) -> Run:
     """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
     at: the run directory itself, in place of a numbered one under `out`.
-    workers, ray, allow_insecure_ray: see `agilerl.train`.
+    workers, ray, allow_insecure_ray, arrivals: see `agilerl.train`.
     minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
         ends earlier if that takes longer, and leaves time for a closing test of `closing_episodes`.
     imports: user modules imported for the run, repeated in the commands that it prints.
@@ -165,11 +168,13 @@ def run_training(
     asked, begun = manifest.environment.name, time.perf_counter()
     deadline = None if minutes is None else Deadline(begun + 60 * minutes, closing_episodes)
     hands = workers_of(workers, ray, allow_insecure_ray)
+    order = () if arrivals is None else arrivals_of(arrivals, manifest)
     manifest, device = resolved(manifest, env, device, minutes, verbose)
     parent = None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
         imports, uuid.uuid4().hex[:8], deadline=deadline, workers=hands,
+        arrivals=order,
     )  # fmt: skip
     if out is None:
         return run_setup(setup, None, None)
@@ -189,6 +194,22 @@ def run_training(
         except AgileRLError:
             directory.discard()  # only if training had not started
             raise
+
+
+def arrivals_of(run: str | os.PathLike[str], manifest: Manifest) -> tuple[int, ...]:
+    """Return the shards of a run in the order in which they arrived.
+
+    Raises:
+        ConfigError: it did not train in asynchronous mode, or `manifest` does not. RunError: it is no run.
+    """
+    order = tuple(RunDirectory.open(Path(run)).arrivals())
+    if not order or manifest.evolution.mode != "async":
+        what = str(run) if not order else "this run"
+        raise ConfigError(
+            f"the order of arrivals is that of shards in asynchronous mode, in which {what} does not train. "
+            "fix: evolution.mode=async in both, or leave arrivals out."
+        )
+    return order
 
 
 def resolved(
@@ -252,6 +273,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     with_random_play=True,
                     deadline=setup.deadline,
                     executor=executor,
+                    arrivals=setup.arrivals,
                 )
             except Exception as error:
                 if signals.received is None:
@@ -415,6 +437,7 @@ def resume_training(
             imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
             track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
             workers=resumed_workers(start, folder, workers, ray, allow_insecure_ray),
+            arrivals=tuple(start.get("arrivals") or ()),
         )  # fmt: skip
         store.facts = setup.facts()
         directory = RunDirectory(folder)
@@ -481,7 +504,7 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
             f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
         )
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
-    names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray")
+    names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals")
     start |= {name: facts[name] for name in names if name in facts}
     return manifest, start
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from unit.training.test_shards import digest, trained
 
+from agilerl.engine.rows.native import available_kernels
 from agilerl.errors import RunError
 from agilerl.training import scheduling
 from agilerl.training.manifest import workers as manifest_workers
@@ -96,10 +97,12 @@ class Starting(InlineWorkers):
 
 
 def test_workers_that_become_ready_later_play_episodes_without_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the kernels, whose actions depend on each row alone, this process plays all of them."""
     monkeypatch.setattr(manifest_workers, "LocalWorkers", Starting)
     monkeypatch.setattr(Starting, "submitted", 0)
     trained("dqn", shards=1, workers=2)
-    assert Starting.submitted >= 3  # one evaluation a generation
+    evaluations = 3  # one a generation
+    assert Starting.submitted >= evaluations if available_kernels().name != "torch" else Starting.submitted == 0
 
 
 class Dying(InlineWorkers):
