@@ -19,7 +19,6 @@ from pydantic_core import PydanticUndefined
 from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, canonical_name, find_algorithm, shipped_in
 from agilerl.algorithms.base.declared import SYNONYMS, hyperparameters
 from agilerl.config.convert import convert, is_published
-from agilerl.config.ignored import ignored_by
 from agilerl.config.schema import (
     ADDED_LATER,
     WITHOUT_WAITING,
@@ -28,6 +27,7 @@ from agilerl.config.schema import (
     Manifest,
     Training,
     algorithm_model,
+    has_replay,
     no_hyperparameter,
 )
 from agilerl.env_ids import is_language_id
@@ -643,10 +643,10 @@ def _giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
     """
     paths = list(asked)
     if "evolution.mode" in paths and data["evolution"]["mode"] == "async":
-        has_replay = "replay_buffer" not in ignored_by(find_algorithm(str(data["algorithm"]["name"])).experience.name)
+        with_replay = has_replay(str(data["algorithm"]["name"]))
         for path, value in WITHOUT_WAITING.items():
             section, _, name = path.partition(".")
-            if path not in paths and (has_replay or path != "training.share"):
+            if path not in paths and (with_replay or path != "training.share"):
                 data = {**data, section: {**data[section], name: value}}
     if "evolution.founders" in paths and "evolution.widths" not in paths and data["evolution"]["founders"] == "equal":
         data = {**data, "evolution": {**data["evolution"], "widths": None}}

@@ -385,8 +385,7 @@ class Manifest(Section):
     @property
     def has_replay(self) -> bool:
         """Whether the algorithm learns from the section `replay_buffer`."""
-        ignored = ignored_by(find_algorithm(self.algorithm.name).experience.name)
-        return "replay_buffer" not in ignored
+        return has_replay(self.algorithm.name)
 
     @property
     def steps(self) -> str:
@@ -425,6 +424,12 @@ class Manifest(Section):
             del content["environment"]["backend"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def has_replay(algorithm: str) -> bool:
+    """Whether an algorithm learns from the section `replay_buffer`."""
+    experience = find_algorithm(algorithm).experience
+    return "replay_buffer" not in ignored_by(experience.name)
 
 
 def no_hyperparameter(path: str, algorithm: str, known: list[str]) -> str:
