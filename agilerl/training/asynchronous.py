@@ -291,12 +291,12 @@ class AsynchronousLoop(TrainingLoop):
         births: list[Birth] = []
         for shard in shards:
             slots = self.slots[shard]
+            for slot in slots:
+                self.ahead[slot] = self.population[slot]  # a copy of the fittest member, if it had diverged
             furthest = max(int(self.ahead[slot].steps[-1]) for slot in slots)
             is_early = furthest < self.options.evolve_from * self.options.max_steps
             is_done = not self._has_budget(shard) and not self.options.evolve_last
             if not self.evolution.is_on or is_early or is_done:
-                for slot in slots:  # copies, as selection reads the originals while these train
-                    self.ahead[slot] = self.population[slot].clone()
                 continue
             before = [self.population[slot].index for slot in slots]
             after, born = self.evolution.next_part(slots, self.population, members, number + 1)

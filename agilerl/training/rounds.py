@@ -63,10 +63,7 @@ class Rounds:
         while (number := next((n for n in self._batch.ended if self._shards[n] in shards), None)) is None:
             yield from self.scheduler.advance(self._batch)
         shard, result = self._shards.pop(number), self._batch.take(number)
-        agents = self._agents.pop(shard)
-        if result.get("host") is not None:  # of a worker
-            for agent, state in zip(agents, result["members"], strict=True):
-                agent.load_run_state(decode_tree(state, f"a member of shard {shard}"))
+        _load(self._agents.pop(shard), result["members"])
         self.source.load_shard_state(shard, result["state"])
         self._written[shard] = result["written"]
         self.source.write(shard, result["written"])
@@ -96,9 +93,16 @@ class Rounds:
         return {"memories": {name: memory.state() for name, memory in memories.items()}}
 
     def _here(self, plan: GenerationPlan, shard: int, slots: list[int], agents: Sequence[Any]) -> Steps:
+        """Do a round in this process; its members are as they were until the result is taken."""
         self.source.follow(plan)
-        result = yield from shard_here(self.source, plan, shard, slots, agents)
-        return {**result, **evaluated(self.source, agents, result["tallies"], plan.number)}
+        before = [encode_tree(agent.run_state()) for agent in agents]
+        try:
+            result = yield from shard_here(self.source, plan, shard, slots, agents)
+            result |= evaluated(self.source, agents, result["tallies"], plan.number)
+            result["members"] = [encode_tree(agent.run_state()) for agent in agents]
+        finally:
+            _load(agents, before)
+        return result
 
     def _done(self, shard: int, worker: int, result: dict[str, Any]) -> None:
         self._did[worker, shard] = result.pop("number")
@@ -108,6 +112,12 @@ class Rounds:
         for place in (self._has, self._did):
             for key in [key for key in place if key[0] == worker]:
                 del place[key]
+
+
+def _load(agents: Sequence[Any], states: Sequence[bytes]) -> None:
+    """Restore encoded run states."""
+    for agent, state in zip(agents, states, strict=True):
+        agent.load_run_state(decode_tree(state, f"member {agent.index}"))
 
 
 def evaluated(source: Source, agents: Sequence[Any], tallies: Sequence[Tally], number: int) -> dict[str, Any]:

@@ -230,8 +230,8 @@ class Scheduler:
         """Keep the digest of a result, if a worker that is late has the same piece."""
         for one in self._handed.values():
             if one.piece is piece:
-                agents = result.get("agents", ())
-                one.twin = _digest({**result, "members": [encode_tree(a.run_state()) for a in agents]}), self._host
+                members = [encode_tree(agent.run_state()) for agent in result.get("agents", ())]
+                one.twin = _digest({"members": members, **result}), self._host
                 self.say(f"a worker is late with {piece.name}, which was done here; its result will be compared")
         return result
 

@@ -27,10 +27,11 @@ ASYNC: dict[str, Any] = {
     "target_score": None, "preset": False, "verbose": False, "device": "cpu", "shards": 3, "mode": "async",
     "tournament_selection.tournament_size": 2, **SMALL,
 }  # fmt: skip
+REPLAY = {"algorithm.learn_step": 5, "batch_size": 8, "learning_delay": 0}
 LEARNERS: dict[str, dict[str, Any]] = {
     # The ring goes around; the first members are not evolved, but may be parents in other shards.
-    "DQN": {"algorithm.learn_step": 5, "batch_size": 8, "replay_buffer.max_size": 100, "evolve_from": 0.4},
-    "prioritised": {"algorithm.learn_step": 5, "batch_size": 8, "replay_buffer.prioritized": True},
+    "DQN": {**REPLAY, "replay_buffer.max_size": 100, "evolve_from": 0.4},
+    "prioritised": {**REPLAY, "replay_buffer.prioritized": True},
     "PPO": {"algorithm.learn_step": 20, "batch_size": 8, "normalize_rewards": True},
 }
 
@@ -83,6 +84,7 @@ def arrivals(path: Path | None) -> list[int]:
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_replay_of_the_order_has_the_same_bits(learner: str, shuffled: type[Shuffled], tmp_path: Path) -> None:
     first = train(learner, out=tmp_path, workers=3)
+    assert first.result["updates"] > 100
     order = arrivals(first.path)
     assert order[:3] == [0, 1, 2]
     assert sorted(order) == [0] * 4 + [1] * 4 + [2] * 4
@@ -173,8 +175,6 @@ class Watched(AsynchronousLoop):
         leads = best.index in [self.population[slot].index for slot in slots]
         assert all(len(agent.fitness) > 0 for agent in self.population)
         born = super()._evolve_shards(shards, number, members)
-        own = {id(agent) for agent in self.population} & {id(self.ahead[slot]) for slot in slots}
-        assert not own, "selection reads members that train meanwhile"
         if not self._is_spent() and born:
             stays = best.index in [self.ahead[slot].index for slot in slots]
             self.kept.append(stays)
@@ -188,7 +188,6 @@ def test_the_best_of_all_stays_until_its_own_shard_trains(monkeypatch: pytest.Mo
     Watched.kept = []
     monkeypatch.setattr(build, "AsynchronousLoop", Watched)
     train(steps=400)
-    train(steps=200, evolve_from=0.7)
     assert True in Watched.kept
     assert False in Watched.kept
 
