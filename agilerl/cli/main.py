@@ -329,6 +329,7 @@ def train(
         from agilerl.api import run_training
 
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
+        more |= {"uses_spare_cores": processes is None and ray in (None, "none")}
         processes = processes or (1 if ray in (None, "none") else "auto")
         more |= {"closing_episodes": test_episodes, "imports": imports, "workers": processes}
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals}
@@ -486,7 +487,7 @@ def resume(
 
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
         more |= {"settings": changes, "restart": restart, "imports": imports or ()}
-        more |= {"allow_other_kernels": allow_other_kernels, "workers": processes}
+        more |= {"allow_other_kernels": allow_other_kernels, "workers": processes, "uses_spare_cores": True}
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
         _close(ended, test_episodes)

@@ -118,7 +118,8 @@ class AsynchronousLoop(TrainingLoop):
 
     def _parts(self) -> list[str]:
         executor, shards = self.executor, len(cut(len(self.population), self.options.shards))
-        by = f"{executor.alive} workers train them" if executor else "they take turns in this process"
+        alive = 0 if executor is None else executor.alive
+        by = f"{alive} workers train them" if alive else "they take turns in this process"
         return [f"asynchronous: {shards} shards; {by}"]
 
     def _is_spent(self) -> bool:

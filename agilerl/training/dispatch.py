@@ -154,9 +154,8 @@ class Dispatcher:
         The bits of the actions of some networks depend on how many observations there are at once. Their episodes are
         cut into as many blocks as there are shards, whatever the number of workers, those of others for all hands.
         """
-        shards, hands = self.source.shards, self.scheduler.hands()
         is_divisible = learner.acts_by_row and self.source.episodes_are_independent
-        parts = cut(len(episodes), hands if is_divisible else shards)
+        parts = cut(len(episodes), self.scheduler.hands() if is_divisible else self.source.shards)
         if len(parts) == 1 or self._plan is None:
             return here(episodes)
         blocks = [episodes.part(part[0], part[-1] + 1) for part in parts]

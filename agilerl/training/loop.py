@@ -35,7 +35,7 @@ from agilerl.training.population import are_unchanged, evaluation_mode, save_pop
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
 from agilerl.training.scheduling import Scheduler
-from agilerl.training.state import SavableLoop, check_portable, resumed_notes
+from agilerl.training.state import SavableLoop, check_portable, is_portable, resumed_notes
 from agilerl.workers.executor import Executor, NoWorkers
 
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
@@ -89,6 +89,8 @@ class TrainingLoop:
         ranks: Ranks = ONE,
         deadline: Deadline | None = None,
     ) -> None:
+        if executor is not None and executor.is_optional and not is_portable(population):
+            executor = None
         self.ranks, self.deadline, self.executor = ranks, deadline, executor
         self.evolution = TournamentEvolution() if evolution is None else evolution
         self.population = broadcast_population(population, self.evolution, ranks)
@@ -125,7 +127,8 @@ class TrainingLoop:
         """Describe shards and workers, if there are several."""
         shards, executor = len(cut(len(self.population), self.options.shards)), self.executor
         notes = [f"shards: {shards}, of at most {-(-len(self.population) // shards)} members"] if shards > 1 else []
-        return notes + ([f"workers: {1 + executor.alive} processes, this one included"] if executor else [])
+        alive = 0 if executor is None else executor.alive
+        return notes + ([f"workers: {1 + alive} processes, this one included"] if alive else [])
 
     # --- the loop --------------------------------------------------------------------------------------------------
 

@@ -195,6 +195,15 @@ def check_portable(population: Sequence[Any]) -> None:
         )
 
 
+def is_portable(population: Sequence[Any]) -> bool:
+    """Whether `check_portable` passes."""
+    try:
+        check_portable(population)
+    except (AlgorithmError, ConfigError):
+        return False
+    return True
+
+
 def filled(agent: Any, templates: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
     """Return an agent with this state: `agent` itself if the class matches, else a copy of a matching template."""
     kind = str(state["class"])

@@ -57,6 +57,7 @@ class ClusterWorkers:
     """
 
     reports_progress = False
+    is_optional = False
 
     def __init__(self, make: Callable[[int], Serve], count: int, cluster: Cluster, uses_gpu: bool = False) -> None:
         self._cluster, self._ray = cluster, cluster.ray

@@ -33,10 +33,14 @@ class Executor(Protocol):
     """Workers that do one job each at a time. They start when the executor is made, and are replaced when lost.
 
     Attributes:
-        reports_progress: whether a worker that is well sends "progress" during a job, so that silence is a fault.
+        is_optional: whether nobody has asked for workers, so that a run which cannot use them goes on without.
     """
 
-    reports_progress: bool
+    is_optional: bool
+
+    @property
+    def reports_progress(self) -> bool:
+        """Whether a worker that is well sends "progress" during a job, so that silence is a fault."""
 
     @property
     def alive(self) -> int:
@@ -67,6 +71,7 @@ class NoWorkers:
 
     alive = 0
     reports_progress = True
+    is_optional = True
 
     def idle(self) -> list[int]:
         return []

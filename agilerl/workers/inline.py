@@ -19,6 +19,7 @@ class InlineWorkers:
     """
 
     reports_progress = True
+    is_optional = False
 
     def __init__(self, make: Callable[[int], Serve], count: int) -> None:
         self._make, self._next = make, count

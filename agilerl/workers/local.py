@@ -71,6 +71,7 @@ class LocalWorkers:
     """
 
     reports_progress = True
+    is_optional = False
 
     def __init__(self, make: Callable[[int], Serve], count: int, variables: Mapping[str, str] | None = None) -> None:
         if os.name != "posix":

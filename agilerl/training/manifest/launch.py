@@ -36,7 +36,7 @@ from agilerl.telemetry.evaluation import Evaluation
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
-from agilerl.training.manifest.worker_settings import ALONE, Workers, resumed_workers, workers_of
+from agilerl.training.manifest.worker_settings import ALONE, Workers, resumed_workers, spare_cores, workers_of
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "files written so far are kept."
@@ -151,11 +151,13 @@ def run_training(
     ray: str | None = None,
     allow_insecure_ray: bool = False,
     arrivals: str | os.PathLike[str] | None = None,
+    uses_spare_cores: bool = False,
 ) -> Run:
     """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
     at: the run directory itself, in place of a numbered one under `out`.
     workers, ray, allow_insecure_ray, arrivals: see `agilerl.train`.
+    uses_spare_cores: whether other cores play episodes too where that changes no bit, with `workers=1`.
     minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
         ends earlier if that takes longer, and leaves time for a closing test of `closing_episodes`.
     imports: user modules imported for the run, repeated in the commands that it prints.
@@ -170,6 +172,8 @@ def run_training(
     hands = workers_of(workers, ray, allow_insecure_ray)
     order = () if arrivals is None else arrivals_of(arrivals, manifest)
     manifest, device = resolved(manifest, env, device, minutes, verbose)
+    if uses_spare_cores:
+        hands = replace(hands, most=spare_cores(manifest, device))
     parent = None if ancestors is None else ancestors.parent()
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
@@ -253,10 +257,10 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
         with StopSignals() as signals, contextlib.ExitStack() as stack:
             try:
                 executor = None
-                if setup.workers.count != 1:
+                if setup.workers.count != 1 or setup.workers.most > 1:
                     start = import_module("agilerl.training.manifest.workers").start_workers
-                    seed = setup.manifest.training.seed
-                    executor = start(setup.manifest, setup.env, setup.device, seed, setup.imports, setup.workers)
+                    made_from = setup.manifest, setup.env, setup.device, setup.manifest.training.seed, setup.imports
+                    executor = start(*made_from, setup.workers, fan_out.message)
                     stack.callback(executor.close)
                 result = run_manifest(
                     setup.manifest,
@@ -402,8 +406,9 @@ def resume_training(
     workers: int | str | None = None,
     ray: str | None = None,
     allow_insecure_ray: bool = False,
+    uses_spare_cores: bool = False,
 ) -> Run:
-    """Implement `agilerl.resume`, which documents the arguments; for argv and imports see `run_training`.
+    """Implement `agilerl.resume`, which documents the arguments; for the others see `run_training`.
 
     tensorboard, track, workers, ray: None keeps the setting of the original run. settings: as in --set, for sections
     that may change on resume. restart: see `RunStore`.
@@ -431,12 +436,15 @@ def resume_training(
         manifest = RunDirectory(folder).with_own_data(manifest, start)
         manifest = going_on(manifest, settings)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
+        hands = resumed_workers(start, folder, workers, ray, allow_insecure_ray)
+        if uses_spare_cores and hands.count == 1 and workers is None:
+            hands = replace(hands, most=spare_cores(manifest, device))
         setup = Setup(
             manifest, env, device, verbose, evolution, sinks, _has_tensorboard(start, tensorboard),
             bool(start.get("track")) if track is None else track, argv, callbacks, parent=start.get("parent"),
             imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
             track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
-            workers=resumed_workers(start, folder, workers, ray, allow_insecure_ray),
+            workers=hands,
             arrivals=tuple(start.get("arrivals") or ()),
         )  # fmt: skip
         store.facts = setup.facts()

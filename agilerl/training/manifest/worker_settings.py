@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agilerl.config import Manifest
+from agilerl.env_ids import is_language_id
 from agilerl.errors import ConfigError
 from agilerl.runs.commands import command
 from agilerl.threads import available_cores
 from agilerl.workers.connection import LOCAL, RUNNING, check_installed
 
 NO_RAY = "none"
+MOST_SPARE = 4  # processes of a run that was not told how many: few episodes are left for each beyond them
 
 
 @dataclass(frozen=True)
@@ -22,11 +25,13 @@ class Workers:
 
     Attributes:
         count: processes that work, this one included; "auto", on Ray only, for one per CPU of the cluster.
+        most: with `count` 1, processes that may work once the run has taken a while: `workers.later`.
         ray: "local", "auto" or the address of a cluster; None for processes of this machine.
         allow_insecure_ray: see `workers.cluster.connect`.
     """
 
     count: int | str = 1
+    most: int = 1
     ray: str | None = None
     allow_insecure_ray: bool = False
 
@@ -37,6 +42,14 @@ class Workers:
 
 
 ALONE = Workers()
+
+
+def spare_cores(manifest: Manifest, device: str) -> int:
+    """Number of processes that a run may use which was not told how many; 1 where more would not help."""
+    env, is_plain = manifest.environment, manifest.training.fitness == "returns" and manifest.evolution.mode != "async"
+    if device != "cpu" or not is_plain or env.healing or env.num_workers or is_language_id(env.name):
+        return 1
+    return min(available_cores(), MOST_SPARE)
 
 
 def workers_of(workers: int | str, ray: str | None = None, allow_insecure_ray: bool = False) -> Workers:
@@ -56,7 +69,7 @@ def workers_of(workers: int | str, ray: str | None = None, allow_insecure_ray: b
     if workers == 1:
         raise ConfigError(f"ray={ray!r} is for workers, and workers=1 is this process alone. fix: workers='auto'.")
     check_installed()
-    return Workers(workers, ray, allow_insecure_ray)
+    return Workers(workers, ray=ray, allow_insecure_ray=allow_insecure_ray)
 
 
 def resumed_workers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,19 +19,29 @@ from agilerl.training.serving import ShardServer
 from agilerl.workers.cluster import ClusterWorkers
 from agilerl.workers.connection import LOCAL, connect
 from agilerl.workers.executor import Executor
+from agilerl.workers.later import LaterWorkers
 from agilerl.workers.local import LocalWorkers
 
 
 def start_workers(
-    manifest: Manifest, env: Any, device: str, seed: int, imports: Sequence[str], workers: Workers
+    manifest: Manifest,
+    env: Any,
+    device: str,
+    seed: int,
+    imports: Sequence[str],
+    workers: Workers,
+    say: Callable[[str], None],
 ) -> Executor:
     """Start the workers beside this process, which works too, except in asynchronous mode.
 
     Args:
-        env: passed by the user; None for the one named in the manifest.
+        env: passed by the user; None for the one named in the manifest. say: called with messages.
     """
+    if workers.most > 1:
+        make = partial(make_server, manifest, env, spec_of(manifest, env), device, seed, tuple(imports))
+        return LaterWorkers(partial(LocalWorkers, make, workers.most - 1), say)
     others = 0 if manifest.evolution.mode == "async" else 1
-    spec = gymnasium.registry.get(manifest.environment.name) if env is None else None
+    spec = spec_of(manifest, env)
     if workers.ray is None:
         make = partial(make_server, manifest, env, spec, device, seed, tuple(imports))
         return LocalWorkers(make, int(workers.count) - others)
@@ -41,6 +51,11 @@ def start_workers(
     cluster = connect(workers.ray, 1 if count == "auto" else max(1, int(count) - others), workers.allow_insecure_ray)
     count = max(2, cluster.total("CPU")) if count == "auto" else max(2, int(count))
     return ClusterWorkers(make, count - others, cluster, uses_gpu=device == "cuda")
+
+
+def spec_of(manifest: Manifest, env: Any) -> Any:
+    """Return the registration of the environment named in the manifest; None for one passed by the user."""
+    return gymnasium.registry.get(manifest.environment.name) if env is None else None
 
 
 def make_server(
