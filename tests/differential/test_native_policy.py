@@ -135,11 +135,11 @@ CASES: dict[str, tuple[Any, bool, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "different"])
 @pytest.mark.parametrize("case", CASES)
-def test_two_hundred_minibatches_are_those_of_torch(case: str, equal: bool) -> None:
+def test_sixty_minibatches_are_those_of_torch(case: str, equal: bool) -> None:
     space, masked, more = CASES[case]
-    of, epochs = rollout(space, torch.float64, masked), plans(50)
+    of, epochs = rollout(space, torch.float64, masked), plans(15)
     mine = in_c(members(space, equal=equal, **more), of, epochs)
-    assert len(mine[-1]) >= 200
+    assert len(mine[-1]) >= 60
     assert_close(mine, in_torch(members(space, equal=equal, **more), of, epochs))
 
 
