@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,7 +19,6 @@ from typer.testing import CliRunner
 from agilerl.cli.main import app
 from agilerl.runs.checkpoints import generations
 from agilerl.runs.seed_group import SeedGroup
-from agilerl.workers import processes
 
 CASE = CASES["DQN-per-n-step"]
 OPTIONS = {"env", "algo", "seed", "verbose"}
@@ -135,8 +133,6 @@ def test_a_kill_loses_nothing_and_leaves_nothing_behind(victim: str, tmp_path: P
 
 
 def test_a_signal_stops_all_resumable(tmp_path: Path, alone: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They go on in copies of a process that has imported torch, which a spawned one would do again."""
-    forkserver = multiprocessing.get_context("forkserver")
     process = command.start(tmp_path, *words(CASE))
     group = wait_for(process, tmp_path, 1)
     process.send_signal(signal.SIGINT)
@@ -146,7 +142,6 @@ def test_a_signal_stops_all_resumable(tmp_path: Path, alone: dict[int, str], mon
     begun = {seed: json.loads((group.run_path(seed) / "run.json").read_text())["status"] for seed in (0, 1)}
     assert set(begun.values()) <= {"interrupted", "done"}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(processes.multiprocessing, "get_context", lambda _: forkserver)
     done = CliRunner().invoke(app, printed.split()[2:])
     assert done.exit_code == 0, done.output
     assert digests(group) == alone
