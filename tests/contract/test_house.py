@@ -20,13 +20,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from agilerl import algorithms
 from agilerl.algorithms import available, find_algorithm
+from agilerl.cli.main import app
 from agilerl.config import Manifest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "agilerl"
 KNOWING = ("algorithms", "sources")  # who may ask which algorithm, or which kind, it has to do with
 KINDS = {"is_on_policy", "learner_kind", "experience", "combined_reward", "one_at_a_time"}
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """Every module of the package."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 @pytest.mark.parametrize("name", available())
@@ -48,10 +57,9 @@ def is_bound_function(node: ast.stmt, functions: set[str]) -> bool:
     return is_name or is_of_module or isinstance(value, ast.Lambda)
 
 
-def test_no_class_binds_a_function_that_stands_elsewhere() -> None:
+def test_no_class_binds_a_function_that_stands_elsewhere(trees: dict[Path, ast.Module]) -> None:
     """Overriding then works as everywhere, and an editor finds what a method is."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for path, tree in trees.items():
         elsewhere = {
             alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
             for alias in node.names
@@ -69,11 +77,11 @@ READERS = (
 MOST_GETATTR = 140
 
 
-def test_capabilities_are_declared_and_read_plainly() -> None:
+def test_capabilities_are_declared_and_read_plainly(trees: dict[Path, ast.Module]) -> None:
     """`getattr` with a default guesses; the modules that read foreign objects say what holds without an answer."""
     count = 0
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr"):
                 continue
             count += 1
@@ -83,25 +91,26 @@ def test_capabilities_are_declared_and_read_plainly() -> None:
     assert count <= MOST_GETATTR
 
 
-def test_algorithms_name_no_key_of_a_manifest() -> None:
+def test_algorithms_name_no_key_of_a_manifest(trees: dict[Path, ast.Module]) -> None:
     """What of a manifest an algorithm ignores stands in `config.ignored`, by what it learns from."""
     sections = {name: field.annotation for name, field in Manifest.model_fields.items()}
     keys = {f"{name}.{key}" for name, kind in sections.items() for key in getattr(kind, "model_fields", ())}
     assert len(keys) > 60
     for path in sorted((PACKAGE / "algorithms").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(trees[path]):
             named = isinstance(node, ast.Constant) and node.value in keys
             assert not named, f"{path}:{node.lineno} names {ast.unparse(node)}"
 
 
-def others() -> list[Path]:
-    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] not in KNOWING]
+@pytest.fixture
+def others(trees: dict[Path, ast.Module]) -> dict[Path, ast.Module]:
+    return {path: tree for path, tree in trees.items() if path.relative_to(PACKAGE).parts[0] not in KNOWING}
 
 
-def test_nobody_else_names_an_algorithm() -> None:
+def test_nobody_else_names_an_algorithm(others: dict[Path, ast.Module]) -> None:
     names = set(available())
-    for path in others():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in others.items():
+        for node in ast.walk(tree):
             named = {getattr(node, "id", None), getattr(node, "attr", None)}
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 named.add(node.value)
@@ -110,9 +119,9 @@ def test_nobody_else_names_an_algorithm() -> None:
             assert not named & names, f"{path}:{getattr(node, 'lineno', 0)} knows {named & names}"
 
 
-def test_nobody_else_asks_of_what_kind_an_algorithm_is() -> None:
-    for path in others():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def test_nobody_else_asks_of_what_kind_an_algorithm_is(others: dict[Path, ast.Module]) -> None:
+    for path, tree in others.items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Compare | ast.If | ast.IfExp | ast.BoolOp):
                 tested = [node.test] if isinstance(node, ast.If | ast.IfExp) else [node]
                 asked = {n.attr for part in tested for n in ast.walk(part) if isinstance(n, ast.Attribute)}
@@ -188,10 +197,14 @@ def command(own_file: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def output(own_file: Path, *arguments: str) -> str:
-    process = command(own_file, *arguments)
-    text, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, text
-    return text
+    """What the command prints, in this process, which does not know the file."""
+    with pytest.MonkeyPatch.context() as fresh:
+        fresh.setattr(algorithms, "_registered", {})
+        fresh.delitem(sys.modules, own_file.stem, raising=False)
+        done = CliRunner().invoke(app, [*arguments, "--import", str(own_file)])
+        sys.modules.pop(own_file.stem, None)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def train(own_file: Path, out: Path) -> list[str]:

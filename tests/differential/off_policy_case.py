@@ -24,7 +24,7 @@ BOX = gym.spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float
 CHOICE = gym.spaces.Discrete(3)
 SIZES = [16, 8, 12, 4]
 WIDTHS = [(16, 24), (24, 8), (20, 20), (16, 24)]
-UPDATES = 100
+UPDATES = 40
 
 
 def net_config(member: int, latent: int = 12) -> dict[str, Any]:

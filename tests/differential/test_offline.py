@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from off_policy_case import BOX, CHOICE, OBS, SIZES, assert_all_paths_agree, batches, critic_of, net_config, population
+from off_policy_case import (
+    BOX,
+    CHOICE,
+    OBS,
+    SIZES,
+    UPDATES,
+    assert_all_paths_agree,
+    batches,
+    critic_of,
+    net_config,
+    population,
+)  # fmt: skip
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
@@ -228,9 +239,9 @@ def plain_cql(agent: CQL, made: list[TransitionBatch]) -> None:
     ("updates", "share", "learned", "entropy"),
     [
         pytest.param(20, False, True, True, id="short"),
-        pytest.param(100, False, True, False, id="learned-weight", marks=pytest.mark.slow),
-        pytest.param(100, False, False, True, id="entropy", marks=pytest.mark.slow),
-        pytest.param(100, True, False, False, id="shared", marks=pytest.mark.slow),
+        pytest.param(UPDATES, False, True, False, id="learned-weight", marks=pytest.mark.slow),
+        pytest.param(UPDATES, False, False, True, id="entropy", marks=pytest.mark.slow),
+        pytest.param(UPDATES, True, False, False, id="shared", marks=pytest.mark.slow),
     ],
 )
 def test_cql_is_the_same_on_every_path(updates: int, share: bool, learned: bool, entropy: bool) -> None:

@@ -1,12 +1,8 @@
-"""Run by two processes: each algorithm that learns from transitions, on halves of its batches and on the whole.
-
-Usage: halves.py FOLDER
-"""
+"""What two ranks do: each algorithm that learns from transitions, on halves of its batches and on the whole."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -218,7 +214,3 @@ def main(folder: Path) -> None:
         for name, (space, options) in ROLLOUTS.items():
             found[name] = compare_rollouts(ranks, space, options)
     (folder / f"rank-{accelerator.process_index}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,12 +1,8 @@
-"""Run by two processes: language policies. Each rank writes what it has seen, `test_language_ranks` compares them.
-
-Usage: language_ranks.py FOLDER, which holds a tiny model in FOLDER/base.
-"""
+"""What two ranks do with language policies; `base` in their folder is a tiny model. See `test_language_ranks`."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +202,3 @@ def main(folder: Path) -> None:
         found: dict[str, Any] = {"gradients": gradients(ranks, folder)}
     found["runs"] = runs(accelerator, folder)
     (folder / f"rank-{accelerator.process_index}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,13 +1,16 @@
-"""Starts a script in several processes that find each other, and reads what each of them has written."""
+"""Starts ranks, as a script or as a function in copies of one process, and reads what each of them has written."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +34,48 @@ def torchrun(script: str, *arguments: str, processes: int = 2, **more: str) -> s
 
 def by_hand(script: str, *arguments: str, processes: int = 2, **more: str) -> list[subprocess.Popen[str]]:
     """The same without a launcher: nobody ends the others when one of them fails."""
+    command = [sys.executable, str(HERE / script), *arguments]
+    return [_started(command, environment(**names, **more)) for names in _names(processes)]
+
+
+def in_copies(main: Callable[[Path], None], folder: Path, processes: int = 2) -> list[dict[str, Any]]:
+    """Call `main(folder)` on each rank, and return what each of them has written.
+
+    The ranks are copies of a process that has imported what they need (`tests/conftest.py`): unlike those of a
+    launcher, they do not import it again.
+    """
+    context: Any = multiprocessing.get_context("forkserver")
+    ranks = [context.Process(target=_as_rank, args=(main, folder, names)) for names in _names(processes)]
+    for rank in ranks:
+        rank.start()
+    running = list(ranks)
+    while running and wait([rank.sentinel for rank in running], timeout=SECONDS):
+        running = [rank for rank in running if rank.exitcode is None]
+        if any(rank.exitcode for rank in ranks):
+            break
+    for rank in running:  # after the failure of another one, or without end
+        rank.kill()
+        rank.join()
+    outputs = [(folder / f"output-{number}.txt").read_text() for number in range(processes)]
+    assert [rank.exitcode for rank in ranks] == [0] * processes, "\n".join(outputs)
+    return written(folder, processes)
+
+
+def _as_rank(main: Callable[[Path], None], folder: Path, names: dict[str, str]) -> None:
+    with (folder / f"output-{names['RANK']}.txt").open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ |= {"ACCELERATE_USE_CPU": "true", **names}
+    main(folder)
+
+
+def _names(processes: int) -> list[dict[str, str]]:
+    """By what each rank finds the others."""
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))
         port = str(chosen.getsockname()[1])
-    started = []
-    for rank in range(processes):
-        names = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_PORT": port}
-        env = environment(MASTER_ADDR="127.0.0.1", **names, **more)
-        started.append(_started([sys.executable, str(HERE / script), *arguments], env))
-    return started
+    names = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{**names, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
 
 
 def _started(command: list[str], env: dict[str, str]) -> subprocess.Popen[str]:

@@ -1,12 +1,8 @@
-"""Run by two processes: each algorithm for teams, on halves of its batches and rollouts and on the whole.
-
-Usage: team_halves.py FOLDER
-"""
+"""What two ranks do: each algorithm for teams, on halves of its batches and rollouts and on the whole."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -260,7 +256,3 @@ def main(folder: Path) -> None:
     with joined(accelerator) as ranks:
         results = {name: compare(ranks, case) for name, case in {**OFF_POLICY, **ON_POLICY}.items()}
     (folder / f"rank-{accelerator.process_index}.json").write_text(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

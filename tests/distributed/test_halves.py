@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import halves
 import pytest
 from halves import CASES, ROLLOUTS, TEXTS
-from launching import ended, torchrun, written
+from launching import in_copies
 
 pytest.importorskip("accelerate")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("halves")
-    status, output = ended(torchrun("halves.py", str(folder)))
-    assert status == 0, output
-    return written(folder)
+    return in_copies(halves.main, tmp_path_factory.mktemp("halves"))
 
 
 @pytest.mark.parametrize("case", [*CASES, *TEXTS, *ROLLOUTS])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import language_ranks
 import pytest
 from language_ranks import CASES
-from launching import ended, torchrun, written
+from launching import in_copies
 
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 
@@ -18,9 +19,7 @@ Found = list[dict[str, Any]]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("language-ranks")
     tiny_base(folder / "base", tiny_tokenizer("0123456789+= "))
-    status, output = ended(torchrun("language_ranks.py", str(folder)))
-    assert status == 0, output
-    return written(folder)
+    return in_copies(language_ranks.main, folder)
 
 
 @pytest.mark.parametrize("learner", ["fused", "sequential"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from launching import ended, torchrun, written
+import team_halves
+from launching import in_copies
 from team_halves import OFF_POLICY, ON_POLICY
 
 pytest.importorskip("accelerate")
@@ -14,10 +15,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("team-halves")
-    status, output = ended(torchrun("team_halves.py", str(folder)))
-    assert status == 0, output
-    return written(folder)
+    return in_copies(team_halves.main, tmp_path_factory.mktemp("team-halves"))
 
 
 @pytest.mark.parametrize("case", [*OFF_POLICY, *ON_POLICY])

@@ -93,13 +93,14 @@ DAMAGE = {  # page -> (text appended, what the build must say of it)
 
 @pytest.mark.thorough
 def test_damaged_documents_are_noticed(tmp_path: Path) -> None:
-    """Each damage fails the strict build by itself, as it is one of its warnings."""
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    (tmp_path / "agilerl").symlink_to(ROOT / "agilerl")
+    """Each damage fails the strict build by itself, as it is one of its warnings, with the settings of the site."""
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path / "site.yml")
+    listed = [name for name in DAMAGE if name != "unlisted.md"]
+    few = f"INHERIT: site.yml\nnav: {listed}\nplugins: []\nhooks: []\n"  # without the reference: seconds
+    (tmp_path / "mkdocs.yml").write_text(few, encoding="utf-8")
     for name, (text, _) in DAMAGE.items():
-        with open(tmp_path / "docs" / name, "a", encoding="utf-8") as file:
-            file.write(f"\n\n{text}\n")
+        (tmp_path / "docs" / name).write_text(f"# A page\n\n{text}\n", encoding="utf-8")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
     for name, (_, said) in DAMAGE.items():

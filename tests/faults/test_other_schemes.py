@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl.cli.main import app
-from tests.faults.faulty_runs import digest, resume, train, train_part
+from tests.faults.faulty_runs import StopAfter, digest, newest, resume, train, train_part
 
 SMALL = {"encoder_config.hidden_size": [8], "head_config.hidden_size": [8], "latent_dim": 8}
 RANGES = {"lr": {"min": 1e-5, "max": 1e-2}, "gamma": {"min": 0.9, "max": 0.999}}
@@ -55,19 +57,41 @@ def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "evolution.jsonl").read_text().splitlines()]
 
 
+CASES = {
+    "race": RACE, "restarts": RESTARTS, "patient": PATIENT, "replay": SAC, "halving": HALVING, "pb2": BANDIT,
+    "mf_pbt": FREQUENCIES,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The run of a case that was never stopped; to be copied by who goes on with it."""
+    known: dict[str, Path] = {}
+
+    def of(name: str) -> Path:
+        if name not in known:
+            known[name] = train(CASES[name], tmp_path_factory.mktemp("whole"))
+        return known[name]
+
+    return of
+
+
+# Every scheme is stopped in each generation in `test_schemes_and_events`, in shorter runs.
 @pytest.mark.parametrize(
-    "case",
-    [HALVING, RACE, RESTARTS, PATIENT, SAC, BANDIT, FREQUENCIES],
-    ids=["halving", "race", "restarts", "patient", "replay", "pb2", "mf_pbt"],
+    "name",
+    [
+        *("race", "restarts", "patient", "replay"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("halving", "pb2", "mf_pbt")),
+    ],
 )
-def test_a_run_that_was_stopped_ends_as_if_it_had_not(case: dict[str, Any], tmp_path: Path) -> None:
-    whole = train(case, tmp_path / "whole")
-    stopped = train_part(case, tmp_path / "stopped", 5)
+def test_a_run_that_was_stopped_twice_ends_as_if_it_had_not(
+    name: str, whole: Callable[[str], Path], tmp_path: Path
+) -> None:
+    stopped = train_part(CASES[name], tmp_path, 2)
+    assert resume(stopped, sinks=[StopAfter(3)]) == []
+    assert newest(stopped).number == 5
     assert resume(stopped) == []
-    assert digest(stopped) == digest(whole)
-    again = train_part(case, tmp_path / "again", 2)
-    assert resume(again) == []
-    assert digest(again) == digest(whole)
+    assert digest(stopped) == digest(whole(name))
 
 
 def test_members_that_end_leave_their_steps_to_the_others() -> None:
@@ -133,8 +157,8 @@ def test_the_bare_command_gives_wide_layers_to_all_but_the_first_founder() -> No
         assert [agent.critic.latent_dim for agent in run.population] == units
 
 
-def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(tmp_path: Path) -> None:
-    path = train(RESTARTS, tmp_path)
+def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(whole: Callable[[str], Path]) -> None:
+    path = whole("restarts")
     anew = [birth for birth in records(path) if birth["path"] == "restart"]
     assert len(anew) % 4 == 0
     assert len(anew) >= 4
@@ -147,8 +171,8 @@ def test_a_run_that_begins_anew_says_so_and_keeps_its_budget(tmp_path: Path) -> 
     assert 4 * 2048 <= facts["result"]["env_steps_population"] < 4 * 2048 + 4 * 128
 
 
-def test_a_run_on_a_plateau_ends_and_goes_on_where_it_is_asked_to(tmp_path: Path) -> None:
-    path = train(PATIENT, tmp_path)
+def test_a_run_on_a_plateau_ends_and_goes_on_where_it_is_asked_to(whole: Callable[[str], Path], tmp_path: Path) -> None:
+    path = shutil.copytree(whole("patient"), tmp_path / "patient")
     facts = json.loads((path / "run.json").read_text())
     assert facts["result"]["stopped"] == "plateau"
     assert facts["result"]["env_steps_population"] < 4 * 2048

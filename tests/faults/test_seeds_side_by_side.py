@@ -14,7 +14,9 @@ from typing import Any
 import command
 import pytest
 from faulty_runs import CASES, digest, train
+from typer.testing import CliRunner
 
+from agilerl.cli.main import app
 from agilerl.runs.checkpoints import generations
 from agilerl.runs.seed_group import SeedGroup
 
@@ -130,7 +132,7 @@ def test_a_kill_loses_nothing_and_leaves_nothing_behind(victim: str, tmp_path: P
     assert digests(group) == alone
 
 
-def test_a_signal_stops_all_resumable(tmp_path: Path, alone: dict[int, str]) -> None:
+def test_a_signal_stops_all_resumable(tmp_path: Path, alone: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
     process = command.start(tmp_path, *words(CASE))
     group = wait_for(process, tmp_path, 1)
     process.send_signal(signal.SIGINT)
@@ -139,8 +141,9 @@ def test_a_signal_stops_all_resumable(tmp_path: Path, alone: dict[int, str]) -> 
     printed = next(line for line in out.splitlines() if line.startswith("resume  "))
     begun = {seed: json.loads((group.run_path(seed) / "run.json").read_text())["status"] for seed in (0, 1)}
     assert set(begun.values()) <= {"interrupted", "done"}
-    code, _, err = finished(tmp_path, *printed.split()[2:])
-    assert code == 0, err
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, printed.split()[2:])
+    assert done.exit_code == 0, done.output
     assert digests(group) == alone
 
 

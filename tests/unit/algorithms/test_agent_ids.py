@@ -160,6 +160,8 @@ def test_a_team_mutates_and_is_read_back_from_a_file(kind: str, cls: Any, tmp_pa
 
 RUNS = [("dot", "MADDPG"), ("integers", "IPPO"), ("methods of mappings", "MADDPG")]
 OTHER_RUNS = [(kind, algo) for kind in IDS for algo in ("MADDPG", "IPPO") if (kind, algo) not in RUNS]
+OTHER_RUNS = OTHER_RUNS[:: 1 + len(OTHER_RUNS) // 8]
+SLOW_RUNS = [pytest.param(*case, marks=pytest.mark.slow) for n, case in enumerate(OTHER_RUNS) if n % 3]
 
 
 @pytest.mark.parametrize(("kind", "algo"), RUNS)
@@ -177,13 +179,21 @@ def test_a_whole_run_is_trained_loaded_and_continued(kind: str, algo: str, tmp_p
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("kind", "algo"), OTHER_RUNS[:: 1 + len(OTHER_RUNS) // 8])
+@pytest.mark.parametrize(("kind", "algo"), [*OTHER_RUNS[::3], *SLOW_RUNS])
 def test_a_whole_run_of_every_other_id(kind: str, algo: str, tmp_path: Path) -> None:
     test_a_whole_run_is_trained_loaded_and_continued(kind, algo, tmp_path)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["integers", "dot", "one is in the other", "slash", "long"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "dot",
+        "slash",
+        "long",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("integers", "one is in the other")),
+    ],
+)
 def test_onnx_files_of_groups(kind: str, tmp_path: Path) -> None:
     from agilerl.export import export_team
 

@@ -404,7 +404,7 @@ def train_teams(pop: list[Any], steps: int, **more: Any) -> list[Any]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("cls", [IPPO, MAPPO])
+@pytest.mark.parametrize("cls", [pytest.param(IPPO, marks=pytest.mark.slow), MAPPO])
 def test_teams_learn_every_part(cls: Any) -> None:
     (found,) = train_teams([team(cls, lr=2e-3)], 24_576)
     seen = dict.fromkeys(IDS, SIGNS)

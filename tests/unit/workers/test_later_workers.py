@@ -21,7 +21,8 @@ from agilerl.workers.inline import InlineWorkers
 from agilerl.workers.later import LaterWorkers
 
 TINY = ["--steps", "300", "--population", "2", "--no-preset", "--algo", "DQN",
-        "--set", "target=null", "--set", "evo_steps=100", "--set", "evolution.scheme=tournament", "--set", "network.latent_dim=8", "--test-episodes", "2",
+        "--set", "target=null", "--set", "evo_steps=100", "--set", "evolution.scheme=tournament", "--set",
+        "network.latent_dim=8", "--test-episodes", "2",
         "--set", "eval_episodes=8", "--set", "eval_screen=0", "--set", "eval_members=null", "--set",
         "evolution.founders=equal", "--quiet"]  # fmt: skip
 
