@@ -15,7 +15,7 @@ class LaterWorkers:
     """`Executor` that has no workers at first.
 
     Args:
-        start: returns the executor whose workers then start. say: called with the reason if they cannot.
+        start: returns the executor whose workers then start. say: called when they start, or with the reason if not.
         after: seconds from now; the start itself happens at the first use after that.
     """
 
@@ -45,6 +45,10 @@ class LaterWorkers:
             if not self._has_begun and time.monotonic() >= self._at:
                 self._has_begun = True
                 self._executor = self._start()
+                more = self._executor.alive
+                self._say(
+                    f"{more} more process{'es play' if more > 1 else ' plays'} episodes of evaluations from now on"
+                )
             return self._executor.poll(seconds)
         except (ConfigError, RunError) as error:  # none has been ready yet, so that nobody has work of the run
             self._say(f"one process does all the work: {str(error).splitlines()[0]}")
