@@ -64,8 +64,7 @@ def run(setup: str, side: str, seed: int, generations: int) -> dict[str, Any]:
     TrainingLoop._evaluate = clocked("evaluation_seconds", TrainingLoop._evaluate)  # type: ignore[method-assign]
 
     def after(record: Any) -> bool:
-        helper = loops[0].dispatcher
-        spent["cpu_seconds"].append(time.process_time() + (0.0 if helper is None else helper.cpu_seconds))
+        spent["cpu_seconds"].append(time.process_time() + loops[0].scheduler.cpu_seconds)
         return len(spent["cpu_seconds"]) < generations + SKIPPED
 
     shards, workers = SIDES[side]
