@@ -188,20 +188,24 @@ class Scheduler:
             self.executor.submit(worker, job)
 
     def _for_here(self, batch: Batch) -> int | None:
-        """Return the number of a piece for this process: one that waits, or a copy of one that is late."""
+        """Return the number of a piece for this process: one that waits, or a copy of one that is late.
+
+        Of a batch for workers none is copied while others can still end, as this process is needed when they do.
+        """
         for number in batch.waiting:
             if not batch.is_for_workers or batch.pieces[number].is_here_only or not self.executor.alive:
                 batch.waiting.remove(number)
                 return number
-        now = time.monotonic()
-        for one in self._handed.values():
-            rates, usual = self._rates.get(one.piece.kind), self._usual.get(one.piece.kind)
-            rate = statistics.median(rates) if rates else usual
-            if one.batch is not batch or not one.is_expected or rate is None:
-                continue
-            if now - one.begun > max(LATE_SECONDS, LATE[one.piece.kind] * rate * one.piece.size):
-                return one.number
-        return None
+        expected = [one for one in self._handed.values() if one.batch is batch and one.is_expected]
+        late = [one for one in expected if self._is_late(one)]
+        return late[0].number if late and (len(late) == len(expected) or not batch.is_for_workers) else None
+
+    def _is_late(self, one: Handed) -> bool:
+        """Whether a worker takes far longer for its piece than is usual; False if that is unknown."""
+        rates, usual = self._rates.get(one.piece.kind), self._usual.get(one.piece.kind)
+        rate = statistics.median(rates) if rates else usual
+        limit = None if rate is None else max(LATE_SECONDS, LATE[one.piece.kind] * rate * one.piece.size)
+        return limit is not None and time.monotonic() - one.begun > limit
 
     def _do_here(self, batch: Batch, number: int) -> Steps:
         """Do a piece in this process while listening to the workers; ends early if its result comes from one."""
