@@ -95,7 +95,7 @@ class TournamentEvolution(Evolution):
     ) -> tuple[list[Any], Births]:
         """See `Evolution.next_part`; the best member of all stays in its slots, and is not mutated there."""
         has_elite, chosen = self.tournament.select_part(population, slots)
-        after = self.mutation.mutation(chosen, has_elite=has_elite)
+        after = self.mutation.mutation_of_part(chosen, has_elite)
         return after, self._births(after, population, generation)
 
     def _births(self, after: Sequence[Any], population: Sequence[Any], generation: int) -> Births:

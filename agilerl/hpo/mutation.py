@@ -147,11 +147,16 @@ class Mutations:
                 "activation=0, rl_hp=0.5)."
             )
 
-    def mutation(
-        self, population: Sequence[Agent], pre_training_mut: bool = False, *, has_elite: bool = True
-    ) -> list[Agent]:
+    def mutation(self, population: Sequence[Agent], pre_training_mut: bool = False) -> list[Agent]:
         """Mutate each agent by one operator, in place; return the same agents, in order.
-        `pre_training_mut`: exclude "no mutation". `has_elite`: whether the first agent is the elite."""
+        `pre_training_mut`: exclude "no mutation"."""
+        return self._mutate(population, pre_training_mut, has_elite=True)
+
+    def mutation_of_part(self, agents: Sequence[Agent], has_elite: bool) -> list[Agent]:
+        """Like `mutation`, for a part of the population, whose first agent is the elite only if `has_elite`."""
+        return self._mutate(agents, False, has_elite)
+
+    def _mutate(self, population: Sequence[Agent], pre_training_mut: bool, has_elite: bool) -> list[Agent]:
         check_agents(population, "mutation")
         self._warn_of_no_effect(population)
         options = self._options(pre_training_mut)

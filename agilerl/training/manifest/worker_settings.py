@@ -25,15 +25,15 @@ class Workers:
 
     Attributes:
         count: processes that work, this one included; "auto", on Ray only, for one per CPU of the cluster.
-        most: with `count` 1, processes that may work once the run has taken a while: `workers.later`.
         ray: "local", "auto" or the address of a cluster; None for processes of this machine.
         allow_insecure_ray: see `workers.cluster.connect`.
+        most: with `count` 1, processes that may work once the run has taken a while: `workers.later`.
     """
 
     count: int | str = 1
-    most: int = 1
     ray: str | None = None
     allow_insecure_ray: bool = False
+    most: int = 1
 
     def settings(self) -> dict[str, Any]:
         """Return what a run records: how a resumed one goes on."""
