@@ -129,7 +129,7 @@ Workers = Annotated[
         metavar="N",
         help="Processes that take part, or auto for one per core. They share out the seeds (default: auto), or play "
         "the episodes of one run's evaluations and train its shards (training.shards). Default there: one process, and "
-        "others that play episodes from the tenth second on.",
+        "others that play episodes from the twentieth second on.",
     ),
 ]
 Ray = Annotated[

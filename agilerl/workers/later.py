@@ -8,7 +8,7 @@ from collections.abc import Callable
 from agilerl.errors import ConfigError, RunError
 from agilerl.workers.executor import Executor, NoWorkers, Reply
 
-START_AFTER = 10.0  # seconds: a shorter run would end before workers are ready
+START_AFTER = 20.0  # seconds: a run that ends soon after them gains nothing
 
 
 class LaterWorkers:
