@@ -197,7 +197,7 @@ class AsynchronousLoop(TrainingLoop):
         slots = [slot for shard, _ in arrived for slot in self.slots[shard]]
         self.result.unchanged = bool(weights) and are_unchanged(weights, weights_of(self.ahead))
         tallies = self._tallies(arrived)
-        made = [int(self.population[slot].steps[-1]) for slot in slots]
+        env_steps = [int(self.population[slot].steps[-1]) for slot in slots]
         fitness = self._fitness(slots, tallies, [result["evaluation"] for _, result in arrived])
         self._report_faults()
         self.result.history.append(fitness)
@@ -212,13 +212,15 @@ class AsynchronousLoop(TrainingLoop):
         confirmed, stop = self._try_to_stop(number, self._is_last_arrival())
         members = member_records(self, fitness, tallies)
         healed = self._heal(number, fitness)
+        for slot in slots:
+            self.ahead[slot] = self.population[slot]  # a copy of the fittest member, if it had diverged
         births = () if stop else self._evolve_shards([shard for shard, _ in arrived], number, members)
         if stop and self.result.stopped != "plateau":
             self.result.stopped = "target"
         following = [self.ahead[slot] for slot in slots]
         self.quarantine.forgive([*self.population, *following], fitness, births)
-        for agent, env_steps in zip(following, made, strict=True):  # a parent's shard may be ahead or behind
-            agent.steps.append(env_steps)
+        for agent, count in zip(following, env_steps, strict=True):  # a parent's shard may be ahead or behind
+            agent.steps.append(count)
         for shard, _ in arrived:
             self.plans[shard] = self._plan(shard)
         if not stop and self.result.stopped != "minutes":
@@ -292,8 +294,6 @@ class AsynchronousLoop(TrainingLoop):
         births: list[Birth] = []
         for shard in shards:
             slots = self.slots[shard]
-            for slot in slots:
-                self.ahead[slot] = self.population[slot]  # a copy of the fittest member, if it had diverged
             furthest = max(int(self.ahead[slot].steps[-1]) for slot in slots)
             is_early = furthest < self.options.evolve_from * self.options.max_steps
             is_done = not self._has_budget(shard) and not self.options.evolve_last

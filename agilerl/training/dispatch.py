@@ -96,15 +96,8 @@ class Dispatcher:
     ) -> dict[str, Any]:
         state = self._state(worker)
         state.trained, state.members = plan.number, {f"{plan.number}:{slot}" for slot in slots}
-        return {
-            "kind": "generation",
-            "plan": plan,
-            "shard": shard,
-            "slots": slots,
-            "members": [encode_tree(agent.run_state()) for agent in agents],
-            "state": self.source.shard_state(shard),
-            "memory": self._missing_rows(worker, shard, plan.number),
-        }
+        memory = self._missing_rows(worker, shard, plan.number)
+        return shard_job("generation", self.source, plan, shard, slots, agents, memory)
 
     def _replay_of(self, shard: int) -> int:
         """Number of the replay that a shard learns from: 0 for all, unless each has its own."""
@@ -230,6 +223,27 @@ class Dispatcher:
     def _key(self, agent: Any) -> str:
         """Return a key that names an agent as it is now."""
         return next((key for one, key in self._trained if one is agent), f"once:{next(self._once)}")
+
+
+def shard_job(
+    kind: str,
+    source: Source,
+    plan: GenerationPlan,
+    shard: int,
+    slots: Sequence[int],
+    agents: Sequence[Any],
+    memory: dict[str, Any],
+) -> dict[str, Any]:
+    """Return what a worker needs to train a shard; `memory`: the replay that it lacks."""
+    return {
+        "kind": kind,
+        "plan": plan,
+        "shard": shard,
+        "slots": slots,
+        "members": [encode_tree(agent.run_state()) for agent in agents],
+        "state": source.shard_state(shard),
+        "memory": memory,
+    }
 
 
 def shard_here(source: Source, plan: GenerationPlan, shard: int, slots: Sequence[int], agents: Sequence[Any]) -> Steps:

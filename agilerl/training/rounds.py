@@ -10,7 +10,7 @@ from typing import Any
 from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally
-from agilerl.training.dispatch import shard_here
+from agilerl.training.dispatch import shard_here, shard_job
 from agilerl.training.population import evaluation_mode
 from agilerl.training.scheduling import Batch, Piece, Scheduler, Steps
 
@@ -57,8 +57,7 @@ class Rounds:
         """Wait for a round of one of these shards, and take it; yields environment steps of all rounds.
 
         Returns:
-            The shard, whose members have been trained in place, and the result: "tallies" and "evaluation" (plain data
-            for `evaluation_of`), "seconds" of the evaluation.
+            The shard, whose members have been trained in place, and its result: "tallies", and those of `evaluated`.
         """
         while (number := next((n for n in self._batch.ended if self._shards[n] in shards), None)) is None:
             yield from self.scheduler.advance(self._batch)
@@ -72,15 +71,8 @@ class Rounds:
     def _job(
         self, plan: GenerationPlan, shard: int, slots: list[int], agents: Sequence[Any], worker: int
     ) -> dict[str, Any]:
-        return {
-            "kind": "round",
-            "plan": plan,
-            "shard": shard,
-            "slots": slots,
-            "members": [encode_tree(agent.run_state()) for agent in agents],
-            "state": self.source.shard_state(shard),
-            "memory": self._missing_rows(worker, shard, plan.number),
-        }
+        memory = self._missing_rows(worker, shard, plan.number)
+        return shard_job("round", self.source, plan, shard, slots, agents, memory)
 
     def _missing_rows(self, worker: int, shard: int, number: int) -> dict[str, Any]:
         """Return what a worker lacks of a shard's replay: the last round's rows, if it did not write them, or all."""
@@ -124,7 +116,7 @@ def evaluated(source: Source, agents: Sequence[Any], tallies: Sequence[Tally], n
     """Evaluate the members of a shard that have not diverged.
 
     Returns:
-        "evaluation", plain data for `evaluation_of`, and the "seconds" it took.
+        "evaluation", a `PopulationEvaluation` as plain data with fitness by member id, and the "seconds" it took.
     """
     begun, before = time.perf_counter(), source.evaluation_env_steps
     sound = [agent for agent, tally in zip(agents, tallies, strict=True) if tally.fault is None and is_finite(agent)]
