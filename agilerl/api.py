@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -12,12 +13,21 @@ from importlib import import_module
 from typing import Any
 
 from agilerl import foreign
-from agilerl.algorithms import DEFAULT_BY_GYM, DEFAULT_FOR_TEAMS, DEFAULT_UNTUNED, find_algorithm, is_team, name_of
+from agilerl.algorithms import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_BY_GYM,
+    DEFAULT_FOR_TEAMS,
+    DEFAULT_UNTUNED,
+    find_algorithm,
+    is_team,
+    name_of,
+)
 from agilerl.config import (
     Manifest,
     algorithm_in,
     apply_overrides,
     apply_sets,
+    has_few_steps,
     has_preset,
     load_manifest,
     on_preset,
@@ -25,7 +35,7 @@ from agilerl.config import (
 )
 from agilerl.config.load import leaf_paths, resolve_key
 from agilerl.data.handed import HandedData
-from agilerl.env_ids import has_several_agents, is_language_id, reward_threshold
+from agilerl.env_ids import has_several_agents, is_language_id, resolve_env_id, reward_threshold
 from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
@@ -148,9 +158,21 @@ def train(
             if ancestors.manifest is None and population is None:
                 population = len(ancestors.agents)
             config = ancestors.manifest if config is None else config
+        start, note = starting_manifest(
+            env_id,
+            name_of(algo),
+            config,
+            None if isinstance(env, str) else env,
+            preset,
+            minutes=minutes,
+            is_plain=ancestors is None and not {"dataset", "training.dataset", "opponents"} & set(overrides),
+        )
+        if verbose and note:
+            print(note, flush=True)
         manifest = build_manifest(
             env_id,
             name_of(algo),
+            start=start,
             population=population,
             steps=steps,
             seed=seed,
@@ -277,6 +299,7 @@ def resume(
     workers: int | str | None = None,
     ray: str | None = None,
     allow_insecure_ray: bool = False,
+    minutes: float | None = None,
 ) -> Run:
     """Resume a run from its newest intact checkpoint, bit-identical to an uninterrupted run.
 
@@ -286,6 +309,7 @@ def resume(
 
     Args:
         path: the run directory. steps: a new budget per member; the run then no longer equals an uninterrupted one.
+        minutes: how much longer to train, instead of steps; see `train`.
         env: the environment, for a run that was started with an object instead of an id.
         verbose: False prints nothing. sinks: further destinations of the records. callbacks: see `train`.
         strict_replay: reject a damaged replay instead of continuing without the lost rows.
@@ -315,6 +339,7 @@ def resume(
             workers=workers,
             ray=ray,
             allow_insecure_ray=allow_insecure_ray,
+            minutes=minutes,
         )
     )
 
@@ -411,15 +436,53 @@ def build_manifest(
     overrides: Mapping[str, Any] | None = None,
     env: Any = None,
     preset: bool = True,
+    start: Manifest | None = None,
 ) -> Manifest:
     """The resolved configuration: preset, then `config`, then `overrides`, then the named arguments.
 
-    `env`: the environment, unless it is only an id.
+    `env`: the environment, unless it is only an id. `start`: in place of what `base_manifest` returns.
     """
-    manifest = base_manifest(env_id, algo, config, env, preset)
+    manifest = base_manifest(env_id, algo, config, env, preset) if start is None else start
     manifest = apply_overrides(manifest, overrides or {}, "train()")
     named = {"training.pop_size": population, "training.max_steps": steps, "training.seed": seed}
     return apply_overrides(manifest, {k: v for k, v in named.items() if v is not None}, "train()")
+
+
+def starting_manifest(
+    env_id: str | None,
+    algo: str | None,
+    config: Any,
+    env: Any = None,
+    preset: bool = True,
+    *,
+    minutes: float | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    is_plain: bool = True,
+) -> tuple[Manifest, str]:
+    """`base_manifest`, or that of a learner for few steps where few fit; and the line that says so, or "".
+
+    A budget of steps is the same on every machine, and leaves the algorithm as it is.
+
+    Args:
+        minutes: budget, if it is one in minutes. kwargs: of an environment that is made by its id.
+        is_plain: False for self-play, data sets and agents that exist already, whose algorithm is settled.
+    """
+    is_unknown = config is None and env_id is not None and not (preset and has_preset(env_id))
+    is_made = env is None or isinstance(env, Factory)
+    usual = base_manifest(env_id, algo, config, env, preset)
+    if not (is_plain and is_unknown and is_made) or minutes is None or not 0 < minutes < math.inf:
+        return usual, ""
+    others = usual.algorithm.name if algo is not None else DEFAULT_ALGORITHM
+    if is_language_id(usual.environment.name) or is_team(usual.algorithm.name) or not has_few_steps(others):
+        return usual, ""
+    name = usual.environment.name if env is not None else resolve_env_id(usual.environment.name)
+    for_few_steps = import_module("agilerl.training.manifest.step_cost").for_few_steps
+    choice = for_few_steps(name, algo and usual.algorithm.name, env, kwargs or {}, minutes)
+    if choice is None:
+        return usual, ""
+    target = usual.training.target_score
+    more = {} if target is None else {"training.target_score": target}
+    return apply_overrides(choice.manifest, more), choice.note
 
 
 def _has_several_agents(env: Any) -> bool:

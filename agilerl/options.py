@@ -41,8 +41,8 @@ class LoopOptions:
             this, regardless of `evo_steps`: evaluation then takes at most about this fraction of the training steps,
             even with long episodes. Confirmations do not count; None: generations last `evo_steps`.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
-        stop_after: end the run after the generation in which a member has made this many steps, with the confirmations
-            of a last generation; whatever follows fractions of the budget still follows `max_steps`. Recorded by a run
+        stop_after: end the run once a member has made this many steps, with the confirmations of a last generation,
+            which it shortens; whatever follows fractions of the budget still follows `max_steps`. Recorded by a run
             whose time was up, so that its configuration repeats it. None: at `max_steps`.
         patience: early stopping of a run without a target, after this many generations without improvement of fitness
             or training returns, once anything has been learned (`hpo.stopping`); None: never.
@@ -185,7 +185,8 @@ class LoopOptions:
         evaluated: steps per member of the preceding evaluation.
         """
         steps = self.evo_steps if self.evo_first is None else min(self.evo_steps, max(self.evo_first, begun))
-        return steps if self.eval_share is None else max(steps, math.ceil(evaluated / self.eval_share))
+        steps = steps if self.eval_share is None else max(steps, math.ceil(evaluated / self.eval_share))
+        return steps if self.stop_after is None else max(1, min(steps, self.stop_after - begun))
 
     def generations(self, rounded: Callable[[int], int] = int) -> int:
         """Return the number of generations in `max_steps`, an upper bound if `eval_share` extends some; `rounded`: to
@@ -224,6 +225,8 @@ class OffPolicyOptions(LoopOptions):
         explore_least: noise of a member's first lane relative to its last one, evenly spaced between; 1: equal noise.
         share: "all": after each generation the rows of all shards are in everybody's replay; "shard": each shard has a
             replay buffer of its own.
+        overlap: updates run while the lanes step. Those that are due after a vector step run during the next one, so
+            that actions come from weights one vector step older; the results do not depend on how long a step takes.
     """
 
     learning_delay: int = 0
@@ -234,6 +237,7 @@ class OffPolicyOptions(LoopOptions):
     explore_hold: int = 1
     explore_least: float = 1.0
     share: Literal["all", "shard"] = "all"
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

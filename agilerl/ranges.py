@@ -7,7 +7,7 @@ import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agilerl import foreign
 
@@ -43,6 +43,18 @@ Positive = Annotated[float, _NUMBER, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, _NUMBER, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, _NUMBER, Field(ge=0, le=1)]
 PositiveFraction = Annotated[float, _NUMBER, Field(gt=0, le=1)]
+
+
+def _whole_from_one(value: float) -> float:
+    """Return numbers of at least 1 as integers."""
+    if value >= 1 and value != int(value):
+        raise ValueError(f"a whole number, or a fraction below 1; got {value:g}")
+    return int(value) if value >= 1 else value
+
+
+WHOLE_FROM_ONE = AfterValidator(_whole_from_one)
+StepsPerUpdate = Annotated[float, _NUMBER, Field(gt=0, allow_inf_nan=False), WHOLE_FROM_ONE]
+"""Environment steps per update: a whole number, or a fraction below 1 for several updates per step."""
 
 
 def _text(value: Any) -> Any:

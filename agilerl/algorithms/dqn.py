@@ -29,7 +29,7 @@ from agilerl.losses.td import q_learning_target, squared_td_error
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import QNetwork
-from agilerl.ranges import Count, Fraction, Positive, PositiveFraction
+from agilerl.ranges import Count, Fraction, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.rollouts.off_policy import uniform_actions
 
 
@@ -74,7 +74,7 @@ class DQN(RLAlgorithm):
         net_config: dict[str, Any] | None = None,
         batch_size: Annotated[Count, hp()] = 64,
         lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
-        learn_step: Annotated[Count, hp(4, "one update every four steps, as Mnih et al. 2015")] = 5,
+        learn_step: Annotated[StepsPerUpdate, hp(4, "one update every four steps, as Mnih et al. 2015")] = 5,
         gamma: Annotated[Fraction, hp()] = 0.99,
         tau: Annotated[
             PositiveFraction, hp(0.01, "budgets of manifests are short: targets follow within a hundred updates")

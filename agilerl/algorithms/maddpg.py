@@ -18,7 +18,7 @@ from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TeamActorCriticRecipe
 from agilerl.losses.actor_critic import bootstrap, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
+from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.rng import Purpose, seeds
 
 
@@ -69,7 +69,7 @@ class MADDPG(team_critics.CentralisedCritics):
         batch_size: Annotated[Count, hp(256, "joint actions make targets noisier")] = 64,
         lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-3,
         lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-2,
-        learn_step: Annotated[Count, hp(8, "an update costs as much as its environment steps")] = 5,
+        learn_step: Annotated[StepsPerUpdate, hp(8, "an update costs as much as its environment steps")] = 5,
         gamma: Annotated[Fraction, hp()] = 0.95,
         tau: Annotated[PositiveFraction, hp()] = 0.01,
         mut: str | None = None,

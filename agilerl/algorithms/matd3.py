@@ -19,7 +19,7 @@ from agilerl.engine.recipes import TeamActorCriticRecipe
 from agilerl.errors import ConfigError
 from agilerl.losses.actor_critic import smoothed_action, twin_target, weighted_squared_error
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
+from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.rng import Purpose, seeds
 
 CRITICS = ("critics_1", "critics_2")
@@ -58,7 +58,7 @@ class MATD3(team_critics.CentralisedCritics):
         batch_size: Annotated[Count, hp(256, "joint actions make targets noisier")] = 64,
         lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-3,
         lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-2,
-        learn_step: Annotated[Count, hp(8, "an update costs as much as its environment steps")] = 5,
+        learn_step: Annotated[StepsPerUpdate, hp(8, "an update costs as much as its environment steps")] = 5,
         gamma: Annotated[Fraction, hp()] = 0.95,
         tau: Annotated[PositiveFraction, hp()] = 0.01,
         normalize_images: bool = True,

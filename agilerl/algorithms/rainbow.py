@@ -31,7 +31,7 @@ from agilerl.losses.td import categorical_divergence, expected_index, project, q
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import layer_noise, set_noise
 from agilerl.networks.q_networks import RainbowQNetwork, check_support
-from agilerl.ranges import Atoms, Count, Fraction, NonNegative, Number, Positive, PositiveFraction
+from agilerl.ranges import Atoms, Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 from agilerl.rollouts.off_policy import uniform_actions
 
 
@@ -69,7 +69,7 @@ class RainbowDQN(RLAlgorithm):
         net_config: dict[str, Any] | None = None,
         batch_size: Annotated[Count, hp()] = 64,
         lr: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
-        learn_step: Annotated[Count, hp(4, "one update every four steps, as Hessel et al. 2018")] = 5,
+        learn_step: Annotated[StepsPerUpdate, hp(4, "one update every four steps, as Hessel et al. 2018")] = 5,
         gamma: Annotated[Fraction, hp()] = 0.99,
         tau: Annotated[
             PositiveFraction, hp(0.01, "budgets of manifests are short: targets follow within a hundred updates")

@@ -30,7 +30,7 @@ from agilerl.networks.actors import StochasticActor, check_bounded
 from agilerl.networks.distributions import masked_logits, squashed_normal_sample
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.networks.value_networks import Temperature
-from agilerl.ranges import Count, Fraction, Number, Positive, PositiveFraction
+from agilerl.ranges import Count, Fraction, Number, Positive, PositiveFraction, StepsPerUpdate
 
 POLICY_KEYS = ("output_activation", "squash_output", "log_std_init")  # `net_config` keys that critics ignore
 
@@ -67,7 +67,7 @@ class SAC(StochasticActorCritic):
         lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 3e-4,
         lr_critic: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 3e-4,
         lr_alpha: Annotated[Positive, hp(1e-3, "as the other two")] = 3e-4,
-        learn_step: Annotated[Count, hp()] = 1,
+        learn_step: Annotated[StepsPerUpdate, hp()] = 1,
         gamma: Annotated[Fraction, hp()] = 0.99,
         tau: Annotated[PositiveFraction, hp()] = 5e-3,
         normalize_images: bool = True,

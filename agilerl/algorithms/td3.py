@@ -21,7 +21,7 @@ from agilerl.losses.actor_critic import deterministic_policy_loss, smoothed_acti
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import DeterministicActor, check_bounded
 from agilerl.networks.q_networks import ContinuousQNetwork
-from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction
+from agilerl.ranges import Count, Fraction, NonNegative, Number, Positive, PositiveFraction, StepsPerUpdate
 
 
 class TD3(DeterministicActorCritic):
@@ -54,7 +54,7 @@ class TD3(DeterministicActorCritic):
         batch_size: Annotated[Count, hp(128, "a critic of continuous actions is noisier")] = 64,
         lr_actor: Annotated[Positive, hp(1e-3, "for small networks and few steps")] = 1e-4,
         lr_critic: Annotated[Positive, hp()] = 1e-3,
-        learn_step: Annotated[Count, hp(1, "the paper's: one update a step")] = 5,
+        learn_step: Annotated[StepsPerUpdate, hp(1, "the paper's: one update a step")] = 5,
         gamma: Annotated[Fraction, hp()] = 0.99,
         tau: Annotated[PositiveFraction, hp()] = 5e-3,
         normalize_images: bool = True,

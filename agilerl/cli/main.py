@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -271,15 +272,28 @@ def train(
     debug: Debug = False,
 ) -> None:
     """Train a population on an environment."""
+    begun = time.perf_counter()
     with user_errors(debug, imports):
-        from agilerl.api import base_manifest
+        from agilerl.api import starting_manifest
         from agilerl.config import apply_sets, has_preset
         from agilerl.env_ids import import_environment, is_language_id
 
         named = env_id if allow_code and env_id else ""
         if named:
             env_id = import_environment(named)
-        manifest = apply_sets(base_manifest(env_id, algo, config, preset=not no_preset), settings or [])
+        is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
+        is_untuned = is_untuned and not is_language_id(str(env_id))
+        has_steps = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
+        has_steps = bool(has_steps or steps or total_timesteps)
+        if minutes is None and is_untuned and not (has_steps or dataset or model):
+            minutes = DEFAULT_MINUTES
+        manifest, note = starting_manifest(
+            env_id, algo, config, preset=not no_preset, minutes=None if has_steps else minutes,
+            kwargs=with_env_kwargs(env_kwargs) if env_kwargs else {}, is_plain=not (opponents or dataset or model),
+        )  # fmt: skip
+        if note and not quiet:
+            typer.echo(f"{'# ' if dry_run else ''}{note}")
+        manifest = apply_sets(manifest, settings or [])
         if allow_code and ":" in manifest.environment.name:  # from --config or --set
             named = manifest.environment.name
             manifest = apply_sets(manifest, [f"environment.name={import_environment(named)}"])
@@ -295,11 +309,6 @@ def train(
         manifest = _with_options(manifest, {"--steps": _one_budget(steps, total_timesteps), **asked})
         if minutes is not None and (steps or total_timesteps):
             raise ConfigError("--steps and --minutes are both budgets. fix: one of the two.")
-        is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
-        is_untuned = is_untuned and not is_language_id(manifest.environment.name)
-        has_budget = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
-        if minutes is None and is_untuned and not (steps or total_timesteps or has_budget or dataset or model):
-            minutes = DEFAULT_MINUTES
         module = [named.rpartition(":")[0]] if ":" in named else []
         imports = [*(imports or ()), *module]
         is_set = any(text.partition("=")[0].strip() in ("seed", "training.seed") for text in settings or [])
@@ -319,6 +328,8 @@ def train(
             from agilerl.runs.seed_group import SeedGroup
             from agilerl.training.manifest.launch import resolved
 
+            if manifest.environment.healing:  # the seeds are what runs side by side
+                manifest = apply_sets(manifest, ["environment.num_workers=1"])
             manifest, device = resolved(manifest, None, device, minutes, not quiet)
             group = SeedGroup.create(
                 manifest, several, out, device=device, evolution=not no_evolution, tensorboard=tensorboard,
@@ -331,7 +342,7 @@ def train(
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
         more |= {"uses_spare_cores": processes is None and ray in (None, "none")}
         processes = processes or (1 if ray in (None, "none") else "auto")
-        more |= {"closing_episodes": test_episodes, "imports": imports, "workers": processes}
+        more |= {"closing_episodes": test_episodes, "begun": begun, "imports": imports, "workers": processes}
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
@@ -425,6 +436,10 @@ def resume(
         int | None,
         steps_option("A new budget of one member: environment steps, or updates of offline algorithms.", "--steps"),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        real_option("How many more minutes to train, closing test included.", "--minutes", metavar="N", example="10"),
+    ] = None,
     target: Annotated[
         float | None,
         real_option("A new target score, until which the run goes on.", "--target", metavar="SCORE", example="475"),
@@ -470,6 +485,7 @@ def resume(
 
     The newest checkpoint that can be read is taken. Without changes, the result is that of a run that never stopped.
     """
+    begun = time.perf_counter()
     with user_errors(debug, imports, run):
         from agilerl.runs.seed_group import SeedGroup, is_group
 
@@ -477,6 +493,8 @@ def resume(
         processes = workers_in(workers)
         if is_group(run):
             check_without_ray(ray, f"{run} holds seeds: agilerl resume")
+            if minutes is not None:
+                raise ConfigError(f"{run} holds seeds, which have a budget in steps. fix: --steps, or one of its runs.")
             options = {"steps": steps, "settings": changes, "restart": restart, "strict_replay": strict_replay}
             options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
             options |= {"tensorboard": tensorboard, "track": track}
@@ -489,6 +507,7 @@ def resume(
         more |= {"settings": changes, "restart": restart, "imports": imports or ()}
         more |= {"allow_other_kernels": allow_other_kernels, "workers": processes, "uses_spare_cores": True}
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
+        more |= {"minutes": minutes, "closing_episodes": test_episodes, "begun": begun}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
         _close(ended, test_episodes)
 

@@ -6,6 +6,7 @@ from agilerl.config.load import (
     apply_sets,
     dump_yaml,
     going_on,
+    has_few_steps,
     has_preset,
     load_manifest,
     manifest_from,
@@ -16,6 +17,6 @@ from agilerl.config.load import (
 from agilerl.config.schema import Manifest
 
 __all__ = [
-    "Manifest", "algorithm_in", "apply_overrides", "apply_sets", "dump_yaml", "going_on", "has_preset",
-    "load_manifest", "manifest_from", "on_preset", "preset_for", "preset_names",
+    "Manifest", "algorithm_in", "apply_overrides", "apply_sets", "dump_yaml", "going_on", "has_few_steps",
+    "has_preset", "load_manifest", "manifest_from", "on_preset", "preset_for", "preset_names",
 ]  # fmt: skip

@@ -431,9 +431,12 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **{k: _merge(base[k], v) if k in both else v for k, v in over.items()}}
 
 
+GENERAL, FEW_STEPS = "default", "few_steps"  # names of the presets of no environment
+
+
 def preset_names() -> list[str]:
     """The environment ids with a preset."""
-    return sorted({name for name, _ in _preset_files() if name != "default"})
+    return sorted({name for name, _ in _preset_files() if name not in (GENERAL, FEW_STEPS)})
 
 
 def _preset_files() -> dict[tuple[str, str | None], Any]:
@@ -463,7 +466,7 @@ def _model_of_presets(algo: str) -> str:
     return algo
 
 
-def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -> Manifest:
+def preset_for(env_id: str, algo: str | None = None, *, general: bool = False, few_steps: bool = False) -> Manifest:
     """The starting values for an environment: its preset, that of its newest version, or the general one.
 
     Args:
@@ -472,12 +475,13 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
             the environment's budget and target. A custom class has the presets of the algorithm it derives from, if
             it takes its hyperparameters.
         general: ignore the environment's preset.
+        few_steps: the general one for budgets of few environment steps; `algo` has to be one of `has_few_steps`.
     """
-    name, files = "default" if general else _preset_name(env_id), _preset_files()
-    if algo is None and name == "default" and is_language_id(env_id):
+    name, files = GENERAL if general else FEW_STEPS if few_steps else _preset_name(env_id), _preset_files()
+    if algo is None and name == GENERAL and is_language_id(env_id):
         algo = DEFAULT_FOR_LANGUAGE
     wanted = None if algo is None else canonical_name(str(algo))
-    if name != "default" and wanted is not None and not is_language_id(env_id):
+    if name != GENERAL and wanted is not None and not is_language_id(env_id):
         check_kind(wanted, env_id)
     model = None if wanted is None else _model_of_presets(wanted)
     label = f"{name}.{model}" if (name, model) in files and model is not None else name
@@ -487,7 +491,7 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False) -
 
     data = content((name, model if label != name else None))
     if model is not None and model != canonical_name(data["algorithm"]["name"]):
-        usual = content(("default", model)) if ("default", model) in files else {}
+        usual = content((GENERAL, model)) if (GENERAL, model) in files else {}
         budget = {} if general else {k: data["training"][k] for k in BUDGET if k in data["training"]}
         training = {**usual.get("training", {}), **budget}
         algorithm = usual.get("algorithm", {})
@@ -520,7 +524,12 @@ def check_kind(algo: str, env_id: str, is_of_language: bool = False) -> None:
 
 def has_preset(env_id: str) -> bool:
     """Whether an environment, or another version of it, has a preset."""
-    return _preset_name(env_id) != "default"
+    return _preset_name(env_id) != GENERAL
+
+
+def has_few_steps(algo: str) -> bool:
+    """Whether there is a general preset of an algorithm for budgets of few environment steps."""
+    return (FEW_STEPS, canonical_name(algo)) in _preset_files()
 
 
 def _preset_name(env_id: str) -> str:
@@ -529,7 +538,7 @@ def _preset_name(env_id: str) -> str:
         return env_id
     base = re.sub(r"[-_]v\d+$", "", env_id)
     versions = [n for n in names if re.sub(r"[-_]v\d+$", "", n) == base]
-    return max(versions, key=lambda n: int(n.rpartition("v")[2])) if versions else "default"
+    return max(versions, key=lambda n: int(n.rpartition("v")[2])) if versions else GENERAL
 
 
 def dump_yaml(manifest: Manifest) -> str:

@@ -32,7 +32,8 @@ def _model_of(cls: Any) -> type[BaseModel]:
 # Keys of the training section added after results had been stored under manifest hashes.
 ADDED_LATER = (
     "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "eval_screen", "eval_share", "evo_first",
-    "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "patience",
+    "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "overlap",
+    "patience",
     "reward_floor", "shards", "share", "stop_after", "stop_errors", "threads",
 )  # fmt: skip
 DEFAULT_OPTIONS = OffPolicyOptions()
@@ -155,6 +156,7 @@ class Training(Section):
     carry_envs: bool = DEFAULT_OPTIONS.carry_envs
     shards: Count = DEFAULT_OPTIONS.shards  # parts of the population that can train in processes of their own
     share: Literal["all", "shard"] = DEFAULT_OPTIONS.share  # whether all shards learn from all replayed rows
+    overlap: bool = DEFAULT_OPTIONS.overlap  # off-policy: updates run while the lanes step, one vector step later
     learner: Literal["auto", "fused", "sequential"] = DEFAULT_OPTIONS.learner
     threads: Count = DEFAULT_OPTIONS.threads
     opponents: Literal["self"] | None = DEFAULT_OPTIONS.opponents

@@ -323,7 +323,7 @@ class Trainable(Protocol):
     def update_options(self) -> tuple[Any, ...]:
         """Return the options that an update branches on."""
 
-    def update_interval(self) -> int:
+    def update_interval(self) -> float:
         """Return the environment steps between updates (for rollouts: their length in vector steps)."""
 
     def evaluation_networks(self) -> dict[str, nn.Module]:

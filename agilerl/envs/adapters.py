@@ -17,7 +17,7 @@ from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, spaces_in, warn_of_statistics
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks
-from agilerl.envs.protocol import Lanes, StepBatch
+from agilerl.envs.protocol import Lanes, StepBatch, begin_step, finish_step
 from agilerl.envs.returned import (
     HEALED,
     as_vector_info,
@@ -371,7 +371,15 @@ class ChannelsFirstLanes:
         return swap_channels(obs, self._space), info
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        batch = self.lanes.step(actions, active)
+        return self._swapped(self.lanes.step(actions, active))
+
+    def begin_step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Any:
+        return begin_step(self.lanes, actions, active)
+
+    def finish_step(self, pending: Any) -> StepBatch:
+        return self._swapped(finish_step(self.lanes, pending))
+
+    def _swapped(self, batch: StepBatch) -> StepBatch:
         obs, final_obs = (swap_channels(part, self._space) for part in (batch.obs, batch.final_obs))
         return replace(batch, obs=obs, final_obs=final_obs)
 

@@ -15,7 +15,7 @@ from gymnasium import Space, spaces
 
 from agilerl import tree as trees
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, component_sizes
-from agilerl.envs.protocol import Lanes, StepBatch
+from agilerl.envs.protocol import Lanes, StepBatch, begin_step, finish_step
 from agilerl.errors import EnvError, warn_once
 from agilerl.spaces import MaskAsFeature, mask_width, parts_of
 
@@ -163,7 +163,15 @@ class MaskedObservations:
         return rest, {MASK: mask, **(info or {})}
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
-        batch = self.lanes.step(actions, active)
+        return self._without_masks(self.lanes.step(actions, active))
+
+    def begin_step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Any:
+        return begin_step(self.lanes, actions, active)
+
+    def finish_step(self, pending: Any) -> StepBatch:
+        return self._without_masks(finish_step(self.lanes, pending))
+
+    def _without_masks(self, batch: StepBatch) -> StepBatch:
         # The mask of an observation that is not acted on may allow nothing.
         is_over = batch.terminated | batch.truncated | ~batch.mask
         self.whole = batch.obs

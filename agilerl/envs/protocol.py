@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import Space
 
+from agilerl import foreign
+
 AGENTS, PRESENT, STATE = "agents", "present", "state"  # parts of a multi-agent observation
 WAITING, LAST_ACTION = "waiting", "held"  # in stored ones: agents waiting for their next turn, and their action
 
@@ -84,3 +86,27 @@ class Lanes(Protocol):
 
     def close(self) -> None:
         """Release the environments' resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A step of lanes that cannot step in the background: it is made when its result is asked for."""
+
+    actions: Any
+    active: np.ndarray | None
+
+
+def begin_step(lanes: Lanes, actions: Any, active: np.ndarray | None = None) -> Any:
+    """Begin a step, which lanes in worker processes make in the background; pass the result to `finish_step`."""
+    apart: Any = lanes
+    is_apart = foreign.has_methods(lanes, "begin_step", "finish_step")
+    return apart.begin_step(actions, active) if is_apart else Postponed(actions, active)
+
+
+def finish_step(lanes: Lanes, pending: Any) -> StepBatch:
+    """Return the result of a step begun by `begin_step`; the same as that of `lanes.step`."""
+    apart: Any = lanes
+    batch: StepBatch = (
+        lanes.step(pending.actions, pending.active) if isinstance(pending, Postponed) else apart.finish_step(pending)
+    )
+    return batch

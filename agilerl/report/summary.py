@@ -45,6 +45,7 @@ class Ended:
         from_replay: whether members learn from single steps in a replay memory.
         measure: score of a language policy; None if scores are returns.
         before, after: its scores by item on the report split; None without one.
+        time: where the time went, in words; "" if not worth saying.
     """
 
     algo: str
@@ -74,6 +75,7 @@ class Ended:
     measure: str | None = None
     before: Evaluation | None = None
     after: Evaluation | None = None
+    time: str = ""
 
     @property
     def rarely_updated(self) -> bool:
@@ -98,7 +100,8 @@ class Ended:
 def in_words(run: Ended) -> str:
     """The summary in three or four sentences."""
     outcome, going_on = (_outcome, _next) if run.measure is None else (_outcome_of_texts, _next_of_texts)
-    return " ".join(part for part in (outcome(run), _best_agent(run), _trouble(run), going_on(run)) if part)
+    parts = outcome(run), _best_agent(run), _trouble(run), run.time, going_on(run)
+    return " ".join(part for part in parts if part)
 
 
 def _outcome_of_texts(run: Ended) -> str:

@@ -8,7 +8,8 @@ import numpy as np
 
 from agilerl import tree as trees
 from agilerl.envs.masks import MASK, ActionMasks
-from agilerl.envs.step import Lanes
+from agilerl.envs.protocol import begin_step, finish_step
+from agilerl.envs.step import Lanes, StepBatch
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import hold_actions, scale_noise_per_lane
@@ -63,9 +64,31 @@ class Acting:
         self._begin = self._end = 0  # vector steps covered by the current draws
         self._draws: tuple[np.ndarray, ...] = ()
         self._noise: np.ndarray | None = None
+        self._acted: tuple[np.ndarray, np.ndarray | None] = (np.empty(0), None)
+        self._pending: Any = None
 
     def step(self) -> bool:
         """Make one vector step; False, without a step, if all members have diverged."""
+        actions = self._act()
+        if actions is None:
+            return False
+        self._keep(self.lanes.step(actions, self.watch.lanes))
+        return True
+
+    def begin(self) -> bool:
+        """Begin a vector step; False, without a step, if all members have diverged."""
+        actions = self._act()
+        if actions is None:
+            return False
+        self._pending = begin_step(self.lanes, actions, self.watch.lanes)
+        return True
+
+    def finish(self) -> None:
+        """Finish the vector step that `begin` has begun."""
+        self._keep(finish_step(self.lanes, self._pending))
+
+    def _act(self) -> Any:
+        """Return the environment's actions of the next vector step; None if all members have diverged."""
         index, watch = self._made, self.watch
         if index == self._end:
             self._draw_ahead()
@@ -74,7 +97,7 @@ class Acting:
             self.learner.set_policy_noise(self._noise[index - self._begin])
         watch.weights()
         if not watch.any_sound:
-            return False
+            return None
         obs, info, shape = self.obs, self.info, (len(self.agents), self.num_envs)
         rows = obs.reshape(*shape, *obs.shape[1:]) if isinstance(obs, np.ndarray) else _by_member(obs, shape)
         mask = self._masks.of(info, self.lanes.num_lanes) if info else None
@@ -87,7 +110,12 @@ class Acting:
         action = watch.actions(action)
         self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
-        batch = self.lanes.step(self._lead.environment_action(flat), watch.lanes)
+        self._acted = flat, mask
+        return self._lead.environment_action(flat)
+
+    def _keep(self, batch: StepBatch) -> None:
+        """Store the transitions of a vector step."""
+        obs, (flat, mask) = self.obs, self._acted
         if batch.team is not None and batch.team.defined is not None:  # the environment replaced actions
             defined = self._lead.actions.stored(batch.team.defined)
             flat = np.where(np.isnan(defined), flat, defined)
@@ -106,7 +134,6 @@ class Acting:
         for tally in self.tallies:
             tally.env_steps += self.num_envs if tally.fault is None else 0
         self.obs, self.info = batch.obs, batch.info
-        return True
 
     def end(self) -> Running | None:
         """End the generation; return the running episodes if they continue in the next one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from agilerl.sources.source import (
     GenerationPlan,
     MeanReturn,
     PopulationEvaluation,
+    Seconds,
     Shard,
     Shared,
     Source,
@@ -86,6 +88,7 @@ class LaneSource(Source, Generic[Options]):
         self.eval_env = env if eval_env is None else eval_env
         self.num_envs = foreign.num_envs(env)
         self.notes: list[str] = []
+        self._seconds = Seconds()
         self._replaced = 0  # number of environments, in training and evaluation
         self.kernels = available_kernels()
         self._is_replicable = foreign.can_replicate(env)
@@ -377,7 +380,10 @@ class LaneSource(Source, Generic[Options]):
                         refuse_scaling(members[0])
                     result = yield from self.run_custom(part, lanes)
                 else:
+                    begun, before = time.perf_counter(), self._seconds.learning
                     result = yield from self.run(part, lanes, learner)
+                    learning = self._seconds.learning - before
+                    self._seconds.collecting += time.perf_counter() - begun - learning
             self.shared[shard], tallies = result.shared, {**tallies, **result.tallies}
         return [tallies[slot] for slot in slots]
 
@@ -450,6 +456,9 @@ class LaneSource(Source, Generic[Options]):
                 f"{'agents bring their own test() or get_action()' if self._tests else 'fitness is not of episodes'}. "
                 "fix: evolution.mode=generations."
             )
+
+    def seconds_spent(self) -> Seconds:
+        return self._seconds
 
     def divide_evaluation(self, divide: Divides) -> None:
         """Divide episodes unless agents have a `test` of their own, or fitness is not of episodes."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,15 +71,36 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         acting = Acting(shard, lanes, replay, self.options, watch, rewards)
         are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)
         updates = Updates(shard, replay, self.options, watch, rewards, are_choices)
-        for index in range(shard.vector_steps):
-            if acting.step():
-                updates.learn(index)
-                yield lanes.num_lanes * shard.ranks.size
+        make = self._overlapping if self.options.overlap else self._one_after_another
+        for _ in make(shard.vector_steps, acting, updates):
+            yield lanes.num_lanes * shard.ranks.size
         running = acting.end()
         updates.end()
         scale = None if rewards is None else rewards.state()
         shared = Shared(acting.epsilon, scale, running=running, memories=shard.shared.memories)
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shared)
+
+    def _one_after_another(self, count: int, acting: Acting, updates: Updates) -> Iterator[int]:
+        """Make vector steps, and after each the updates that are due."""
+        for index in range(count):
+            if acting.step():
+                begun = time.perf_counter()
+                updates.learn(index)
+                self._seconds.learning += time.perf_counter() - begun
+                yield index
+
+    def _overlapping(self, count: int, acting: Acting, updates: Updates) -> Iterator[int]:
+        """Make vector steps, and during the next one the updates that are due after each."""
+        for index in range(count + 1):
+            is_going_on = index < count and acting.begin()
+            if index:
+                begun = time.perf_counter()
+                updates.learn(index - 1)
+                self._seconds.learning += time.perf_counter() - begun
+            if not is_going_on:
+                return
+            acting.finish()
+            yield index
 
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         return CustomTransitions(shard, lanes, self.options).run()

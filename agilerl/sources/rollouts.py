@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -97,7 +98,10 @@ class OnPolicySource(LaneSource[LoopOptions]):
             )
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        return self.generations(shard, lanes, learner, self.options).run()
+        generation = self.generations(shard, lanes, learner, self.options)
+        result = yield from generation.run()
+        self._seconds.learning += generation.learning_s
+        return result
 
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         return CustomRollouts(shard, lanes, self.options, self.collect, self.env).run()
@@ -183,6 +187,7 @@ class OnPolicyGeneration:
         self._index = self._begin = self._end = 0  # current vector step, and the range covered by the draws
         self._draws: tuple[np.ndarray, ...] = ()
         self._acted: list[Any] = []
+        self.learning_s = 0.0  # seconds of all updates
 
     def run(self) -> Steps:
         """Make the vector steps, and learn whenever a rollout is full."""
@@ -193,6 +198,7 @@ class OnPolicyGeneration:
             acting = self._acting
             due = [group for group in acting if group.buffer.position == group.buffer.capacity]
             if due:
+                begun = time.perf_counter()
                 # The first rollout initialises the statistics used to learn from it, but keeps the
                 # log probabilities of its actions as sampled.
                 is_kept = self._statistics is not None
@@ -204,6 +210,7 @@ class OnPolicyGeneration:
                 for group in due:
                     group.buffer.reset()
                 self._acting = [group for group in acting if self._index < group.vector_steps]
+                self.learning_s += time.perf_counter() - begun
             yield sum(len(group.members) for group in acting) * self.num_envs * self.shard.ranks.size
         if MASK in info:
             trained_with_masks(self.agents)

@@ -141,6 +141,18 @@ def keep_finished(tallies: Sequence[Tally], finished: Finished, num_envs: int) -
             tallies[lane // num_envs].by_agent.append(row)
 
 
+@dataclass
+class Seconds:
+    """Wall seconds of training in this process, for the report; those of workers are not included.
+
+    Attributes:
+        collecting: acting, and waiting for environments. learning: updates.
+    """
+
+    collecting: float = 0.0
+    learning: float = 0.0
+
+
 @dataclass(frozen=True)
 class Shared:
     """State shared by the members of a shard and updated by a generation.
@@ -453,6 +465,10 @@ class Source(ABC):
             f"asynchronous mode is not available for this kind of experience ({type(self).__name__}). "
             "fix: evolution.mode=generations."
         )
+
+    def seconds_spent(self) -> Seconds:
+        """Return how long training has taken in this process so far; zeros if unknown (default)."""
+        return Seconds()
 
     def divide_evaluation(self, divide: Any) -> None:  # noqa: B027  # optional hook
         """Play episodes by `sources.evaluator.Divides` from here on; ignored by default."""

@@ -28,15 +28,18 @@ from agilerl.transfer import to_device
 class Schedule:
     """Update schedule of a member: `count` updates at every `interval`-th vector step.
 
-    With E lanes: E // learn_step updates per vector step if learn_step <= E, else one every learn_step // E steps.
+    With E lanes: ⌊E / learn_step⌋ updates per vector step if learn_step <= E, else one every learn_step // E steps.
+    A learn_step below 1 stands for several updates per environment step.
     """
 
     interval: int
     count: int
 
     @classmethod
-    def of(cls, learn_step: int, num_envs: int) -> Schedule:
-        return cls(learn_step // num_envs, 1) if learn_step > num_envs else cls(1, num_envs // learn_step)
+    def of(cls, learn_step: float, num_envs: int) -> Schedule:
+        if learn_step > num_envs:
+            return cls(int(learn_step // num_envs), 1)
+        return cls(1, int(num_envs / learn_step + 1e-9))  # 1 / 0.1 is 10, although 0.1 is less than a tenth
 
 
 class Plan:
@@ -59,7 +62,7 @@ class Plan:
         self.number, self.members = number, list(learner.groups[number].members)
         agents: list[Any] = [learner.agents[i] for i in self.members]
         self.agents, self.lead = agents, agents[0]
-        (self.schedule,) = {Schedule.of(int(agent.learn_step), num_envs) for agent in agents}
+        (self.schedule,) = {Schedule.of(agent.learn_step, num_envs) for agent in agents}
         shares = [ranks.shares(int(agent.batch_size)) for agent in agents]
         self.sizes, self.needed = (
             [member_shares[ranks.rank] for member_shares in shares],

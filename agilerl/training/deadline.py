@@ -6,20 +6,63 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+CLOSING_SHARE, FEWEST_EPISODES = 0.1, 2  # of the budget, set aside for the closing test; fewer say nothing
+OVERRUN = 0.05  # of the budget, by which a generation may take longer than expected before it is given up
+
+
+class TimeIsUp(Exception):  # an end, not an error
+    """Raised between vector steps in a generation that takes longer than a budget in minutes can bear."""
+
 
 @dataclass(frozen=True)
 class Deadline:
     """Time at which a run must have ended, its closing test included.
 
     Attributes:
-        ends: reading of `clock`, in seconds.
-        closing_episodes: episodes of the closing test that follows the run.
+        begins, ends: readings of `clock`, in seconds.
+        closing_episodes: most episodes of the closing test that follows the run.
         clock: monotonic, in seconds.
     """
 
+    begins: float
     ends: float
     closing_episodes: int = 0
     clock: Callable[[], float] = time.perf_counter
+
+    @classmethod
+    def after(cls, minutes: float, closing_episodes: int = 0, begins: float | None = None) -> Deadline:
+        """Deadline of a budget that began at `begins`, a reading of `time.perf_counter`; None: now."""
+        begins = time.perf_counter() if begins is None else begins
+        return cls(begins, begins + 60 * minutes, closing_episodes)
+
+    @property
+    def seconds(self) -> float:
+        """Length of the whole budget."""
+        return self.ends - self.begins
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return self.ends - self.clock()
+
+    def check(self) -> None:
+        """Raise `TimeIsUp` once a generation takes so long that it has to be given up."""
+        if self.left < -OVERRUN * self.seconds:
+            raise TimeIsUp
+
+    def reserved_episodes(self, seconds_per_episode: float) -> int:
+        """Episodes of the closing test for which time is set aside: fewer where they take long."""
+        fitting = CLOSING_SHARE * self.seconds / max(seconds_per_episode, 1e-9)
+        return int(min(self.closing_episodes, max(fitting, FEWEST_EPISODES)))
+
+    def episodes_left(self, seconds_per_episode: float) -> int:
+        """Episodes of the closing test in the time that is left once the run has ended; 0 if hardly any fit."""
+        fitting = int(min(self.closing_episodes, self.left / max(seconds_per_episode, 1e-9)))
+        return fitting if fitting >= min(FEWEST_EPISODES, self.closing_episodes) else 0
+
+    def episodes_in(self, episodes: int, seconds_per_episode: float) -> int:
+        """Return how many of some episodes fit before the closing test."""
+        return max(0, min(episodes, int(self.room(0, seconds_per_episode) / max(seconds_per_episode, 1e-9))))
 
     def is_last(self, generation: float, episodes: int, seconds_per_episode: float) -> bool:
         """Whether the current generation must be the last one.
@@ -29,5 +72,8 @@ class Deadline:
             episodes: held-out episodes that confirm the best agents at the end of the run.
             seconds_per_episode: measured in the last evaluation.
         """
-        reserved = (episodes + self.closing_episodes) * seconds_per_episode
-        return self.clock() + generation + reserved > self.ends
+        return generation > self.room(episodes, seconds_per_episode)
+
+    def room(self, episodes: int, seconds_per_episode: float) -> float:
+        """Seconds for generations before the end of the run; see `is_last`."""
+        return self.left - (episodes + self.reserved_episodes(seconds_per_episode)) * seconds_per_episode

@@ -28,7 +28,7 @@ from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
 from agilerl.threads import fixed_threads
 from agilerl.training.best import BestAgent
-from agilerl.training.deadline import Deadline
+from agilerl.training.deadline import Deadline, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
@@ -41,6 +41,8 @@ from agilerl.workers.executor import Executor, NoWorkers
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
 # fittest agent before them, on at most this share of the training steps (docs/decisions.md).
 CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
+
+LEAST_SHARE = 0.25  # of a generation's steps for which a last one is worth it within a budget in minutes
 
 # Reasons for stopping before the budget of steps is used.
 EARLY_STOPS = ("target", "plateau", "minutes")
@@ -98,13 +100,14 @@ class TrainingLoop:
         self.best = BestAgent(on_best, self.callbacks.best)
         self._evaluated: set[int] = set()  # ids of members fully evaluated in this generation
         self.evaluation = PopulationEvaluation([])  # of this generation
-        self.store, self.check = store, check
+        self.store, self.check = store, self._checking(check)
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
+        self._begun_with = 0  # generations before this process
         self.asked_steps = options.max_steps  # per member, if none is stopped early
         self.family = Family(self.population)
         self.sinks = Sinks(sinks)
         source.ranks = ranks
-        source.open(self.population, seed, check, options.shards)
+        source.open(self.population, seed, self.check, options.shards)
         self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
         self.dispatcher: Dispatcher | None = None
         if executor is not None or options.shards > 1:
@@ -115,9 +118,23 @@ class TrainingLoop:
         self.quarantine = Quarantine()
         self.result = EvolveResult(self.population, None)
         self._episode_length = 0.0  # mean over this generation's evaluation, in environment steps
-        self._seconds_per_episode = 0.0  # of this generation's evaluation
+        self._seconds_per_episode = self._seconds_of_evaluation = 0.0  # in this generation
         self._seconds_per_confirmed = 0.0  # per episode of the newest confirmation: good agents' episodes may be long
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
+
+    def _checking(self, check: Callable[[], None] | None) -> Callable[[], None] | None:
+        """Return `check` with that of a budget in minutes, which lets the first generation end."""
+        deadline = self.deadline
+        if deadline is None or self.ranks.size > 1:
+            return check
+
+        def both() -> None:
+            if check is not None:
+                check()
+            if self.result.generations > self._begun_with:
+                deadline.check()
+
+        return both
 
     def _share_work(self) -> None:
         """Have the work of generations and evaluations done by shards and workers."""
@@ -138,6 +155,7 @@ class TrainingLoop:
         founders = (
             [] if is_resumed else [Birth(a.index, None, 0, "founder", adapted(a).origin) for a in self.population]
         )
+        self._begun_with = self.result.generations
         if is_resumed:
             self.notes += resumed_notes(self)
         else:
@@ -145,7 +163,8 @@ class TrainingLoop:
         self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
         self.callbacks.births(founders)
-        self._wall = time.perf_counter() - self.result.seconds
+        self._started = time.perf_counter()
+        self._wall = self._started - self.result.seconds
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
         resume_command = None if self.store is None else self.store.way_on()
@@ -155,6 +174,9 @@ class TrainingLoop:
                 self.sinks.start(run_plan(self), founders)
                 while self._goes_on():
                     self._generation()
+            except TimeIsUp:  # the generation is given up; the best agent is that of those before it
+                self.result.stopped = "minutes"
+                self.sinks.message("time was up in the middle of a generation, which is given up")
             except KeyboardInterrupt:
                 self.result.stopped = "interrupted"
                 self.callbacks.end(self.result)
@@ -284,7 +306,9 @@ class TrainingLoop:
         self._evaluated = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self._episode_length = evaluation.env_steps / max(1, episodes)
-        self._seconds_per_episode = (time.perf_counter() - begun) / max(1, episodes)
+        self._seconds_of_evaluation = time.perf_counter() - begun
+        self._add_evaluation(self._seconds_of_evaluation)
+        self._seconds_per_episode = self._seconds_of_evaluation / max(1, episodes)
         self.source.evaluated = evaluation.env_steps / len(self.population)
         scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
         scores |= screened(finite, scores)
@@ -293,6 +317,9 @@ class TrainingLoop:
         for agent, value in zip(self.population, fitness, strict=True):
             agent.fitness[before[agent.index] :] = [value]  # replaces the value appended by a custom test()
         return fitness
+
+    def _add_evaluation(self, seconds: float) -> None:
+        self.result.time.evaluation += seconds
 
     def _keep_rows(self) -> None:
         """Record the returns of each agent if a team's returns are not summed."""
@@ -365,19 +392,46 @@ class TrainingLoop:
         if self.deadline is None:
             return False
         following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.source.evaluated))
-        return self._is_time_up((time.perf_counter() - begun) * following / max(1, spent - steps_before))
+        seconds, made = time.perf_counter() - begun, max(1, spent - steps_before)
+        if not self._is_time_up(seconds * following / made):
+            return False
+        steps = self._shortened(seconds, made, following)
+        if steps == 0:
+            if self.result.generations == 1:
+                self.sinks.message(
+                    "the budget in minutes holds one generation, and the closing test takes what it takes"
+                )
+            return True
+        self.options = self.source.options = replace(self.options, stop_after=spent + steps)
+        return False
+
+    def _shortened(self, seconds: float, made: int, following: int) -> int:
+        """Return the steps of a last generation that still fits into a budget in minutes; 0 if hardly any would.
+
+        Args:
+            seconds: of the generation that has just ended, with its `made` steps per member. following: steps of the
+                next one if there were time for it.
+        """
+        deadline = self.deadline
+        assert deadline is not None
+        evaluation = self._seconds_of_evaluation
+        room = deadline.room(*self._confirming()) - evaluation
+        steps = int(room * made / max(1e-9, seconds - evaluation))
+        whole = self.source.steps_of_generation(steps) if steps > 0 else 0
+        fits = steps >= LEAST_SHARE * following and whole <= following
+        return int(self.ranks.gather_plain(whole if fits else 0)[0])
 
     def _is_time_up(self, seconds: float) -> bool:
         """Whether a budget in minutes has no room for another generation of so many seconds."""
         if self.deadline is None:
             return False
+        return bool(self.ranks.gather_plain(self.deadline.is_last(seconds, *self._confirming()))[0])
+
+    def _confirming(self) -> tuple[int, float]:
+        """Return (held-out episodes that the end of the run plays, seconds per episode)."""
         candidates = 3 if self.best.has_rivals else 1  # the leader, the best and the fittest before it
-        confirming = candidates * self._late_episodes() if self.options.confirm_episodes else 0
-        seconds_per_episode = max(self._seconds_per_episode, self._seconds_per_confirmed)
-        is_last = bool(self.ranks.gather_plain(self.deadline.is_last(seconds, confirming, seconds_per_episode))[0])
-        if is_last and self.result.generations == 1:
-            self.sinks.message("the budget in minutes holds one generation, and the closing test takes what it takes")
-        return is_last
+        episodes = candidates * self._late_episodes() if self.options.confirm_episodes else 0
+        return episodes, max(self._seconds_per_episode, self._seconds_per_confirmed)
 
     def _error(self, agent: Any) -> float:
         """Standard error of a member's fitness, which averages `fitness_window` evaluations; 0 if unknown."""
@@ -413,17 +467,31 @@ class TrainingLoop:
     def _confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
         """Held-out return of an agent, counted in the result."""
         begun = time.perf_counter()
-        confirmed = self.source.confirm(agent, number, episodes)
+        episodes = self._in_time() if episodes is None else episodes  # those of the end have been reckoned with
+        try:
+            confirmed = None if episodes == 0 else self.source.confirm(agent, number, episodes)
+        except TimeIsUp:
+            return None
         if confirmed is not None:
+            self._add_evaluation(time.perf_counter() - begun)
             self._seconds_per_confirmed = (time.perf_counter() - begun) / max(1, confirmed.episodes)
             self.result.confirmations += 1
             self.result.confirmation_episodes += confirmed.episodes
         return confirmed
 
+    def _in_time(self) -> int | None:
+        """Return how many held-out episodes a budget in minutes leaves time for, if it is fewer than asked for."""
+        most = self.options.confirm_episodes
+        if self.deadline is None or not self.source.confirms:
+            return None
+        seconds = max(self._seconds_per_episode, self._seconds_per_confirmed)
+        fitting = int(self.ranks.gather_plain(self.deadline.episodes_in(most, seconds))[0])
+        return None if fitting == most else fitting
+
     def _is_confirmed(self, confirmed: MeanReturn | None) -> bool:
         """Whether held-out episodes reach the target too, if there are any."""
         if confirmed is None or self._target is None:
-            return True
+            return not self.source.confirms or self._target is None
         margin = self.options.stop_margin + self.options.stop_errors * (confirmed.error or 0.0)
         return confirmed.mean >= self._target + margin
 
@@ -517,6 +585,10 @@ class TrainingLoop:
     def _count_time(self) -> None:
         self.result.seconds = time.perf_counter() - self._wall
         self.result.cpu_seconds = time.process_time() - self._cpu + self.scheduler.cpu_seconds
+        spent, training = self.result.time, self.source.seconds_spent()
+        spent.collecting, spent.learning = training.collecting, training.learning
+        spent.total = time.perf_counter() - self._started
+        spent.seconds_per_episode = max(self._seconds_per_episode, self._seconds_per_confirmed)
         self.result.evaluation_env_steps = self.source.evaluation_env_steps
 
     def _save(self) -> None:

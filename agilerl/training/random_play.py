@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +22,21 @@ from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
 from agilerl.sources.evaluator import CheckedLanes
 from agilerl.telemetry.evaluation import Baseline, Evaluation
+from agilerl.training.deadline import Deadline
 
-EPISODES, FIRST_EPISODES = 20, 5
+EPISODES, FIRST_EPISODES, FEWEST_EPISODES = 20, 5, 2
 MAX_SHARE = 0.05  # of the run's training steps; the number of episodes is reduced to fit
+MAX_SHARE_OF_TIME = 0.02  # of a budget in minutes
 
 
 def random_play(
-    env: Any, agent: Any, options: LoopOptions, members: int, seed: int, check: Callable[[], None] | None = None
+    env: Any,
+    agent: Any,
+    options: LoopOptions,
+    members: int,
+    seed: int,
+    check: Callable[[], None] | None = None,
+    deadline: Deadline | None = None,
 ) -> Baseline:
     """Play episodes with uniformly random legal actions.
 
@@ -37,6 +46,7 @@ def random_play(
         env: evaluation environment. agent: a member, for the action space of a team. options: of the run. members: of
             the population. seed: of the run.
         check: called between vector steps; an exception it raises aborts the play.
+        deadline: of a budget in minutes, of which long episodes would take too much.
     """
     if not foreign.can_replicate(env):
         return Baseline(skipped="the environment was handed over as an object; a function that makes it can be copied")
@@ -47,10 +57,14 @@ def random_play(
     with contextlib.closing(env.replicate(1, reset_ended=False)) as lanes:
         checked: Lanes = lanes if check is None else CheckedLanes(lanes, check)
         actor = _RandomActor(agent, lanes.single_action_space, stream(seed, Purpose.RANDOM_PLAY, member=1))
-        played = [_play(actor, checked, episode_seeds[:FIRST_EPISODES], limit.steps, is_team)]
-        expected = played[0].env_steps * EPISODES / FIRST_EPISODES
-        if expected <= MAX_SHARE * options.max_steps * members:
-            played.append(_play(actor, checked, episode_seeds[FIRST_EPISODES:], limit.steps, is_team))
+        begun, first = time.perf_counter(), FIRST_EPISODES if deadline is None else FEWEST_EPISODES
+        played = [_play(actor, checked, episode_seeds[:first], limit.steps, is_team)]
+        seconds = time.perf_counter() - begun
+        last, expected = EPISODES, played[0].env_steps * EPISODES / first
+        if deadline is not None:
+            last = int(min(EPISODES, first * MAX_SHARE_OF_TIME * deadline.seconds / max(seconds, 1e-9)))
+        if expected <= MAX_SHARE * options.max_steps * members and last > first:
+            played.append(_play(actor, checked, episode_seeds[first:last], limit.steps, is_team))
     returns = np.concatenate([each.returns[0] for each in played])
     if not is_team:
         return Baseline(Evaluation.from_returns(returns.tolist()))

@@ -18,6 +18,7 @@ from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.files import lineage_text
 from agilerl.telemetry.record import Arrival, Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.best import BestAgent
+from agilerl.training.time_spent import TimeSpent
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -51,6 +52,7 @@ class EvolveResult:
         test: for a language policy, the best agent's score on the held-out report split.
         before: for a language policy, the score of the first founder on that split before training.
         random_play: score of uniformly random play; None if not measured.
+        time: where the time went.
     """
 
     population: list[Any]
@@ -81,6 +83,7 @@ class EvolveResult:
     test: Evaluation | None = None
     before: Evaluation | None = None
     random_play: Baseline | None = None
+    time: TimeSpent = field(default_factory=TimeSpent)
 
     def counters(self) -> dict[str, Any]:
         """All plain numbers and strings, from `generations` on."""
@@ -95,6 +98,7 @@ class EvolveResult:
             "test",
             "before",
             "random_play",
+            "time",
             *(name for name in ("action_masks", "unchanged") if not vars(self)[name]),
         )
         return {f.name: vars(self)[f.name] for f in fields(self) if f.name not in skip}

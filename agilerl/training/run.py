@@ -22,6 +22,7 @@ from agilerl.runs.directory import METRICS, RunDirectory
 from agilerl.telemetry import Birth
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval
+from agilerl.training.time_spent import TimeSpent
 
 # Schemes in which stopped members release their steps to the others.
 SHARED_BUDGETS = ("race", "halving")
@@ -43,6 +44,8 @@ class Run:
         interrupted: whether it was stopped before its end; continue with `agilerl resume`. signal: the signal received.
         random_play: score of uniformly random play; None in runs of earlier versions.
         before: for a language policy, its score on the report split before training; None if unknown.
+        time: where the time went since the run was started or resumed; None for a loaded run.
+        closing_episodes: for how many held-out episodes a budget in minutes has time left; None without one.
         imports: user modules imported on the command line. env_given: whether the environment was passed as an object
             without an id. failed_saves: generations whose checkpoint could not be written.
     """
@@ -61,6 +64,8 @@ class Run:
     env_given: bool = False
     failed_saves: int = 0
     before: Evaluation | None = None
+    time: TimeSpent | None = None
+    closing_episodes: int | None = None
 
     def __repr__(self) -> str:
         """Four lines: name, scores, cost, and path."""
@@ -115,11 +120,15 @@ class Run:
                 measure=measure,
                 before=self.before,
                 after=Evaluation.from_dict(test),
+                time=self._time_in_words(),
                 others=worth_a_try(
                     self.manifest.algorithm.name, isinstance(foreign.action_space(self.best), spaces.Box)
                 ),
             )
         )
+
+    def _time_in_words(self) -> str:
+        return "" if self.time is None else self.time.in_words(self.manifest.environment.healing)
 
     def command(self, verb: str, *more: str) -> str:
         """Return `agilerl VERB RUN ...`, quoted for a shell, with the imports of the run.

@@ -23,6 +23,7 @@ from annotated_types import Ge, Gt, Le
 
 from agilerl import foreign
 from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
+from agilerl.ranges import WHOLE_FROM_ONE
 from agilerl.signatures import constructor_signature, constructors, takes_any_name
 
 _PUBLISHED: Any = object()
@@ -317,7 +318,12 @@ def _check(algo: str, name: str, value: Any, values: Any, usual: Any) -> None:
         return
     numbers = np.asarray(value)
     whole = numbers.dtype.kind in ("iuf" if base is float else "iu") and not isinstance(value, bool)
-    if not (whole and np.isfinite(numbers).all() and all(_holds(bound, numbers) for bound in bounds)):
+    holds = whole and np.isfinite(numbers).all() and all(_holds(bound, numbers) for bound in bounds)
+    if holds and WHOLE_FROM_ONE in _metadata(kind) and ((numbers >= 1) & (numbers != np.rint(numbers))).any():
+        raise AlgorithmError(
+            f"{algo}: {name} must be a whole number, or a fraction below 1; got {value!r}. fix: {name}={usual!r}."
+        )
+    if not holds:
         raise AlgorithmError(f"{algo}: {name} must be {_words(base, bounds)}; got {value!r}. fix: {name}={usual!r}.")
 
 

@@ -7,7 +7,7 @@ The functions accept any agent, wrapped or not: any object with `seed`, `trainin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,8 @@ from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
 ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
+OF_WORKERS = ("healing", "num_workers", "deadline_s", "max_restarts")
+"""Options of environments that step in worker processes, by the names of a manifest."""
 Callback = Callable[[float, dict[str, Any]], None]
 
 
@@ -49,16 +51,24 @@ class EvaluatedIn:
         env: environment passed by the user, or a factory. None if it was created by id, and in other processes:
             copies in this process share it, pickling drops it.
         eval_steps: see `training.eval_steps`. training: vector steps per generation, see `EpisodeLimit.of`.
+        workers: options of `make_vect_envs` for environments that step in worker processes; empty for this process.
     """
 
-    def __init__(self, env: Any = None, eval_steps: int | None = None, training: int = 0) -> None:
-        self.env, self.eval_steps, self.training = env, eval_steps, training
+    def __init__(
+        self,
+        env: Any = None,
+        eval_steps: int | None = None,
+        training: int = 0,
+        workers: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.env, self.eval_steps, self.training, self.workers = env, eval_steps, training, dict(workers or {})
 
     @classmethod
     def of(cls, manifest: Any, env: Any = None) -> EvaluatedIn:
         """Create from a run's manifest; `env` is the environment passed by the user, if any."""
-        training = manifest.training
-        return cls(env, training.eval_steps, training.evo_steps // manifest.environment.num_envs)
+        training, environment = manifest.training, manifest.environment
+        workers = {name: vars(environment)[name] for name in OF_WORKERS} if environment.healing else {}
+        return cls(env, training.eval_steps, training.evo_steps // environment.num_envs, workers)
 
     def __call__(self) -> Any:
         """Return the environment, calling it first if it is a function or a class."""
@@ -73,7 +83,7 @@ class EvaluatedIn:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EvaluatedIn, (None, self.eval_steps, self.training)
+        return EvaluatedIn, (None, self.eval_steps, self.training, self.workers)
 
 
 def greedy_of(agent: Any) -> Callable[..., Any]:
@@ -177,14 +187,15 @@ def evaluate(
         if place.env is not None:
             env = place.env
             if place.is_maker:
-                created_env = _made(agent, env, min(episodes, 32))
+                created_env = _made(agent, env, min(episodes, 32), **place.workers)
         elif not environment.get("id"):
             raise EnvError(
                 f"{agent.algo}.evaluate() does not know an environment: the training environment was passed as an "
                 "object, which is not saved, or there was none. fix: agent.evaluate(env=my_env)."
             )
         else:
-            created_env = _made(agent, environment["id"], min(episodes, 32), **dict(environment.get("kwargs") or {}))
+            options = {**dict(environment.get("kwargs") or {}), **place.workers}
+            created_env = _made(agent, environment["id"], min(episodes, 32), **options)
     inner = as_lanes(env) if created_env is None else created_env.replicate(1, reset_ended=False)
     lanes = follow_masks(inner, agent.observation_space)
     step_limit = place.eval_steps if max_steps is None else max_steps
@@ -210,7 +221,7 @@ def _made(agent: Any, env: Any, num_envs: int, **kwargs: Any) -> Any:
         return make_multi_agent_vect_envs(env, num_envs, **kwargs)
     if isinstance(env, str):
         return make_vect_envs(env, num_envs=num_envs, **kwargs)
-    return make_vect_envs(num_envs=num_envs, make_env=env)
+    return make_vect_envs(num_envs=num_envs, make_env=env, **kwargs)
 
 
 def predict(

@@ -262,9 +262,9 @@ class RLAlgorithm(EvolvableAlgorithm):
         """Options that `update` branches on; equal for all members of a cohort."""
         return ()
 
-    def update_interval(self) -> int:
+    def update_interval(self) -> float:
         """Steps between updates; equal for all members of a cohort."""
-        return int(self.learn_step) if hasattr(self, "learn_step") else 1
+        return self.learn_step if hasattr(self, "learn_step") else 1
 
     def recipe(self) -> Recipe | None:
         """See `engine.protocol.Trainable`; None by default."""

@@ -228,9 +228,9 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """Options that `update` branches on."""
         return ()
 
-    def update_interval(self) -> int:
+    def update_interval(self) -> float:
         """Return the environment steps between updates."""
-        return int(self.learn_step) if hasattr(self, "learn_step") else 1
+        return self.learn_step if hasattr(self, "learn_step") else 1
 
     def recipe(self) -> Recipe | None:
         """See `engine.protocol.Trainable`; None by default."""

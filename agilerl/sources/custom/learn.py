@@ -129,7 +129,7 @@ class CustomTransitions:
         self._environment_action = foreign.method(agent, "environment_action") if acts_raw else None
         self._masks = ActionMasks(lanes.single_action_space, lanes.backend)
         self._tracker = EpisodeTracker(lanes.num_lanes)
-        self._schedule = Schedule.of(int(adapted(agent).learn_step), lanes.num_lanes)
+        self._schedule = Schedule.of(adapted(agent).learn_step, lanes.num_lanes)
 
     def _check_learn(self) -> None:
         """Check the signature of `learn`. ConfigError if it does not fit the memories."""

@@ -11,6 +11,7 @@ import gymnasium as gym
 
 from agilerl import foreign
 from agilerl.algorithms import find_algorithm, is_team
+from agilerl.algorithms.base.evaluation import OF_WORKERS
 from agilerl.config import Manifest
 from agilerl.config.load import check_kind
 from agilerl.envs.argument import UNNAMED, inner_name, is_vector
@@ -158,8 +159,7 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
     if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
         return env, env
 
-    names = ("healing", "num_workers", "deadline_s", "max_restarts")
-    more = {name: vars(manifest.environment)[name] for name in names} if manifest.environment.healing else {}
+    more = {name: vars(manifest.environment)[name] for name in OF_WORKERS} if manifest.environment.healing else {}
     more |= {"with_state": True} if manifest.environment.with_state else {}
     more |= {"backend": manifest.environment.backend} if manifest.environment.backend != "gymnasium" else {}
 

@@ -33,6 +33,7 @@ from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
+from agilerl.threads import available_cores
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
@@ -40,6 +41,7 @@ from agilerl.training.manifest.worker_settings import ALONE, Workers, resumed_wo
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "files written so far are kept."
+MOST_FASTER = 2.0  # how much faster than so far a resumed run may become within a budget in minutes
 MAX_EXCESS = 1.1  # ratio of expected to requested minutes above which the run says that it takes longer
 
 
@@ -50,13 +52,24 @@ def with_known_env(manifest: Manifest) -> Manifest:
 
 
 def with_minutes(
-    manifest: Manifest, env: Any, device: str, minutes: float, verbose: bool, check: Callable[[], None]
+    manifest: Manifest,
+    env: Any,
+    device: str,
+    minutes: float,
+    verbose: bool,
+    check: Callable[[], None],
+    processes: int = 1,
 ) -> Manifest:
-    """Replace a budget in minutes by one in steps, and print it."""
+    """Replace a budget in minutes by one in steps, and print it.
+
+    processes: that train shards; one is measured, and the others are taken to be as fast.
+    """
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
     measured = import_module("agilerl.training.manifest.time_budget")
     steps, rate, expected = measured.steps_in(manifest, env, device, minutes, check)
+    at_once = min(processes, manifest.training.shards)
+    steps, rate = steps * at_once, rate * at_once
     if verbose:
         if expected > MAX_EXCESS * minutes:
             print(
@@ -152,6 +165,7 @@ def run_training(
     allow_insecure_ray: bool = False,
     arrivals: str | os.PathLike[str] | None = None,
     uses_spare_cores: bool = False,
+    begun: float | None = None,
 ) -> Run:
     """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
@@ -159,7 +173,8 @@ def run_training(
     workers, ray, allow_insecure_ray, arrivals: see `agilerl.train`.
     uses_spare_cores: whether other cores play episodes too where that changes no bit, with `workers=1`.
     minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
-        ends earlier if that takes longer, and leaves time for a closing test of `closing_episodes`.
+        ends earlier if that takes longer, and leaves time for a closing test of at most `closing_episodes`.
+    begun: when the minutes began, a reading of `time.perf_counter`; None: now.
     imports: user modules imported for the run, repeated in the commands that it prints.
     has_own_data: the file of `training.dataset` was written for this run, and is moved to its directory.
 
@@ -167,11 +182,13 @@ def run_training(
     "interrupted". A Run is returned if there is a best agent already; else KeyboardInterrupt is raised. A second signal
     ends the process at once.
     """
-    asked, begun = manifest.environment.name, time.perf_counter()
-    deadline = None if minutes is None else Deadline(begun + 60 * minutes, closing_episodes)
+    asked, begun = manifest.environment.name, time.perf_counter() if begun is None else begun
+    deadline = None if minutes is None else Deadline.after(minutes, closing_episodes, begun)
     hands = workers_of(workers, ray, allow_insecure_ray)
     order = () if arrivals is None else arrivals_of(arrivals, manifest)
-    manifest, device = resolved(manifest, env, device, minutes, verbose)
+    processes = hands.count if isinstance(hands.count, int) else 1
+    is_alone = uses_spare_cores and processes == 1
+    manifest, device = resolved(manifest, env, device, minutes, verbose, uses_spare_cores=is_alone, processes=processes)
     if uses_spare_cores:
         hands = replace(hands, most=spare_cores(manifest, device))
     parent = None if ancestors is None else ancestors.parent()
@@ -217,9 +234,19 @@ def arrivals_of(run: str | os.PathLike[str], manifest: Manifest) -> tuple[int, .
 
 
 def resolved(
-    manifest: Manifest, env: Any, device: str, minutes: float | None = None, verbose: bool = True
+    manifest: Manifest,
+    env: Any,
+    device: str,
+    minutes: float | None = None,
+    verbose: bool = True,
+    *,
+    uses_spare_cores: bool = False,
+    processes: int = 1,
 ) -> tuple[Manifest, str]:
-    """Return (manifest with what follows from its environment and a budget in steps, device)."""
+    """Return (manifest with what follows from its environment and a budget in steps, device).
+
+    uses_spare_cores: whether slow environments step in worker processes, on all cores. processes: that train shards.
+    """
     if env is None:
         manifest = with_known_env(manifest)
     with StopSignals() as signals:  # a signal takes effect immediately until the first check
@@ -227,18 +254,36 @@ def resolved(
         chosen = choose_device(device, manifest, env)
         if verbose and device == "auto" and resolve_device(device) != "cpu":  # there is a choice
             print(f"device: {chosen}", flush=True)
+        if uses_spare_cores:
+            manifest = _on_spare_cores(manifest, env, verbose)
         if minutes is not None:
-            manifest = with_minutes(manifest, env, chosen.name, minutes, verbose, signals.check)
+            manifest = with_minutes(manifest, env, chosen.name, minutes, verbose, signals.check, processes)
     return manifest, chosen.name
 
 
+def _on_spare_cores(manifest: Manifest, env: Any, verbose: bool) -> Manifest:
+    """Return the manifest with lanes in worker processes where that is faster, and print so."""
+    measured = import_module("agilerl.training.manifest.step_cost")
+    changed: Manifest
+    changed, cost = measured.with_lane_workers(manifest, env, available_cores())
+    if verbose and changed is not manifest:
+        print(f"{cost}: environments step in {changed.environment.num_workers} processes", flush=True)
+    return changed
+
+
 def score_best(run: Run, episodes: int) -> Evaluation | None:
-    """Score the best agent on fresh episodes and record the result in run.json."""
+    """Score the best agent on fresh episodes and record the result in run.json.
+
+    A run with a budget in minutes plays fewer of them if its time is up.
+    """
     if run.best is None or episodes < 1:
         return None
     if run.best.learns_language:  # scored by the run already, on held-out prompts
         test = run.result.get("test")
         return None if test is None else Evaluation.from_returns(test["returns"], test["of"])
+    episodes = episodes if run.closing_episodes is None else min(episodes, run.closing_episodes)
+    if episodes == 0:
+        return None
     evaluation: Evaluation = run.best.evaluate(episodes=episodes)
     if run.path is not None:
         try:
@@ -310,7 +355,7 @@ def _finish(
         manifest = apply_overrides(manifest, {"training.stop_after": result.env_steps_member}, "minutes")
     if result.best is not None:
         result.best.set_training_mode(False)  # evaluation mode, like agents returned by `agilerl.load`
-    births = list(result.births)
+    births, left = list(result.births), setup.deadline
     if directory is not None:
         path = directory.path
         try:
@@ -342,6 +387,8 @@ def _finish(
         imports=tuple(setup.imports),
         env_given=setup.env is not None,
         failed_saves=int(lost.get("failed_saves") or 0),
+        time=result.time,
+        closing_episodes=None if left is None else left.episodes_left(result.time.seconds_per_episode),
     )
 
 
@@ -407,6 +454,9 @@ def resume_training(
     ray: str | None = None,
     allow_insecure_ray: bool = False,
     uses_spare_cores: bool = False,
+    minutes: float | None = None,
+    closing_episodes: int = 0,
+    begun: float | None = None,
 ) -> Run:
     """Implement `agilerl.resume`, which documents the arguments; for the others see `run_training`.
 
@@ -414,6 +464,9 @@ def resume_training(
     that may change on resume. restart: see `RunStore`.
     """
     folder = Path(path)
+    if minutes is not None and steps is not None:
+        raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
+    deadline = None if minutes is None else Deadline.after(minutes, closing_episodes, begun)
     if not (folder / "checkpoints").is_dir():
         RunDirectory.open(folder)
     with contextlib.closing(
@@ -431,6 +484,9 @@ def resume_training(
             )
         if steps is not None:
             _check_steps(folder, store, manifest, steps, bool(start["evolution"]))
+        if minutes is not None:
+            import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, minutes)
+            steps = _steps_after(folder, store, minutes)
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
         manifest = RunDirectory(folder).with_own_data(manifest, start)
@@ -444,7 +500,7 @@ def resume_training(
             bool(start.get("track")) if track is None else track, argv, callbacks, parent=start.get("parent"),
             imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
             track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
-            workers=hands,
+            workers=hands, deadline=deadline,
             arrivals=tuple(start.get("arrivals") or ()),
         )  # fmt: skip
         store.facts = setup.facts()
@@ -490,6 +546,18 @@ def _check_steps(folder: Path, store: RunStore, manifest: Manifest, steps: int, 
             f"{folder} has trained {of}, more than the {steps:,}{f' x {members} members' if is_shared else ''} "
             f"asked for. fix: steps={2 * least}."
         )
+
+
+def _steps_after(folder: Path, store: RunStore, minutes: float) -> int:
+    """Return an upper bound of the steps of a member after so many more minutes, at the speed of the run so far."""
+    counters = {} if store.saved is None else dict(store.saved.body.get("counters") or {})
+    done, seconds = int(counters.get("env_steps_member") or 0), float(counters.get("seconds") or 0.0)
+    if not done or seconds <= 0:
+        raise ConfigError(
+            f"{folder} has saved no generation that tells how fast it trains. fix: resume it without minutes, or with "
+            "steps."
+        )
+    return done + math.ceil(MOST_FASTER * 60 * minutes * done / seconds)
 
 
 def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]:

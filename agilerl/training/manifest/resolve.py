@@ -13,7 +13,7 @@ import gymnasium as gym
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
-from agilerl.config import Manifest, apply_overrides, preset_for
+from agilerl.config import Manifest, apply_overrides, has_few_steps, preset_for
 from agilerl.config.schema import Encoder, Network
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError
 from agilerl.modules.cnn import usual_layers
@@ -49,7 +49,7 @@ def with_encoder(manifest: Manifest, space: Any) -> Manifest:
         )
     if isinstance(space, dict) or network.encoder is not None or not _is_other(manifest, space):
         return manifest  # multi-agent: each network gets its own encoder
-    if network.encoder_config not in (None, Encoder(), _preset_encoder(manifest)):
+    if network.encoder_config not in (None, Encoder(), *_preset_encoders(manifest)):
         raise ConfigError(
             f"network.encoder_config describes dense layers, but {_why(manifest, space)}. "
             "fix: network.encoder, with the keys of its encoder."
@@ -132,8 +132,11 @@ def _why(manifest: Manifest, space: gym.Space[Any]) -> str:
     return "recurrent=true takes an LSTM" if is_recurrent else f"{space} is not read by them"
 
 
-def _preset_encoder(manifest: Manifest) -> Encoder | None:
-    return preset_for(manifest.environment.name, manifest.algorithm.name).network.encoder_config
+def _preset_encoders(manifest: Manifest) -> list[Encoder | None]:
+    """Return the dense layers of the presets that may apply: they were not chosen by the user."""
+    name, algo = manifest.environment.name, manifest.algorithm.name
+    presets = [preset_for(name, algo), *([preset_for(name, algo, few_steps=True)] if has_few_steps(algo) else [])]
+    return [preset.network.encoder_config for preset in presets]
 
 
 def _usual_encoder(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any] | None:

@@ -11,10 +11,12 @@ from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError
 from agilerl.training.manifest.build import run_manifest
+from agilerl.training.manifest.step_cost import StepCost, cost_of
 
 WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
 TRIED, LEAST_VECTOR_STEPS = 256, 8  # per member and trial generation: steps, and minimum vector steps
 MAX_TRIAL_GENERATIONS = 8  # generations of the trial run
+MARGIN = 1.5  # of an estimate without a trial
 LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds to time, and seconds after which one generation is enough
 
 
@@ -35,6 +37,34 @@ def check_minutes(manifest: Manifest, minutes: float) -> None:
 def steps_in(
     manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None
 ) -> tuple[int, float, float]:
+    """Return `steps_of_simulator` where steps are so slow that a trial would take much of the time, else `tried_steps`.
+
+    Both are upper bounds: a run ends by its `Deadline`, which leaves time for the closing test.
+    """
+    check_minutes(manifest, minutes)
+    cost = cost_of(manifest, env)
+    if cost is not None and cost.is_slow:
+        return steps_of_simulator(manifest, cost, minutes)
+    return tried_steps(manifest, env, device, minutes, check)
+
+
+def steps_of_simulator(manifest: Manifest, cost: StepCost, minutes: float) -> tuple[int, float, float]:
+    """Return what `tried_steps` does, from the cost of a step alone.
+
+    All the time goes into steps here, times `MARGIN`, as the machine may have been busy when they were measured.
+    """
+    training, environment = manifest.training, manifest.environment
+    processes = environment.num_workers or 1 if environment.healing else 1
+    rate = processes / cost.p50
+    unit = min(training.evo_steps, training.evo_first or training.evo_steps)
+    budget = max(unit, int(MARGIN * 60 * minutes * rate / training.pop_size))
+    least = unit * training.pop_size * WITH_EVALUATION / rate / 60
+    return budget, rate, max(minutes, least)
+
+
+def tried_steps(
+    manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None
+) -> tuple[int, float, float]:
     """Return (budget per member that fits the minutes, environment steps per second of all members, expected minutes).
 
     The steps are those of the whole time left after the trial; the run ends earlier, by its `Deadline`, to leave time
@@ -51,7 +81,6 @@ def steps_in(
     Raises:
         ConfigError: not a positive number, or language models, whose budget is in prompts.
     """
-    check_minutes(manifest, minutes)
     members, training = manifest.training.pop_size, manifest.training
     stopwatch = Stopwatch(time.perf_counter())
     run_manifest(

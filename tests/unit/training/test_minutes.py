@@ -14,7 +14,6 @@ from agilerl.cli.main import app
 from agilerl.config import apply_overrides
 from agilerl.errors import ConfigError
 from agilerl.training.deadline import Deadline
-from agilerl.training.manifest import launch
 from agilerl.training.manifest import time_budget as measured
 
 SMALL: dict[str, Any] = {"num_envs": 4, "learn_step": 64, "evo_steps": 256, "population": 2}
@@ -136,26 +135,44 @@ def test_the_last_generation_leaves_time_for_the_closing_test(
     left: float, generation: float, episodes: int, is_last: bool
 ) -> None:
     """The closing test has 30 episodes of one second: 60 + 10 + 30 seconds follow."""
-    deadline = Deadline(1_000.0, closing_episodes=30, clock=lambda: 1_000.0 - left)
+    deadline = Deadline(0.0, 1_000.0, closing_episodes=30, clock=lambda: 1_000.0 - left)
     assert deadline.is_last(generation, episodes, 1.0) is is_last
 
 
+@pytest.mark.parametrize(
+    ("seconds_per_episode", "reserved", "left"), [(0.1, 100, 100), (2.0, 50, 15), (4.0, 25, 7), (90.0, 2, 0)]
+)
+def test_the_closing_test_plays_fewer_episodes_where_they_take_long(
+    seconds_per_episode: float, reserved: int, left: int
+) -> None:
+    """A tenth of 1,000 seconds is set aside for it, and 30 seconds are left in the end."""
+    deadline = Deadline(0.0, 1_000.0, closing_episodes=100, clock=lambda: 970.0)
+    assert deadline.reserved_episodes(seconds_per_episode) == reserved
+    assert deadline.episodes_left(seconds_per_episode) == left
+    assert Deadline(0.0, 1_000.0, 1, lambda: 970.0).episodes_left(20.0) == 1, "never more than were asked for"
+
+
 class Ticking:
-    """A clock on which each look takes a million seconds."""
+    """A clock on which each generation takes a million seconds."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.generations = 0
+
+    def on_generation(self, record: Any) -> None:
+        self.generations += 1
 
     def __call__(self) -> float:
-        self.looks += 1
-        return 1e6 * self.looks  # whatever the machine takes is nothing beside it
+        return 1e6 * self.generations  # whatever the machine takes is nothing beside it
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, out: Path, generations: int, **more: Any) -> Any:
     """A run whose time is up after so many generations."""
-    monkeypatch.setattr(launch, "Deadline", lambda ends, episodes: Deadline(1e6 * (generations - 0.5), 0, Ticking()))
+    clock = Ticking()
+    deadline = Deadline(0.0, 1e6 * (generations - 1) - 1.0, 0, clock)
+    monkeypatch.setattr(Deadline, "after", lambda *_: deadline)
     monkeypatch.setattr(measured, "steps_in", lambda *_: (8 * 256, 1e3, 1.0))
-    return agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1.0, out=out, verbose=False, **CLOCKED, **more)
+    more = {"callbacks": [clock], **CLOCKED, **more}
+    return agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1.0, out=out, verbose=False, **more)
 
 
 CLOCKED: dict[str, Any] = {**SMALL, "seed": 2, "eval_episodes": 4, "confirm_episodes": 8, "target": 1e6}
@@ -197,14 +214,14 @@ def test_a_new_budget_of_steps_replaces_the_end_of_a_timed_run(tmp_path: Path, m
 
 
 def test_the_closing_test_of_the_command_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[tuple[float, int]] = []
+    asked, after = list[int](), Deadline.after
 
-    def deadline(ends: float, episodes: int) -> Deadline:
-        asked.append((ends, episodes))
-        return Deadline(ends, episodes)
+    def deadline(minutes: float, episodes: int, begins: float) -> Deadline:
+        asked.append(episodes)
+        return after(minutes, episodes, begins)
 
-    monkeypatch.setattr(launch, "Deadline", deadline)
+    monkeypatch.setattr(Deadline, "after", deadline)
     words = ["train", "CartPole-v1", "--algo", "PPO", "--no-preset", "--minutes", "0.0001", "--test-episodes", "3"]
     done = CliRunner().invoke(app, [*words, "--set", "evo_steps=256", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    assert [episodes for _, episodes in asked] == [3]
+    assert asked == [3]

@@ -1,0 +1,203 @@
+"""Cost of an environment's steps, measured before a run, and the settings that follow from it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from agilerl import foreign
+from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_BOX, find_algorithm, is_team
+from agilerl.config import Manifest, apply_overrides, preset_for
+from agilerl.data.recording import is_bounded, random_policy
+from agilerl.envs.healing import HealingLanes
+from agilerl.envs.lanes import SyncLanes
+from agilerl.envs.masks import MASK
+from agilerl.envs.observed_masks import follow_masks
+from agilerl.envs.vector import make_vect_envs
+from agilerl.rng import Purpose, seeds, stream
+from agilerl.telemetry.console import count
+from agilerl.threads import available_cores
+
+MOST_STEPS, MOST_SECONDS, FEWEST_STEPS = 64, 1.0, 5  # of a measurement
+ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
+WORTH_WORKERS_S = 1e-4  # cost of a step above which lanes run in worker processes
+SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, decides how long training takes
+FEW_STEPS = 100_000  # steps of a whole population for which a learner that uses each of them many times is worth it
+FOR_TRAINING = 0.75  # share of the time that is left beside evaluation, confirmation and the closing test
+GENERATIONS = 24  # in a budget of few steps
+FEWEST_VECTOR_STEPS = 25  # of a generation
+MOST_LANES = 64
+PLAYED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)  # actions that a measurement draws
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Wall seconds of the calls of one environment with random actions, in one process.
+
+    Attributes:
+        p50, p95: quantiles of `step()`. reset: of `reset()`, its median. steps: number of steps measured.
+    """
+
+    p50: float
+    p95: float
+    reset: float
+    steps: int
+
+    def __str__(self) -> str:
+        p50, p95, reset = (_milliseconds(seconds) for seconds in (self.p50, self.p95, self.reset))
+        return f"a step takes {p50} (95 % below {p95}), a reset {reset}"
+
+    @property
+    def is_slow(self) -> bool:
+        return self.p50 >= SLOW_S
+
+    @property
+    def is_worth_workers(self) -> bool:
+        return self.p50 >= WORTH_WORKERS_S
+
+    def steps_in(self, minutes: float, cores: int) -> int:
+        """Steps for which a budget in minutes leaves time on this many cores, beside evaluation."""
+        return int(FOR_TRAINING * 60 * minutes * cores / max(self.p50, 1e-9))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2g} ms" if seconds < 1 else f"{seconds:.2g} s"
+
+
+def measure(env: Any, clock: Callable[[], float] = time.perf_counter) -> StepCost | None:
+    """Step a copy of an environment with random legal actions; None if it cannot be copied, or steps by batches.
+
+    The first step is a warm-up. A measurement takes at most `MOST_STEPS` steps, and ends after `MOST_SECONDS`.
+
+    Args:
+        env: result of `make_vect_envs` for one environment. clock: monotonic, in seconds.
+    """
+    if not foreign.can_replicate(env):
+        return None
+    with contextlib.closing(env.replicate(1)) as plain:
+        space = plain.single_action_space
+        if not isinstance(plain, SyncLanes | HealingLanes) or not isinstance(space, PLAYED):
+            return None
+        lanes, policy = follow_masks(plain), random_policy(space, stream(0, Purpose.RANDOM_PLAY, member=2))
+        resets, steps = list[float](), list[float]()
+        begun = clock()
+        while True:
+            before = clock()
+            obs, info = lanes.reset(seeds(0, Purpose.RANDOM_PLAY, 1, generation=len(resets)))
+            resets.append(clock() - before)
+            is_over = False
+            while not is_over:
+                action, before = policy(obs, info.get(MASK)), clock()
+                batch = lanes.step(action)
+                now = clock()
+                obs, info = batch.obs, batch.info
+                is_over = bool((batch.terminated | batch.truncated)[0])
+                if not is_over:  # the last step of an episode includes a reset
+                    steps.append(now - before)
+                is_enough = len(steps) > MOST_STEPS or len(resets) > MOST_STEPS
+                if is_enough or (len(steps) > FEWEST_STEPS and now - begun > MOST_SECONDS):
+                    rest = steps[1:] or [now - before]
+                    return StepCost(median(rest), float(np.quantile(rest, 0.95)), median(resets), len(rest))
+
+
+def cost_of(manifest: Manifest, env: Any = None) -> StepCost | None:
+    """Measure a step of the environment that a manifest trains in; None where `measure` cannot, or without one.
+
+    env: passed by the user; None if it is created from its id.
+    """
+    is_object = env is not None and (not callable(env) or isinstance(env, gym.Env | gym.vector.VectorEnv))
+    acts = find_algorithm(manifest.algorithm.name).experience.has_training_episodes
+    if is_object or is_team(manifest.algorithm.name) or not acts:
+        return None
+    environment = manifest.environment
+    if environment.backend != "gymnasium":
+        return None
+    with contextlib.closing(_one(environment.name, environment.kwargs, env)) as made:
+        return measure(made)
+
+
+def _one(name: str, kwargs: Mapping[str, Any], env: Any) -> Any:
+    return make_vect_envs(make_env=env) if env is not None else make_vect_envs(name, **kwargs)
+
+
+def with_lane_workers(manifest: Manifest, env: Any, cores: int) -> tuple[Manifest, StepCost | None]:
+    """Have lanes step in worker processes where that is faster, which makes no difference to results.
+
+    A manifest that sets `environment.healing`, or `num_workers`, decides by itself.
+
+    Returns:
+        The manifest, and the cost of a step; None unless it was measured.
+    """
+    environment, lanes = manifest.environment, manifest.environment.num_envs * manifest.training.pop_size
+    if environment.healing or environment.num_workers is not None or cores < 2:
+        return manifest, None
+    cost = cost_of(manifest, env)
+    workers = min(cores, lanes)
+    if cost is None or not cost.is_worth_workers or lanes * cost.p50 * (1 - 1 / workers) < ROUND_TRIP_S:
+        return manifest, cost
+    chosen = {"environment.healing": True, "environment.num_workers": workers}
+    return apply_overrides(manifest, chosen, "lanes"), cost
+
+
+def few_steps_algorithm(space: gym.Space[Any]) -> str | None:
+    """Return the algorithm that learns most from few steps with these actions; None without one."""
+    if isinstance(space, gym.spaces.Discrete):
+        return DEFAULT_ALGORITHM
+    return DEFAULT_FOR_BOX if isinstance(space, gym.spaces.Box) and is_bounded(space) else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Starting values that were chosen by the cost of a step, and the line that says so."""
+
+    manifest: Manifest
+    note: str
+
+
+def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, Any], minutes: float) -> Choice | None:
+    """Return the starting values for a simulator that decides how long training takes; None for any other.
+
+    Few steps call for a learner that uses each of them many times: from replay that all members share, with several
+    updates per step, which run while the lanes step in processes of their own.
+
+    Args:
+        env_id: name of the environment. algo: asked for; None: by the actions. env: a function that makes it; None if
+            it is created from its id, with `kwargs`.
+        minutes: budget.
+    """
+    cores = available_cores()
+    with contextlib.closing(_one(env_id, kwargs, env)) as made:
+        usual = few_steps_algorithm(made.single_action_space)
+        if usual is None or (algo is not None and algo != usual):
+            return None
+        cost = measure(made)
+    if cost is None or not cost.is_slow:
+        return None
+    manifest = preset_for(env_id, usual, few_steps=True)
+    members = manifest.training.pop_size
+    every = cost.steps_in(minutes, cores)
+    if every > FEW_STEPS:
+        return None
+    lanes = max(manifest.environment.num_envs, -(-min(cores, MOST_LANES) // members))
+    budget = max(1, every // members)
+    note = (
+        f"{cost}: about {count(every)} steps of all members, so that {usual} learns from each of them many times; "
+        f"environments step in {min(cores, members * lanes)} processes"
+    )
+    chosen = apply_overrides(
+        manifest,
+        {
+            "environment.num_envs": lanes, "environment.healing": True, "environment.num_workers": cores,
+            "training.max_steps": budget,
+            "training.evo_steps": max(FEWEST_VECTOR_STEPS * lanes, budget // GENERATIONS),
+        },
+        "few steps",
+    )  # fmt: skip
+    return Choice(chosen, note)

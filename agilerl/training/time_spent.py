@@ -1,0 +1,49 @@
+"""Where the time of a run went, and what would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WORTH_SAYING_S, MOST, MUCH = 30.0, 0.5, 0.35  # seconds of a run; shares of its time
+
+
+@dataclass
+class TimeSpent:
+    """Wall seconds of a run since it was started or resumed.
+
+    Attributes:
+        collecting: acting, and waiting for environments, in training. learning: updates. evaluation: episodes of
+            evaluations and confirmations. total: of everything. seconds_per_episode: in the last evaluation. Work of
+            other processes than the one that trains is not included in the first two.
+    """
+
+    collecting: float = 0.0
+    learning: float = 0.0
+    evaluation: float = 0.0
+    total: float = 0.0
+    seconds_per_episode: float = 0.0
+
+    def in_words(self, has_lane_workers: bool) -> str:
+        """Describe the shares in one or two sentences; "" for a short run, or one that others trained.
+
+        Args:
+            has_lane_workers: whether environments step in processes of their own.
+        """
+        if self.total < WORTH_SAYING_S or not self.collecting + self.learning:
+            return ""
+        parts = {"environments": self.collecting, "learning": self.learning, "evaluation": self.evaluation}
+        shares = {name: seconds / self.total for name, seconds in parts.items()}
+        listed = [f"{100 * share:.0f} % into {name}" for name, share in shares.items()]
+        return f"Of the time {', '.join(listed[:2])} and {listed[2]} went.{_advice(shares, has_lane_workers)}"
+
+
+def _advice(shares: dict[str, float], has_lane_workers: bool) -> str:
+    if shares["evaluation"] > MUCH:
+        return " Fewer evaluation episodes would help (--set training.eval_share=0.2)."
+    if shares["environments"] > MOST:
+        if has_lane_workers:
+            return " More cores would help, or an environment that steps many copies at once."
+        return " Environments in other processes may help (--set environment.healing=true)."
+    if shares["learning"] > MOST:
+        return " Fewer updates would help (a larger learn_step), or smaller networks."
+    return ""

@@ -1,0 +1,178 @@
+"""The cost of an environment's steps, and the learner, the lanes and the budget that follow from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from typer.testing import CliRunner
+
+import agilerl
+from agilerl.api import starting_manifest
+from agilerl.cli.main import app
+from agilerl.config import apply_overrides, preset_for
+from agilerl.envs.vector import make_vect_envs
+from agilerl.training.manifest import step_cost
+from agilerl.training.manifest.step_cost import StepCost, few_steps_algorithm, measure, with_lane_workers
+from agilerl.training.manifest.time_budget import steps_of_simulator
+
+
+class Simulator(gym.Env[Any, Any]):
+    """Episodes of ten steps; each step takes 3 units of `clock`, the second one 50, and a reset takes 7."""
+
+    clock = 0.0
+
+    def __init__(self, actions: spaces.Space[Any] | None = None) -> None:
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,))
+        self.action_space = spaces.Discrete(3) if actions is None else actions
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        Simulator.clock += 7.0
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        Simulator.clock += 50.0 if self.steps == 2 else 3.0
+        return np.zeros(2, np.float32), 1.0, self.steps == 10, False, {}
+
+
+def test_a_measurement_takes_quantiles_of_steps_without_resets() -> None:
+    """8 of 9 steps that end no episode take 3; the first one is a warm-up. More than a second: 6 steps are enough."""
+    env = make_vect_envs(make_env=Simulator)
+    cost = measure(env, clock=lambda: Simulator.clock)
+    env.close()
+    assert cost is not None
+    assert (cost.p50, cost.reset, cost.steps) == (3.0, 7.0, 5)
+    assert cost.p95 == pytest.approx(np.quantile([50.0, 3.0, 3.0, 3.0, 3.0], 0.95))
+    assert str(cost) == "a step takes 3 s (95 % below 41 s), a reset 7 s"
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_lanes_that_step_as_one_batch_are_not_measured(env_id: str) -> None:
+    env = make_vect_envs(env_id)
+    assert measure(env) is None
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "algorithm"),
+    [
+        (spaces.Discrete(4), "DQN"),
+        (spaces.Box(-1.0, 1.0, (2,)), "SAC"),
+        (spaces.Box(-np.inf, np.inf, (2,)), None),
+        (spaces.MultiBinary(3), None),
+    ],
+)
+def test_the_learner_for_few_steps_follows_the_actions(space: spaces.Space[Any], algorithm: str | None) -> None:
+    assert few_steps_algorithm(space) == algorithm
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`set(seconds, cores)`: what a measurement gives, on a machine of so many cores."""
+
+    def put(seconds: float, cores: int) -> None:
+        monkeypatch.setattr(step_cost, "measure", lambda env: StepCost(seconds, seconds, seconds, 20))
+        monkeypatch.setattr(step_cost, "available_cores", lambda: cores)
+
+    gym.register("Simulated-v0", Simulator, reward_threshold=9.0, max_episode_steps=10)
+    gym.register("SimulatedBox-v0", lambda: Simulator(spaces.Box(-1.0, 1.0, (1,))))
+    yield put
+    for name in ("Simulated-v0", "SimulatedBox-v0"):
+        gym.registry.pop(name)
+
+
+def test_few_steps_are_learned_from_many_times(slow: Any) -> None:
+    """10 minutes at 10 ms on 2 cores are 120,000 steps, of which three quarters remain beside evaluation."""
+    slow(0.01, 2)
+    manifest, note = starting_manifest("Simulated-v0", None, None, minutes=10.0)
+    training, environment = manifest.training, manifest.environment
+    assert (manifest.algorithm.name, training.pop_size * training.max_steps) == ("DQN", 90_000)
+    assert (environment.healing, environment.num_workers, environment.num_envs) == (True, 2, 2)
+    assert (training.evo_steps, training.target_score, training.overlap) == (90_000 // 4 // 24, 9.0, True)
+    assert manifest.algorithm.hyperparameters["learn_step"] == 0.125
+    assert note.startswith("a step takes 10 ms (95 % below 10 ms), a reset 10 ms: about 90k steps of all members")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "minutes", "algo", "expected"),
+    [
+        (0.01, 20.0, None, "PPO"),  # 180,000 steps
+        (0.0005, 0.1, None, "PPO"),  # few steps, but of a fast environment: the updates would take the time
+        (0.01, 10.0, "PPO", "PPO"),
+        (0.01, 10.0, "SAC", "SAC"),  # asked for, with the settings of its own preset
+        (0.01, None, None, "PPO"),  # a budget in steps is the same everywhere
+        (0.01, 10.0, None, "DQN"),
+    ],
+)
+def test_the_algorithm_follows_the_budget(
+    slow: Any, seconds: float, minutes: float | None, algo: str | None, expected: str
+) -> None:
+    slow(seconds, 2)
+    manifest, note = starting_manifest("Simulated-v0", algo, None, minutes=minutes)
+    assert manifest.algorithm.name == expected
+    assert bool(note) == manifest.training.overlap == (expected == "DQN")
+
+
+def test_box_actions_are_learned_by_sac_with_a_lane_for_each_core(slow: Any) -> None:
+    slow(0.05, 16)
+    manifest, note = starting_manifest("SimulatedBox-v0", None, None, minutes=5.0)
+    assert (manifest.algorithm.name, manifest.training.pop_size) == ("SAC", 2)
+    assert (manifest.environment.num_envs, manifest.environment.num_workers) == (8, 16)
+    assert "in 16 processes" in note
+
+
+def test_an_environment_with_a_preset_keeps_its_algorithm(slow: Any) -> None:
+    slow(0.05, 2)
+    assert starting_manifest("LunarLander-v3", None, None, minutes=1.0) == (preset_for("LunarLander-v3"), "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cores", "is_worth"),
+    [(0.00009, 4, False), (0.0002, 1, False), (0.0002, 4, True), (0.0001, 2, True)],
+)
+def test_lanes_step_in_workers_where_that_saves_more_than_it_costs(
+    slow: Any, seconds: float, cores: int, is_worth: bool
+) -> None:
+    """32 lanes of 0.1 ms take 3.2 ms in one process and 1.6 in two."""
+    slow(seconds, cores)
+    manifest = apply_overrides(preset_for("Simulated-v0", "PPO"), {"environment.num_envs": 8})
+    changed, _ = with_lane_workers(manifest, None, cores)
+    workers = cores if is_worth else None
+    assert (changed.environment.healing, changed.environment.num_workers) == (is_worth, workers)
+
+
+def test_few_lanes_stay_where_a_round_trip_costs_as_much(slow: Any) -> None:
+    slow(0.0002, 2)
+    manifest = apply_overrides(preset_for("Simulated-v0", "PPO"), {"environment.num_envs": 1})
+    assert with_lane_workers(manifest, None, 2)[0] is manifest
+    one = apply_overrides(manifest, {"environment.num_envs": 8, "environment.num_workers": 1})
+    assert with_lane_workers(one, None, 2)[0] is one, "a number of workers decides"
+
+
+def test_the_budget_of_a_slow_simulator_needs_no_trial(slow: Any) -> None:
+    """Two processes at 50 ms make 40 steps a second: 2,400 in a minute, and half as many again for four members."""
+    cost = StepCost(0.05, 0.06, 0.1, 20)
+    lanes = {"environment.healing": True, "environment.num_workers": 2, "training.evo_steps": 50}
+    manifest = apply_overrides(preset_for("Simulated-v0", "DQN"), {**lanes, "training.evo_first": None})
+    assert steps_of_simulator(manifest, cost, 1.0) == (900, 40.0, 1.0)
+    long = apply_overrides(manifest, {"training.evo_steps": 6_000})
+    steps, _, minutes = steps_of_simulator(long, cost, 1.0)
+    assert (steps, minutes) == (6_000, pytest.approx(6_000 * 4 * 1.25 / 40 / 60)), "one generation at least"
+
+
+def test_a_bare_command_trains_a_slow_simulator_on_its_budget(slow: Any, tmp_path: Any) -> None:
+    slow(0.002, 2)
+    words = ["train", "Simulated-v0", "--minutes", "0.02", "--test-episodes", "2", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "a step takes 2 ms" in done.output
+    (folder,) = (tmp_path / "Simulated-v0").iterdir()
+    manifest = agilerl.load(folder).manifest
+    assert (manifest.algorithm.name, manifest.environment.healing, manifest.training.overlap) == ("DQN", True, True)
