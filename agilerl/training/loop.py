@@ -416,7 +416,7 @@ class TrainingLoop:
         assert deadline is not None
         evaluation = self._seconds_of_evaluation
         room = deadline.room(*self._confirming()) - evaluation
-        steps = int(room * made / max(1e-9, seconds - evaluation))
+        steps = min(following, int(room * made / max(1e-9, seconds - evaluation)))
         whole = self.source.steps_of_generation(steps) if steps > 0 else 0
         fits = steps >= LEAST_SHARE * following and whole <= following
         return int(self.ranks.gather_plain(whole if fits else 0)[0])

@@ -34,6 +34,8 @@ FOR_TRAINING = 0.75  # share of the time that is left beside evaluation, confirm
 GENERATIONS = 24  # in a budget of few steps
 FEWEST_VECTOR_STEPS = 25  # of a generation
 MOST_LANES = 64
+# Cost of a step beside which the updates of a preset for few steps take about half as long (benchmarks/slow.py).
+BALANCED_S = {"DQN": 5e-3, "SAC": 1e-2}
 PLAYED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)  # actions that a measurement draws
 
 
@@ -191,9 +193,11 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
         f"{cost}: about {count(every)} steps of all members, so that {usual} learns from each of them many times; "
         f"environments step in {min(cores, members * lanes)} processes"
     )
+    each = float(manifest.algorithm.hyperparameters["learn_step"]) * max(1.0, BALANCED_S[usual] / cost.p50)
     chosen = apply_overrides(
         manifest,
         {
+            "algorithm.learn_step": each if each < 1 else round(each),  # updates leave the steps their time
             "environment.num_envs": lanes, "environment.healing": True, "environment.num_workers": cores,
             "training.max_steps": budget,
             "training.evo_steps": max(FEWEST_VECTOR_STEPS * lanes, budget // GENERATIONS),

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import agilerl
+from agilerl.algorithms.dqn import DQN
 from agilerl.api import build_manifest
 from agilerl.cli.main import app
 from agilerl.config import apply_overrides
+from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError
+from agilerl.options import LoopOptions
+from agilerl.ranks import ONE
+from agilerl.runs.checkpoints import read_checkpoint
 from agilerl.training.deadline import Deadline
+from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest import time_budget as measured
+from agilerl.training.random_play import random_play
+from agilerl.training.time_spent import TimeSpent
 
 SMALL: dict[str, Any] = {"num_envs": 4, "learn_step": 64, "evo_steps": 256, "population": 2}
 
@@ -225,3 +234,119 @@ def test_the_closing_test_of_the_command_is_counted(monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(app, [*words, "--set", "evo_steps=256", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert asked == [3]
+
+
+class Seconds:
+    """A clock that stands still until `on_generation`, and then takes the seconds of the next entry."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds, self.now = list(seconds), 0.0
+
+    def on_generation(self, record: Any) -> None:
+        self.now += self.seconds.pop(0) if self.seconds else 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_last_generation_is_shortened_to_the_time_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Generations take 10 seconds on this clock; after two of them 14 of 34 are left, and half of a third one is 15."""
+    clock = Seconds(10.0, 10.0)
+    monkeypatch.setattr(Deadline, "after", lambda *_: Deadline(0.0, 34.0, 0, clock))
+    monkeypatch.setattr(measured, "steps_in", lambda *_: (8 * 256, 1e3, 1.0))
+    monkeypatch.setattr(TrainingLoop, "_is_time_up", lambda loop, seconds: loop.result.generations == 2)
+    monkeypatch.setattr(TrainingLoop, "_shortened", lambda loop, seconds, made, following: following // 2)
+    more = {**CLOCKED, "evo_steps": 512, "callbacks": [clock]}
+    run = agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1.0, out=tmp_path / "timed", verbose=False, **more)
+    assert (run.result["stopped"], run.result["generations"]) == ("minutes", 3)
+    assert run.result["env_steps_member"] == 512 + 512 + 256
+    again = agilerl.train(config=run.path / "config.yaml", env="CartPole-v1", out=tmp_path / "again", verbose=False)
+    assert (again.history, weights_of(again)) == (run.history, weights_of(run))
+    assert result_of(again) == result_of(run)
+
+
+@pytest.mark.parametrize(
+    ("left", "seconds", "expected"),
+    [
+        (40.0, 20.0, 512),  # 30 seconds before the closing test, of which 2 are evaluation: 18 a generation's steps
+        (16.0, 20.0, 0),  # 4 of 18 seconds: less than a quarter
+        (22.0, 20.0, 256),  # 10 of 18
+        (-5.0, 20.0, 0),
+    ],
+)
+def test_the_steps_of_a_last_generation_fit(left: float, seconds: float, expected: int) -> None:
+    """512 steps took `seconds`, two of them evaluation; the closing test has 10 episodes of a second."""
+
+    class Known(TrainingLoop):
+        def __init__(self) -> None:
+            self.deadline = Deadline(0.0, 1_000.0, 10, lambda: 1_000.0 - left)
+            self.ranks, self._seconds_of_evaluation = ONE, 2.0
+            self.source = SimpleNamespace(steps_of_generation=lambda steps: steps // 256 * 256)  # type: ignore[assignment]
+
+        def _confirming(self) -> tuple[int, float]:
+            return 0, 1.0
+
+    assert Known()._shortened(seconds, 512, 512) == expected
+
+
+def test_a_generation_that_takes_much_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first generation time is up: the second one ends at its first vector step, the first one counts."""
+    clock = Seconds(1_000.0)
+    monkeypatch.setattr(Deadline, "after", lambda *_: Deadline(0.0, 900.0, 0, clock))
+    monkeypatch.setattr(measured, "steps_in", lambda *_: (8 * 256, 1e3, 1.0))
+    more = {**CLOCKED, "callbacks": [clock]}
+    run = agilerl.train("CartPole-v1", "PPO", preset=False, minutes=15.0, out=tmp_path / "timed", verbose=False, **more)
+    assert (run.result["stopped"], run.result["generations"]) == ("minutes", 1)
+    assert (run.result["env_steps_member"], run.manifest.training.stop_after) == (256, 256)
+    assert run.best is not None
+    assert agilerl.load(run.path).history == run.history
+    whole = agilerl.train("CartPole-v1", "PPO", preset=False, steps=8 * 256, out=None, verbose=False, **CLOCKED)
+    resumed = agilerl.resume(run.path, verbose=False)
+    assert resumed.history == whole.history
+
+
+def test_a_resumed_run_may_have_a_budget_in_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 steps in 4 seconds: at most 2 · 60 · 0.5 · 64 more ones in half a minute."""
+    run = agilerl.train("CartPole-v1", "PPO", preset=False, steps=256, out=tmp_path, verbose=False, **CLOCKED)
+    clock = Seconds(20.0, 20.0, 20.0)
+    monkeypatch.setattr(Deadline, "after", lambda *_: Deadline(0.0, 30.0, 0, clock))
+    (saved,) = (run.path / "checkpoints").glob("gen-*")
+    seconds = float(read_checkpoint(saved).body["counters"]["seconds"])
+    resumed = agilerl.resume(run.path, minutes=0.5, verbose=False, callbacks=[clock])
+    assert resumed.result["stopped"] == "minutes"
+    most = resumed.manifest.training.max_steps
+    assert most == pytest.approx(256 + 60 * 256 / seconds, abs=1)
+    assert resumed.manifest.training.stop_after == resumed.result["env_steps_member"] > 256
+    with pytest.raises(ConfigError, match="both budgets"):
+        agilerl.resume(run.path, minutes=1.0, steps=100)
+
+
+def test_where_the_time_went_is_said_with_what_would_help() -> None:
+    spent = TimeSpent(collecting=60.0, learning=20.0, evaluation=10.0, total=100.0)
+    assert spent.in_words(has_lane_workers=True) == (
+        "Of the time 60 % into environments, 20 % into learning and 10 % into evaluation went. "
+        "More cores would help, or an environment that steps many copies at once."
+    )
+    assert "healing=true" in spent.in_words(has_lane_workers=False)
+    assert "learn_step" in TimeSpent(10.0, 80.0, 5.0, 100.0).in_words(False)
+    assert "evaluation episodes" in TimeSpent(40.0, 10.0, 45.0, 100.0).in_words(False)
+    assert TimeSpent(40.0, 30.0, 20.0, 100.0).in_words(False).endswith("went.")
+    assert TimeSpent(4.0, 3.0, 2.0, 10.0).in_words(False) == "", "not of a short run"
+    assert TimeSpent(0.0, 0.0, 60.0, 100.0).in_words(False) == "", "others trained"
+
+
+def test_random_play_takes_little_of_a_budget_in_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two episodes at least; more while they take less than a fiftieth of the time."""
+    env, options = make_vect_envs("CartPole-v1", num_envs=2), LoopOptions(max_steps=1_000_000)
+    agent = DQN(env.single_observation_space, env.single_action_space)
+    played = {
+        seconds: random_play(env, agent, options, 4, 0, deadline=Deadline(0.0, seconds)).score
+        for seconds in (1e-9, 1e9)
+    }
+    assert {seconds: len(score.returns) for seconds, score in played.items() if score} == {1e-9: 2, 1e9: 20}
+    whole = random_play(env, agent, options, 4, 0).score
+    assert whole is not None
+    assert whole.returns[:2] == played[1e-9].returns  # type: ignore[union-attr]
+    env.close()

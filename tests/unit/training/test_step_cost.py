@@ -128,6 +128,14 @@ def test_box_actions_are_learned_by_sac_with_a_lane_for_each_core(slow: Any) -> 
     assert "in 16 processes" in note
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(0.05, 0.125), (0.005, 0.25), (0.00125, 1), (0.001, 1)])
+def test_faster_simulators_leave_less_time_for_updates(slow: Any, seconds: float, expected: float) -> None:
+    """With SAC an update and a half takes as long as a step of 1.25 ms: eight updates for each are for 10 ms."""
+    slow(seconds, 2)
+    manifest, _ = starting_manifest("SimulatedBox-v0", None, None, minutes=1.0)
+    assert manifest.algorithm.hyperparameters["learn_step"] == pytest.approx(expected)
+
+
 def test_an_environment_with_a_preset_keeps_its_algorithm(slow: Any) -> None:
     slow(0.05, 2)
     assert starting_manifest("LunarLander-v3", None, None, minutes=1.0) == (preset_for("LunarLander-v3"), "")
