@@ -103,7 +103,7 @@ def train(
         population: number of members. steps: environment steps of ONE member; prompts for language models. Defaults:
             the preset's.
         seed: None takes the configuration's (0 in every preset).
-        device: "auto" is the CPU for dense networks of at most 512 units, else CUDA if available.
+        device: "auto" is the CPU for dense networks of at most 128 units, else CUDA if available.
         config: a YAML file, a mapping or a manifest; missing keys come from the preset.
         out: the folder for `<env>/<algo>-<nnnn>/`; None writes nothing.
         verbose: False prints nothing.

@@ -1,4 +1,4 @@
-"""Intra-op threads of torch: set by context managers, never at import."""
+"""Settings of torch that results depend on: set by context managers, never at import."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ def fixed_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def repeatable_convolutions() -> Iterator[None]:
+    """Context manager: convolutions on CUDA give equal bits in equal calls; the previous settings are restored.
+
+    cuDNN's faster gradients add in no fixed order, and its search (`benchmark`) chooses by time, so that a resumed run
+    would not equal an uninterrupted one. No effect on the CPU.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
 
 
 def one_thread() -> contextlib.AbstractContextManager[None]:

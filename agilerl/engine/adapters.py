@@ -25,6 +25,7 @@ from agilerl.language.scoring import Texts, hidden_states, log_probs
 from agilerl.modules.paths import resolve
 from agilerl.networks.adapters import HEAD, AdapterNetwork, values_of
 from agilerl.ranks import ONE, Ranks
+from agilerl.transfer import step_tensor
 
 
 class AdapterEngine(Protocol):
@@ -199,7 +200,7 @@ class StackedAdapters:
         rule = rule_of(wrappers[0].optimizer)
         assert rule is not None
         first, second = torch.zeros_like(rows.value), torch.zeros_like(rows.value)
-        step = torch.zeros(self.members, 1, dtype=torch.float64)
+        step = torch.zeros(self.members, 1, dtype=torch.float64, device=rows.value.device)
         for row, wrapper in enumerate(wrappers):
             for which, flat in zip(RULES[rule.kind].moments, (first, second), strict=True):
                 if which is None:
@@ -302,7 +303,8 @@ class StackedAdapters:
             for key, part in rows.split(flat, row):
                 state = optimizer.state[tensors[key]]
                 state[which] = part.clone()
-                state["step"] = columns.step[row, 0].float().clone()
+                count = float(columns.step[row])
+                state["step"] = step_tensor(count, tensors[key], optimizer.param_groups[0])
 
 
 def why_not_stacked(agents: Sequence[Any]) -> str | None:

@@ -95,10 +95,27 @@ def project(probabilities: Tensor, reward: Tensor, discount: Tensor, v_min: Tens
     share = place - lower
     below = lower.long().clamp_(0, atoms - 1)  # clamped for NaN, so that one member does not break the others
     above = (below + 1).clamp_(max=atoms - 1)  # exactly on an atom its share is 0, so nothing is counted twice
+    if probabilities.is_cuda:
+        return spread_in_order(probabilities, below, above, share)
     projected = torch.zeros_like(probabilities)
     projected.scatter_add_(-1, below, probabilities * (1 - share))
     projected.scatter_add_(-1, above, probabilities * share)
     return projected
+
+
+def spread_in_order(probabilities: Tensor, below: Tensor, above: Tensor, share: Tensor) -> Tensor:
+    """Return the projection of `project` with sums in a fixed order, for equal bits in equal runs.
+
+    On CUDA `scatter_add_` adds colliding numbers in whatever order its threads reach them. Here every number has its
+    own place in [..., B, K, K]: the share that atom i gets of the probability of atom j.
+
+    Args:
+        below, above: int64 [..., B, K], neighbours of each moved atom. share: [..., B, K], that of the upper one.
+    """
+    shares = probabilities.new_zeros(*probabilities.shape, probabilities.shape[-1])
+    shares.scatter_(-1, below.unsqueeze(-1), (1 - share).unsqueeze(-1))
+    shares.scatter_add_(-1, above.unsqueeze(-1), share.unsqueeze(-1))  # one number per j: no collisions
+    return (probabilities.unsqueeze(-1) * shares).sum(-2)
 
 
 def categorical_divergence(logits: Tensor, target: Tensor) -> Tensor:

@@ -60,7 +60,8 @@ class AdapterNetwork(EvolvableModule):
         rng = torch.Generator().manual_seed(int(stream(self.random_seed, Purpose.INITIAL_WEIGHTS).integers(2**62)))
         for name, value in base.fresh(self.slot).items():
             if name.endswith(A_OF):  # initialised as in PEFT, from a separate stream: members differ
-                nn.init.kaiming_uniform_(value, a=math.sqrt(5), generator=rng if not value.is_cuda else None)
+                drawn = torch.empty(value.shape, dtype=value.dtype)  # on the CPU, so that devices have equal values
+                value = nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=rng).to(value.device)
             self.register_parameter(_flat(name), nn.Parameter(value.float()))
         if self.with_value:
             self.register_parameter(HEAD, nn.Parameter(torch.zeros(1, base.width, device=base.device)))

@@ -26,7 +26,7 @@ from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
-from agilerl.threads import fixed_threads
+from agilerl.threads import fixed_threads, repeatable_convolutions
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
@@ -168,7 +168,8 @@ class TrainingLoop:
         self._cpu = time.process_time() - self.result.cpu_seconds
         self.best.announce()
         resume_command = None if self.store is None else self.store.way_on()
-        with fixed_threads(self.options.threads), naming_shortage(self.env_id, self.result, resume_command):
+        threads = fixed_threads(self.options.threads)
+        with threads, repeatable_convolutions(), naming_shortage(self.env_id, self.result, resume_command):
             try:
                 self._probe(is_resumed)
                 self.sinks.start(run_plan(self), founders)

@@ -10,7 +10,7 @@ from typing import Any
 
 from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.sources.source import Source
-from agilerl.threads import fixed_threads
+from agilerl.threads import fixed_threads, repeatable_convolutions
 from agilerl.training.population import evaluation_mode
 from agilerl.training.rounds import evaluated
 
@@ -40,7 +40,7 @@ class ShardServer:
         if asked["plan"].number != self._generation:
             self._generation = asked["plan"].number
             self._release(list(self._members))
-        with fixed_threads(self.source.options.threads):
+        with fixed_threads(self.source.options.threads), repeatable_convolutions():
             self.source.follow(asked["plan"])
             do = {
                 "generation": self._train, "round": self._round, "episodes": self._play, "judgement": self._judge,

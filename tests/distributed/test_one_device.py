@@ -20,6 +20,7 @@ from agilerl.algorithms import find_algorithm
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.ranks import ONE
+from agilerl.transfer import step_tensor
 
 # Where agents may be absent, IPPO and MAPPO read once per minibatch which groups decided anything in it.
 PRESENT = {f"{algo} all present": team_halves.Case(algo, absent=(), batch_size=8) for algo in ("IPPO", "MAPPO")}
@@ -91,6 +92,21 @@ def test_updates_of_teams_stay_on_their_device(name: str, monkeypatch: pytest.Mo
     found = noted(monkeypatch, lambda: learned(case, "fused", ONE))
     empty = team_halves.Case(case.algo, {**case.options, "device": "meta"}, batch_size=case.batch_size)
     assert on_meta(team_halves.teams(empty), found) >= 4
+
+
+def test_step_counts_lie_where_the_optimiser_needs_them() -> None:
+    """Fused Adam reads its step count on the device of the parameter, where members go on after rows."""
+    agents = [find_algorithm("DQN")(halves.OBS, halves.CHOICE, i, net_config=halves.NET, device="meta") for i in (0, 1)]
+    Learner(agents, choose(agents, "fused"))
+    for agent in agents:
+        optimizer = agent.optimizer.optimizer
+        assert optimizer.param_groups[0]["fused"]
+        assert {state["step"].device.type for state in optimizer.state.values()} == {"meta"}
+        assert len(optimizer.state) == len(list(agent.actor.parameters()))
+    on_meta, on_cpu = torch.zeros(2, device="meta"), {"fused": None, "capturable": False}
+    assert step_tensor(3.0, on_meta, on_cpu).device.type == "cpu"
+    assert step_tensor(3.0, on_meta, {"capturable": True}).device.type == "meta"
+    assert float(step_tensor(3.0, on_meta, {})) == 3.0
 
 
 def test_a_mixed_operation_is_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agilerl.losses.td import categorical_divergence, expected_index, project
+from agilerl.losses.td import categorical_divergence, expected_index, project, spread_in_order
 
 T = lambda *values: torch.tensor(values, dtype=torch.float64)  # noqa: E731
 LOW, HIGH = torch.tensor(0.0, dtype=torch.float64), torch.tensor(4.0, dtype=torch.float64)
@@ -81,3 +81,24 @@ def test_actions_are_ranked_alike_by_atom_index_and_by_return() -> None:
         returns = (logits.softmax(-1) * torch.linspace(low, high, 11, dtype=torch.float64)).sum(-1)
         torch.testing.assert_close(low + (high - low) / 10 * expected_index(logits), returns)
         assert torch.equal(expected_index(logits).argmax(-1), returns.argmax(-1))
+
+
+def test_sums_in_a_fixed_order_are_the_projection() -> None:
+    """Half of the atoms fall on the last one, some exactly on an atom, and the rest between two."""
+    rng = torch.Generator().manual_seed(0)
+    p = torch.rand(3, 40, 11, generator=rng, dtype=torch.float64).softmax(-1)
+    place = torch.rand(3, 40, 11, generator=rng, dtype=torch.float64).mul(20).clamp(max=10)
+    place[:, ::4] = place[:, ::4].round()
+    below = place.long()
+    above, share = (below + 1).clamp(max=10), place - below
+    expected = torch.zeros_like(p)
+    for j in range(11):
+        for i in range(11):
+            expected[..., i] += p[..., j] * (1 - (place[..., j] - i).abs()).clamp(0, 1)
+    torch.testing.assert_close(spread_in_order(p, below, above, share), expected, rtol=0, atol=1e-15)
+    reward, discount = place[..., 0], torch.full((3, 40), 0.5, dtype=torch.float64)
+    low, high = torch.tensor(0.0, dtype=torch.float64), torch.tensor(10.0, dtype=torch.float64)
+    place = (reward[..., None] + 0.5 * torch.arange(11)).clamp(max=10)
+    below = place.long()
+    ordered = spread_in_order(p, below, (below + 1).clamp(max=10), place - below)
+    torch.testing.assert_close(ordered, project(p, reward, discount, low, high), rtol=0, atol=1e-15)

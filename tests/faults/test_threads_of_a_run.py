@@ -40,6 +40,27 @@ def three_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+class Convolutions(BaseSink):
+    """The settings of cuDNN that were seen between vector steps: (deterministic, benchmark)."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[bool, bool]] = set()
+
+    def progress(self, env_steps: int, seconds: float) -> None:
+        self.seen.add((torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark))
+
+
+def test_convolutions_of_a_run_repeat_their_bits_and_the_callers_settings_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen = Convolutions()
+    train(CASES["DQN"], tmp_path, seen)
+    assert seen.seen == {(True, False)}
+    assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == (False, True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["small", "wide"])
 def test_a_run_with_two_threads_that_is_killed_and_stopped_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:

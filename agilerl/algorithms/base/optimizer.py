@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.modules.morph import Transfer
+from agilerl.transfer import step_tensor
 
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")  # running means of squared gradients
 _ANSWER = "__dynamo_disable"  # set on a method by torch's compiler, kept by `torch._disable_dynamo`
@@ -128,8 +129,7 @@ class OptimizerWrapper:
                 state = old_state.get(source) if source is not None else None
                 carried = _carry(state or {}, parameter, moved.get(name), usual)
                 if step is not None:
-                    where = parameter.device if parameter.is_cuda else torch.device("cpu")
-                    carried["step"] = torch.tensor(step, dtype=torch.float32, device=where)
+                    carried["step"] = step_tensor(step, parameter, self.optimizer.param_groups[0])
                 if carried:
                     self.optimizer.state[parameter] = _complete(carried, old_state, parameter, usual)
 

@@ -18,6 +18,7 @@ from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartName
 from agilerl.engine.rows.kernels import RULES, Columns, LayerViews, NoiseViews
 from agilerl.modules.activations import ACTIVATIONS
 from agilerl.modules.layers import DenseLayer
+from agilerl.transfer import step_tensor
 
 
 class Rows(Enum):
@@ -186,7 +187,7 @@ class Cohort:
             if "step" in state:
                 self.step[binding.name][row] = float(state["step"])
             else:
-                state["step"] = torch.zeros((), dtype=torch.float32)
+                state["step"] = step_tensor(0.0, parameter, binding.optimizer.param_groups[0])
 
     def _optimizer_of_parameter(self, row: int) -> dict[nn.Parameter, OptimizerBinding]:
         member = self.members[row]
@@ -204,8 +205,8 @@ class Cohort:
         taken = {name: step.flatten().tolist() for name, step in self.step.items()}
         for row in range(len(self.members)):
             for parameter, binding in self._optimizer_of_parameter(row).items():
-                steps = torch.tensor(taken[binding.name][row], dtype=torch.float32)
-                binding.optimizer.state[parameter]["step"] = steps
+                optimizer, count = binding.optimizer, taken[binding.name][row]
+                optimizer.state[parameter]["step"] = step_tensor(count, parameter, optimizer.param_groups[0])
 
     def release(self) -> None:
         """Give every member separate tensors again: parameters, targets, moments and step counts."""

@@ -9,8 +9,8 @@ from agilerl.algorithms import find_algorithm, is_team
 from agilerl.config import Manifest
 from agilerl.errors import ConfigError
 
-# Units of the widest layer up to which "auto" stays on the CPU. Not measured: see docs/decisions.md.
-MAX_DENSE_UNITS = 512
+# Units of the widest layer up to which "auto" stays on the CPU. Measured: see docs/decisions.md.
+MAX_DENSE_UNITS = 128
 
 
 @dataclass(frozen=True)
