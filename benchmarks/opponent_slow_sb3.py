@@ -38,7 +38,7 @@ import gymnasium
 import stable_baselines3
 import torch
 import torch._dynamo  # optimisers load it in their first step: an import, which does not count
-from slow_envs import FAMILIES, FINAL_EPISODES, greedy_returns, referee_seeds
+from slow_envs import FAMILIES, FINAL_EPISODES, referee_seeds, returns_in_turn
 from stable_baselines3.common.callbacks import BaseCallback
 
 
@@ -114,7 +114,7 @@ def run_for_minutes(job: dict[str, Any]) -> dict[str, Any]:
         )
     model.learn(10**12, callback=EachStep(lambda _: time.perf_counter() - begun < seconds))
     wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
-    returns = greedy_returns(
+    returns = returns_in_turn(
         lambda obs: model.predict(obs, deterministic=True)[0], key["env"], referee_seeds(FINAL_EPISODES)
     )
     return {

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from peers_clock import TreeCpu
 from runner import RESULTS, grouped, job_parser, read_lines, run_jobs
-from slow_envs import COSTS_MS, FAMILIES, FINAL_EPISODES, greedy_returns, referee_seeds
+from slow_envs import COSTS_MS, FAMILIES, FINAL_EPISODES, referee_seeds, returns_in_turn
 
 LINES = RESULTS / "slow.jsonl"
 EVERY = {"cartpole": 500, "pendulum": 250}  # env_steps between the policies that the referee meets, of sb3
@@ -149,7 +149,7 @@ def run_for_minutes(job: dict[str, Any]) -> dict[str, Any]:
     cpu = meter()
     run = agilerl.train(key["env"], seed=key["seed"], minutes=key["minutes"], out=None, verbose=False)
     wall, cpu = time.perf_counter() - begun, meter() - cpu
-    returns = greedy_returns(greedy_policy(key["who"], run.best), key["env"], referee_seeds(FINAL_EPISODES))
+    returns = returns_in_turn(greedy_policy(key["who"], run.best), key["env"], referee_seeds(FINAL_EPISODES))
     return {
         "key": key,
         "algo": run.manifest.algorithm.name,

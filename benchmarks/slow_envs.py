@@ -81,6 +81,19 @@ def referee_seeds(episodes: int) -> list[int]:
     return list(range(FIRST_REFEREE_SEED, FIRST_REFEREE_SEED + episodes))
 
 
+def returns_in_turn(act: Callable[[np.ndarray], np.ndarray], env_id: str, seeds: Sequence[int]) -> list[float]:
+    """As `greedy_returns`, one episode after another in one environment: for simulators that are large."""
+    env, returns = gymnasium.make(env_id), []
+    for seed in seeds:
+        observation, total, is_over = env.reset(seed=seed)[0], 0.0, False
+        while not is_over:
+            observation, reward, terminated, truncated, _ = env.step(act(np.asarray(observation)[None])[0])
+            total, is_over = total + float(reward), terminated or truncated
+        returns.append(total)
+    env.close()
+    return returns
+
+
 def greedy_returns(act: Callable[[np.ndarray], np.ndarray], env_id: str, seeds: Sequence[int]) -> list[float]:
     """Undiscounted return of one episode per seed, all side by side. Episodes that have ended leave the batch."""
     envs = [gymnasium.make(env_id) for _ in seeds]
