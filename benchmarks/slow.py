@@ -199,7 +199,7 @@ def rounded(values: list[float | None]) -> list[int | None]:
 def summary() -> None:
     """One line per group of seeds. Medians count runs that are censored as later than all others."""
     for group, lines in grouped(read_lines(LINES)):
-        if "score" in lines[0]:
+        if "cost_ms" not in group:
             scores = [line["score"] for line in lines]
             print(json.dumps({**group, "scores": scores, "mean": round(mean(scores), 2)}))
             continue
