@@ -45,6 +45,7 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.evaluation import Baseline
+from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.manifest.adoption import (
     Ancestors,
     algorithm_of,
@@ -399,6 +400,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
             imports=imports_of(facts),
             env_given=bool(facts.get("env_given")),
             failed_saves=int(facts.get("failed_saves") or 0),
+            time=TimeSpent.from_dict(facts.get("time")),
         )
 
 

@@ -316,6 +316,8 @@ def train(
         if len(several) == 1:
             manifest = _with_options(manifest, {"--seed": several[0]})
         processes = workers_in(workers)
+        if note and (len(several) > 1 or processes not in (None, 1)):  # these processes take the cores
+            manifest = apply_sets(manifest, ["environment.num_workers=1"])
         if dry_run:
             _print_plan(manifest, device, not no_evolution, minutes)
             if len(several) > 1:
@@ -328,8 +330,6 @@ def train(
             from agilerl.runs.seed_group import SeedGroup
             from agilerl.training.manifest.launch import resolved
 
-            if manifest.environment.healing:  # the seeds are what runs side by side
-                manifest = apply_sets(manifest, ["environment.num_workers=1"])
             manifest, device = resolved(manifest, None, device, minutes, not quiet)
             group = SeedGroup.create(
                 manifest, several, out, device=device, evolution=not no_evolution, tensorboard=tensorboard,

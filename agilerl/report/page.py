@@ -186,11 +186,18 @@ def tiles(run: RunRecords) -> list[Tile]:
     return [
         _score_tile(run),
         _target_tile(run),
-        Tile("wall time", clock(run.seconds), ended),
+        Tile("wall time", clock(run.seconds), f"{ended}{_where_time_went(run)}"),
         Tile("training steps", count(run.env_steps), each),
         Tile("evaluation steps", count(run.evaluation_env_steps), "of all members, beside training"),
         Tile("population", f"{population} members", f"{len(run.generations)} generations, {len(run.births)} births"),
     ]
+
+
+def _where_time_went(run: RunRecords) -> str:
+    time = run.time
+    if time is None or time.collecting + time.learning <= 0:
+        return ""
+    return "; " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in time.shares().items())
 
 
 def _score_tile(run: RunRecords) -> Tile:

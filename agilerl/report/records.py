@@ -20,6 +20,7 @@ from agilerl.runs.directory import LINEAGE_LIMIT, METRICS, RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.record import Birth
+from agilerl.telemetry.time_spent import TimeSpent
 
 CONFIG_LIMIT = MIB
 
@@ -118,6 +119,11 @@ class RunRecords:
     def random_play(self) -> Baseline | None:
         """The score of uniformly random play; None if the run has not recorded it."""
         return Baseline.from_dict(self.facts.get("random_play"))
+
+    @property
+    def time(self) -> TimeSpent | None:
+        """Where the time of a finished run went; None if the run has not recorded it."""
+        return TimeSpent.from_dict(self.facts.get("time"))
 
     def setting(self, dotted: str, default: Any = None) -> Any:
         """One of the settings: "training.target_score"."""

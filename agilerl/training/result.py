@@ -17,8 +17,8 @@ from agilerl.sources.source import MeanReturn, Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.files import lineage_text
 from agilerl.telemetry.record import Arrival, Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.best import BestAgent
-from agilerl.training.time_spent import TimeSpent
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop

@@ -22,7 +22,7 @@ from agilerl.runs.directory import METRICS, RunDirectory
 from agilerl.telemetry import Birth
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval
-from agilerl.training.time_spent import TimeSpent
+from agilerl.telemetry.time_spent import TimeSpent
 
 # Schemes in which stopped members release their steps to the others.
 SHARED_BUDGETS = ("race", "halving")
@@ -44,7 +44,7 @@ class Run:
         interrupted: whether it was stopped before its end; continue with `agilerl resume`. signal: the signal received.
         random_play: score of uniformly random play; None in runs of earlier versions.
         before: for a language policy, its score on the report split before training; None if unknown.
-        time: where the time went since the run was started or resumed; None for a loaded run.
+        time: where the time went since the run was started or resumed; None if unknown.
         closing_episodes: for how many held-out episodes a budget in minutes has time left; None without one.
         imports: user modules imported on the command line. env_given: whether the environment was passed as an object
             without an id. failed_saves: generations whose checkpoint could not be written.

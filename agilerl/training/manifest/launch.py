@@ -367,7 +367,7 @@ def _finish(
             if manifest is not setup.manifest:
                 write_atomic(path / "config.yaml", dump_yaml(manifest))
                 lost = {**lost, "manifest_hash": manifest.hash()}
-            directory.finish("interrupted" if interrupted else "done", result=facts, **lost)
+            directory.finish("interrupted" if interrupted else "done", result=facts, time=result.time.as_dict(), **lost)
             report_on(path)
         except OSError as error:  # must not lose the training result
             text = f"{path} could not be written ({error}); the training is not lost."

@@ -19,11 +19,11 @@ from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE
 from agilerl.runs.checkpoints import read_checkpoint
+from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest import time_budget as measured
 from agilerl.training.random_play import random_play
-from agilerl.training.time_spent import TimeSpent
 
 SMALL: dict[str, Any] = {"num_envs": 4, "learn_step": 64, "evo_steps": 256, "population": 2}
 
@@ -334,6 +334,10 @@ def test_where_the_time_went_is_said_with_what_would_help() -> None:
     assert "evaluation episodes" in TimeSpent(40.0, 10.0, 45.0, 100.0).in_words(False)
     assert TimeSpent(40.0, 30.0, 20.0, 100.0).in_words(False).endswith("went.")
     assert TimeSpent(4.0, 3.0, 2.0, 10.0).in_words(False) == "", "not of a short run"
+    assert TimeSpent.from_dict(spent.as_dict()) == spent
+    assert [TimeSpent.from_dict(entry) for entry in (None, {"total": 1.0}, {**spent.as_dict(), "total": "x"})] == [
+        None, None, None,
+    ]  # fmt: skip
     assert TimeSpent(0.0, 0.0, 60.0, 100.0).in_words(False) == "", "others trained"
 
 

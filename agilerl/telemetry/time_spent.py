@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 WORTH_SAYING_S, MOST, MUCH = 30.0, 0.5, 0.35  # seconds of a run; shares of its time
 
@@ -23,6 +25,24 @@ class TimeSpent:
     total: float = 0.0
     seconds_per_episode: float = 0.0
 
+    @classmethod
+    def from_dict(cls, entry: Any) -> TimeSpent | None:
+        """Restore from the entry `time` of a run.json; None if it is missing or malformed."""
+        names = {field.name for field in fields(cls)}
+        is_whole = isinstance(entry, Mapping) and entry.keys() == names
+        if not is_whole or not all(isinstance(value, int | float) for value in entry.values()):
+            return None
+        return cls(**entry)
+
+    def as_dict(self) -> dict[str, float]:
+        """JSON values, to the millisecond."""
+        return {field.name: round(vars(self)[field.name], 3) for field in fields(self)}
+
+    def shares(self) -> dict[str, float]:
+        """Fractions of the time for environments, learning and evaluation; zeros before anything was timed."""
+        parts = {"environments": self.collecting, "learning": self.learning, "evaluation": self.evaluation}
+        return {name: seconds / max(self.total, 1e-9) for name, seconds in parts.items()}
+
     def in_words(self, has_lane_workers: bool) -> str:
         """Describe the shares in one or two sentences; "" for a short run, or one that others trained.
 
@@ -31,8 +51,7 @@ class TimeSpent:
         """
         if self.total < WORTH_SAYING_S or not self.collecting + self.learning:
             return ""
-        parts = {"environments": self.collecting, "learning": self.learning, "evaluation": self.evaluation}
-        shares = {name: seconds / self.total for name, seconds in parts.items()}
+        shares = self.shares()
         listed = [f"{100 * share:.0f} % into {name}" for name, share in shares.items()]
         return f"Of the time {', '.join(listed[:2])} and {listed[2]} went.{_advice(shares, has_lane_workers)}"
 
