@@ -26,7 +26,7 @@ from agilerl.training.deadline import Deadline
 
 EPISODES, FIRST_EPISODES, FEWEST_EPISODES = 20, 5, 2
 MAX_SHARE = 0.05  # of the run's training steps; the number of episodes is reduced to fit
-MAX_SHARE_OF_TIME = 0.02  # of a budget in minutes
+MAX_SHARE_OF_TIME = 0.005  # of a budget in minutes
 
 
 def random_play(

@@ -35,7 +35,7 @@ GENERATIONS = 24  # in a budget of few steps
 FEWEST_VECTOR_STEPS = 25  # of a generation
 MOST_LANES = 64
 # Cost of a step beside which the updates of a preset for few steps take about half as long (benchmarks/slow.py).
-BALANCED_S = {DEFAULT_ALGORITHM: 5e-3, DEFAULT_FOR_BOX: 1e-2}
+BALANCED_S = {DEFAULT_ALGORITHM: 5e-3, DEFAULT_FOR_BOX: 2e-2}
 PLAYED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)  # actions that a measurement draws
 
 
@@ -200,6 +200,7 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
             "algorithm.learn_step": each if each < 1 else round(each),  # updates leave the steps their time
             "environment.num_envs": lanes, "environment.healing": True, "environment.num_workers": cores,
             "training.max_steps": budget,
+            "training.evo_first": FEWEST_VECTOR_STEPS * lanes,
             "training.evo_steps": max(FEWEST_VECTOR_STEPS * lanes, budget // GENERATIONS),
         },
         "few steps",

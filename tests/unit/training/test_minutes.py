@@ -342,7 +342,7 @@ def test_where_the_time_went_is_said_with_what_would_help() -> None:
 
 
 def test_random_play_takes_little_of_a_budget_in_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two episodes at least; more while they take less than a fiftieth of the time."""
+    """Two episodes at least; more while they take less than half a hundredth of the time."""
     env, options = make_vect_envs("CartPole-v1", num_envs=2), LoopOptions(max_steps=1_000_000)
     agent = DQN(env.single_observation_space, env.single_action_space)
     played = {
