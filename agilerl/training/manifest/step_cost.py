@@ -35,7 +35,7 @@ GENERATIONS = 24  # in a budget of few steps
 FEWEST_VECTOR_STEPS = 25  # of a generation
 MOST_LANES = 64
 # Cost of a step beside which the updates of a preset for few steps take about half as long (benchmarks/slow.py).
-BALANCED_S = {DEFAULT_ALGORITHM: 5e-3, DEFAULT_FOR_BOX: 2e-2}
+BALANCED_S = {DEFAULT_ALGORITHM: 5e-3, DEFAULT_FOR_BOX: 1e-2}
 PLAYED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)  # actions that a measurement draws
 
 
