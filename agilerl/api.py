@@ -100,7 +100,8 @@ def train(
             as "mpe2.simple_spread_v3", or an object with PettingZoo's parallel interface. Language models: an id such
             as "reasoning/chain_sum" or "arithmetic/addition-2", or a gym of `agilerl.llm_envs`, with `model="PATH"`.
         algo: a name, or a custom class. Default: that of the environment's preset; without one PPO, MADDPG for several
-            agents, or GRPO for language environments.
+            agents, or GRPO for language environments. DQN or SAC, with settings for few steps, if `minutes` hold few
+            steps because each takes milliseconds.
         population: number of members. steps: environment steps of ONE member; prompts for language models. Defaults:
             the preset's.
         seed: None takes the configuration's (0 in every preset).

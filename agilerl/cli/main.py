@@ -206,7 +206,7 @@ def train(
     minutes: Annotated[
         float | None,
         real_option(
-            "A budget in minutes at the measured speed; default: 10, for an environment without a preset.",
+            "A budget in minutes, closing test included; default: 10, for an environment without a preset.",
             "--minutes",
             metavar="N",
             example="10",
