@@ -9,11 +9,12 @@ OF_EXPLORATION = (
 )  # fmt: skip
 OF_ENVIRONMENTS = (
     "network", "replay_buffer", "environment.num_envs", "environment.backend", "environment.healing",
-    "environment.num_workers", "environment.deadline_s", "environment.max_restarts", "environment.with_state",
-    "training.eval_steps", "training.eval_episodes", "training.eval_screen", "training.eval_share", *OF_EXPLORATION,
-    "training.train_max_episode_steps", "training.confirm_episodes", "training.stop_margin", "training.reward_floor",
-    "training.reward_scale", "training.clip_rewards", "training.normalize_rewards", "training.lockstep",
-    "training.carry_envs", "training.opponents", "training.elite_rescore_episodes", *OF_DATA,
+    "environment.num_workers", "environment.deadline_s", "environment.max_restarts", "environment.asynchronous",
+    "environment.with_state", "training.eval_steps", "training.eval_episodes", "training.eval_screen",
+    "training.eval_share", *OF_EXPLORATION, "training.train_max_episode_steps", "training.confirm_episodes",
+    "training.stop_margin", "training.reward_floor", "training.reward_scale", "training.clip_rewards",
+    "training.normalize_rewards", "training.lockstep", "training.carry_envs", "training.opponents",
+    "training.elite_rescore_episodes", *OF_DATA,
 )  # fmt: skip
 """Keys of networks, episodes and environment steps, which a language policy ignores."""
 IGNORED = {

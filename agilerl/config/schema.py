@@ -81,7 +81,17 @@ class Environment(Section):
     num_workers: Count | None = None  # healing: number of workers; null: one per core, at most 4
     deadline_s: Positive = 60.0  # healing: seconds after which a step counts as hung
     max_restarts: CountOrZero = 10  # healing: replacements after which the run stops
+    asynchronous: bool = False  # healing: slow lanes do not hold up the others in training; results depend on timing
     with_state: bool = False  # multi-agent: critics read env.state() instead of the joint observations
+
+    @model_validator(mode="after")
+    def _check_asynchronous(self) -> Environment:
+        if self.asynchronous and not self.healing:
+            raise ValueError(
+                "asynchronous lanes step in worker processes; got environment.asynchronous=true with "
+                "environment.healing=false. fix: environment.healing=true."
+            )
+        return self
 
 
 class Encoder(Section):
@@ -420,8 +430,9 @@ class Manifest(Section):
             for name in ("restart_ranges", "mode", "max_lag"):
                 if vars(self.evolution)[name] == vars(Evolution())[name]:
                     del content["evolution"][name]
-        if not content["environment"]["with_state"]:
-            del content["environment"]["with_state"]
+        for name in ("with_state", "asynchronous"):
+            if not content["environment"][name]:
+                del content["environment"][name]
         if content["environment"]["backend"] == "gymnasium":
             del content["environment"]["backend"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -224,24 +224,38 @@ class HealingLanes:
 
     def begin_step(self, actions: Any, active: np.ndarray | None = None) -> PendingStep:
         """Send the actions to the workers, which step asynchronously."""
+        self._check_actions(actions)
+        before = trees.copy(self._obs)
+        mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
+        return PendingStep(before, mask, *self._send_step(actions, None if active is None else mask))
+
+    def _check_actions(self, actions: Any) -> None:
         if not self._is_reset:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
         count = trees.count_rows(actions)
         if count != self.num_lanes:
             raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {count}.")
-        before = trees.copy(self._obs)
-        mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
+
+    def _send_step(self, actions: Any, mask: np.ndarray | None) -> tuple[dict[Any, Worker], dict[int, Fault]]:
+        """Send actions to the workers of the lanes `mask` [L], None for all; see `_send`."""
         commands = {
-            w.number: ("step", trees.take(actions, w.lanes), None if active is None else mask[w.lanes])
+            w.number: ("step", trees.take(actions, w.lanes), None if mask is None else mask[w.lanes])
             for w in self.workers
-            if mask[w.lanes].any()
+            if mask is None or mask[w.lanes].any()
         }
-        return PendingStep(before, mask, *self._send(commands))
+        return self._send(commands)
 
     def finish_step(self, pending: PendingStep) -> StepBatch:
         """Wait for and return the result of a step started by `begin_step`."""
-        before, mask = pending.before, pending.mask
         infos, failed = self._collect(pending.waiting, pending.faults)
+        return self._batch(pending.before, pending.mask, infos, failed)
+
+    def _batch(self, before: Any, mask: np.ndarray, infos: dict[int, dict[str, Any]], failed: list[Fault]) -> StepBatch:
+        """Read a step of the lanes `mask` [L] from the shared memory, and replace the workers that failed in it.
+
+        Args:
+            before: [L, ...] observations before the step. infos: of the workers that answered, by number.
+        """
         reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
         final, healed = trees.choose(mask, self._final, before), np.zeros(self.num_lanes, dtype=bool)
         final_masks = self._final_masks(infos)
@@ -359,21 +373,26 @@ class HealingLanes:
         while waiting:
             ready: list[Any] = wait(list(waiting), timeout=max(0.0, limit - time.monotonic()))
             for connection in ready:
-                worker = waiting.pop(connection)
-                try:
-                    kind, *rest = connection.recv()
-                except (EOFError, OSError):
-                    faults[worker.number] = self._died(worker)
-                    continue
-                if kind == "ok":
-                    infos[worker.number] = rest[0]
-                else:
-                    faults[worker.number] = self._fault(worker, "failed", *rest)
+                self._receive(connection, waiting.pop(connection), infos, faults)
             if not ready:
                 for worker in waiting.values():
                     faults[worker.number] = self._fault(worker, "hung", f"no answer after {patience_s:g} s")
                 break
         return infos, [faults[number] for number in sorted(faults)]
+
+    def _receive(
+        self, connection: Any, worker: Worker, infos: dict[int, dict[str, Any]], faults: dict[int, Fault]
+    ) -> None:
+        """Read a worker's answer into `infos`, or its failure into `faults`."""
+        try:
+            kind, *rest = connection.recv()
+        except (EOFError, OSError):
+            faults[worker.number] = self._died(worker)
+            return
+        if kind == "ok":
+            infos[worker.number] = rest[0]
+        else:
+            faults[worker.number] = self._fault(worker, "failed", *rest)
 
     def _died(self, worker: Worker) -> Fault:
         if worker.process is not None:

@@ -24,6 +24,7 @@ from agilerl.envs.lanes import EnvFactory, SyncLanes, spaces_in
 from agilerl.envs.pool import LIMIT, EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
+from agilerl.envs.ready import ReadyLanes
 from agilerl.envs.returned import HEALED
 from agilerl.errors import ConfigError, EnvError, unknown_choice, warn_once
 from agilerl.rng import Purpose
@@ -108,12 +109,13 @@ class HealingVectEnv(Replicable, VectorEnv):
 
     Args:
         factory: creates one environment. num_envs: L. options: of `HealingLanes`.
+        asynchronous: whether members train in lanes that do not wait for each other (`replicate_asynchronous`).
     """
 
     takes_seed_per_lane = True
 
-    def __init__(self, factory: EnvFactory, num_envs: int, options: dict[str, Any]) -> None:
-        self.num_envs, self.options = num_envs, options
+    def __init__(self, factory: EnvFactory, num_envs: int, options: dict[str, Any], asynchronous: bool = False) -> None:
+        self.num_envs, self.options, self.asynchronous = num_envs, options, asynchronous
         self.lanes = HealingLanes([factory] * num_envs, **options)
         self.single_observation_space = self.lanes.single_observation_space
         self.single_action_space = self.lanes.single_action_space
@@ -149,6 +151,10 @@ class HealingVectEnv(Replicable, VectorEnv):
     def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
         return HealingLanes([self.factory] * count, reset_ended=reset_ended, **self.options)
 
+    def replicate_asynchronous(self, n: int) -> ReadyLanes:
+        """Create lanes as `replicate` does, which do not wait for each other."""
+        return ReadyLanes([self.factory] * (n * self.num_envs), **self.options)
+
 
 class AsyncVectEnv(Replicable, AsyncVectorEnv):
     """Vector environment with one worker process per environment, NEXT_STEP autoreset.
@@ -174,6 +180,7 @@ def make_vect_envs(
     num_workers: int | None = None,
     deadline_s: float = 60.0,
     max_restarts: int = 10,
+    asynchronous: bool = False,
     **env_kwargs: Any,
 ) -> VectorEnv:
     """Create a Gymnasium vector environment with NEXT_STEP autoreset from a registered id or a factory.
@@ -195,6 +202,8 @@ def make_vect_envs(
             environments; it costs about 0.1 ms per step. See `agilerl.envs.healing.HealingLanes`.
         num_workers, deadline_s, max_restarts: options of `healing`: processes (None: one per core, at most 4), seconds
             after which a step counts as hung, maximum number of replacements.
+        asynchronous: option of `healing`: a slow environment does not hold up the others in training, see
+            `agilerl.envs.ready.ReadyLanes`. Results then depend on timing. `step` and evaluations wait for all.
         **env_kwargs: passed to `gymnasium.make` or to `make_env`.
 
     Returns:
@@ -239,6 +248,8 @@ def make_vect_envs(
         raise EnvError("healing=True brings its own worker processes. fix: leave backend and should_async_vector out.")
     if not healing and (num_workers is not None or deadline_s != 60.0 or max_restarts != 10):
         raise EnvError("num_workers, deadline_s and max_restarts are options of healing=True. fix: healing=True.")
+    if asynchronous and not healing:
+        raise EnvError("asynchronous is an option of healing=True. fix: healing=True.")
     env_id = resolve_id(env_name) if env_name is not None and make_env is None else None
     can_pool = env_id is not None and not wrappers and not should_async_vector and not healing
     backend = _checked_backend(backend, env_id if can_pool else None, env_kwargs)
@@ -247,7 +258,7 @@ def make_vect_envs(
     try:
         if healing:
             options = {"num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts, "spec": spec}
-            vector = HealingVectEnv(factory, int(num_envs), options)
+            vector = HealingVectEnv(factory, int(num_envs), options, asynchronous)
         else:
             kind = AsyncVectEnv if should_async_vector else SyncVectEnv
             vector = kind([factory] * int(num_envs), autoreset_mode=AutoresetMode.NEXT_STEP)

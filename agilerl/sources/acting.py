@@ -50,6 +50,7 @@ class Acting:
         assert shard.shared.epsilon is not None
         self.epsilon = shard.shared.epsilon
         self.num_envs, self.ranks = watch.num_envs, shard.ranks
+        self._counted = self.num_envs  # environment steps of each member in a vector step
         self._masks = ActionMasks(lanes.single_action_space, lanes.backend)
         self._rngs = shard.streams(Purpose.EXPLORATION)
         self._running = Running.begin(shard, lanes)
@@ -87,14 +88,21 @@ class Acting:
         """Finish the vector step that `begin` has begun."""
         self._keep(finish_step(self.lanes, self._pending))
 
-    def _act(self) -> Any:
-        """Return the environment's actions of the next vector step; None if all members have diverged."""
-        index, watch = self._made, self.watch
-        if index == self._end:
-            self._draw_ahead()
-        self._made += 1
-        if self._noise is not None:
-            self.learner.set_policy_noise(self._noise[index - self._begin])
+    def _act(self, draws: tuple[np.ndarray, ...] | None = None) -> Any:
+        """Return the environment's actions of the next step; None if all members have diverged.
+
+        Args:
+            draws: exploration noise [N, E, ...] of each lane's step. None: that of the next vector step of all lanes,
+                which counts for the exploration rate.
+        """
+        index, watch, is_vector_step = self._made, self.watch, draws is None
+        if draws is None:
+            if index == self._end:
+                self._draw_ahead()
+            self._made += 1
+            if self._noise is not None:
+                self.learner.set_policy_noise(self._noise[index - self._begin])
+            draws = tuple(part[index - self._begin] for part in self._draws)
         watch.weights()
         if not watch.any_sound:
             return None
@@ -105,10 +113,10 @@ class Acting:
         if self.replay.memory.counter * self.ranks.size < self.options.random_steps:
             action = self._random(legal)
         else:
-            draws = tuple(part[index - self._begin] for part in self._draws)
             action = self.learner.explore(rows, draws, self.epsilon, legal)
         action = watch.actions(action)
-        self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
+        if is_vector_step:
+            self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
         self._acted = flat, mask
         return self._lead.environment_action(flat)
@@ -132,7 +140,7 @@ class Acting:
         if len(finished.lanes):
             keep_finished(self.tallies, finished, self.num_envs)
         for tally in self.tallies:
-            tally.env_steps += self.num_envs if tally.fault is None else 0
+            tally.env_steps += self._counted if tally.fault is None else 0
         self.obs, self.info = batch.obs, batch.info
 
     def end(self) -> Running | None:
@@ -160,9 +168,13 @@ class Acting:
         ahead = DRAWN_AHEAD // 16 if self._is_noisy else DRAWN_AHEAD  # noise of layers takes much more memory
         self._begin, self._end = self._end, min(self._end + ahead, self._total)
         count = self._end - self._begin
-        each = [self._draw_member(agent, rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
-        self._draws = tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+        self._draws = self._draw(count)
         self._noise = self._draw_noise(count)
+
+    def _draw(self, count: int) -> tuple[np.ndarray, ...]:
+        """Draw exploration noise [count, N, E, ...], from one stream per member."""
+        each = [self._draw_member(agent, rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
+        return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
 
     def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:
         draws = scale_noise_per_lane(agent.draw_exploration(rng, (count, self.num_envs)), self.options.explore_least)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from agilerl import foreign
 from agilerl.algorithms import DEFAULT_FOR_TEAMS
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import overrides
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
@@ -22,7 +23,7 @@ from agilerl.envs.observed_masks import without_mask
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.readable import readable
 from agilerl.envs.step import Lanes, VectorLanes, as_lanes
-from agilerl.envs.vector import Replicable, make_vect_envs
+from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
 from agilerl.sources.custom.calls import check_calls
@@ -31,6 +32,7 @@ from agilerl.sources.determinism import Probe, probe_determinism
 from agilerl.sources.evaluator import Divides, Evaluator, FitnessEvaluator, innermost, lanes_for
 from agilerl.sources.rewards import refuse_scaling
 from agilerl.sources.source import (
+    ASYNCHRONOUS_NOTE,
     CARRIED_NOTE,
     GenerationPlan,
     MeanReturn,
@@ -58,6 +60,14 @@ def several_agents(name: str) -> str:
     )
 
 
+def waits(reason: str) -> NotAvailableYetError:
+    """Error message for a run whose lanes have to wait for each other."""
+    return NotAvailableYetError(
+        "environment.asynchronous=true (lanes that do not wait for each other) is not available for this run yet: "
+        f"{reason}. fix: environment.asynchronous=false."
+    )
+
+
 class LaneSource(Source, Generic[Options]):
     """A `Source` whose members act in lanes; subclasses implement `run` and `run_custom`.
 
@@ -77,10 +87,12 @@ class LaneSource(Source, Generic[Options]):
         kernels: run and move members that share rows.
         ranks: processes that train the same members; set before `open`.
         steps_add_up: whether every rank makes separate environment steps.
+        is_asynchronous: whether members train in lanes that do not wait for each other.
     """
 
     steps_add_up = True
     acts = True  # whether members act in training, so that an overridden get_action() is called
+    waits_for_lanes = "it acts in all lanes at once"  # reason why lanes wait for each other; empty if they need not
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
 
     def __init__(self, env: Any, options: Options, shared: Shared, eval_env: Any = None) -> None:
@@ -92,6 +104,7 @@ class LaneSource(Source, Generic[Options]):
         self._replaced = 0  # number of environments, in training and evaluation
         self.kernels = available_kernels()
         self._is_replicable = foreign.can_replicate(env)
+        self.is_asynchronous = isinstance(env, HealingVectEnv) and env.asynchronous
         self._smaller_lanes: Lanes | None = None
         self._written: dict[int, dict[str, Any]] = {}  # by shard, see `take_written`
         self._said: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -153,6 +166,10 @@ class LaneSource(Source, Generic[Options]):
                 self.notes.append(f"{option} is ignored: {reason}")
         self.lockstep = self._choose_lockstep()
         self._reader = population[0]
+        if self.is_asynchronous:
+            self._check_asynchronous_lanes(population[0])
+        if not self.is_repeatable:
+            self.notes.append(ASYNCHRONOUS_NOTE)
         self.lanes = self._make_lanes(len(cut(len(population), shards)[0]))
         if self.lanes.backend == EnvPoolLanes.backend:
             self.notes.append("lanes: EnvPool, whose episodes are not those of Gymnasium with the same seed")
@@ -241,6 +258,27 @@ class LaneSource(Source, Generic[Options]):
             self.notes.append(f"one member trains at a time: {reason}")
         return not reason
 
+    @classmethod
+    def refuse_asynchronous(cls, algo: str) -> None:
+        """Raise NotAvailableYetError if members of this algorithm cannot train in lanes that do not wait."""
+        if cls.waits_for_lanes:
+            raise waits(f"{algo}: {cls.waits_for_lanes}")
+
+    def _check_asynchronous_lanes(self, lead: Any) -> None:
+        """Raise NotAvailableYetError if these members, or options, need lanes that wait for each other."""
+        self.refuse_asynchronous(str(adapted(lead).algo))
+        reasons = {
+            "one member trains at a time (training.lockstep=false, or an agent with its own learn() or get_action())": (
+                not self.lockstep
+            ),
+            "training.carry_envs=true": self.options.carry_envs,
+            f"training.shards={self.shards}": self.shards > 1,
+            f"{self.ranks.size} processes that train together": self.ranks.size > 1,
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise waits(reason)
+
     def _check_carrying(self) -> None:
         """Raise ConfigError if episodes cannot continue across generations."""
         if not self.lockstep:
@@ -259,7 +297,11 @@ class LaneSource(Source, Generic[Options]):
             )
 
     def _make_lanes(self, members: int) -> Lanes:
-        lanes: Lanes = self.env.replicate(members) if self.lockstep else as_lanes(self.env)
+        lanes: Lanes
+        if self.is_asynchronous:
+            lanes = self.env.replicate_asynchronous(members)
+        else:
+            lanes = self.env.replicate(members) if self.lockstep else as_lanes(self.env)
         return lanes_for(self._reader, lanes, self.options.swap_channels)
 
     def _lanes_of(self, members: int) -> Lanes:

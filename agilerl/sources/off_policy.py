@@ -15,6 +15,7 @@ from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.acting import Acting
+from agilerl.sources.asynchronous_acting import AsynchronousActing
 from agilerl.sources.custom.learn import CustomLearn, CustomTransitions
 from agilerl.sources.divergence import Watch, check_interval
 from agilerl.sources.lanes import LaneSource
@@ -36,12 +37,15 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             over to the next generation.
     """
 
+    waits_for_lanes = ""
+
     def __init__(
         self, env: Any, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None, eval_env: Any = None
     ) -> None:
         rewards = RewardScale().state() if options.normalize_rewards else None
         memories = SharedReplay(memory, n_step_memory).named()
         super().__init__(env, options, Shared(options.eps_start, rewards, memories=memories), eval_env)
+        self.is_repeatable = not self.is_asynchronous
 
     @classmethod
     def make(cls, env: Any, options: Any, replay: Callable[[], Any], eval_env: Any = None) -> OffPolicySource:
@@ -68,12 +72,17 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         interval = check_interval(learner.groups[0].device)
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs, interval)
         rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs, shard.ranks)
-        acting = Acting(shard, lanes, replay, self.options, watch, rewards)
+        kind = AsynchronousActing if self.is_asynchronous else Acting
+        acting = kind(shard, lanes, replay, self.options, watch, rewards)
         are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)
         updates = Updates(shard, replay, self.options, watch, rewards, are_choices)
-        make = self._overlapping if self.options.overlap else self._one_after_another
-        for _ in make(shard.vector_steps, acting, updates):
-            yield lanes.num_lanes * shard.ranks.size
+        if isinstance(acting, AsynchronousActing):
+            steps = self._lane_by_lane(acting, updates)
+        else:
+            make = self._overlapping if self.options.overlap else self._one_after_another
+            steps = make(shard.vector_steps, acting, updates)
+        for env_steps in steps:
+            yield env_steps * shard.ranks.size
         running = acting.end()
         updates.end()
         scale = None if rewards is None else rewards.state()
@@ -81,16 +90,16 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shared)
 
     def _one_after_another(self, count: int, acting: Acting, updates: Updates) -> Iterator[int]:
-        """Make vector steps, and after each the updates that are due."""
+        """Make vector steps, and after each the updates that are due; yield environment steps."""
         for index in range(count):
             if acting.step():
                 begun = time.perf_counter()
                 updates.learn(index)
                 self._seconds.learning += time.perf_counter() - begun
-                yield index
+                yield acting.lanes.num_lanes
 
     def _overlapping(self, count: int, acting: Acting, updates: Updates) -> Iterator[int]:
-        """Make vector steps, and during the next one the updates that are due after each."""
+        """Make vector steps, and during the next one the updates that are due after each; yield environment steps."""
         for index in range(count + 1):
             is_going_on = index < count and acting.begin()
             if index:
@@ -100,7 +109,24 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             if not is_going_on:
                 return
             acting.finish()
-            yield index
+            yield acting.lanes.num_lanes
+
+    def _lane_by_lane(self, acting: AsynchronousActing, updates: Updates) -> Iterator[int]:
+        """Make steps in lanes that do not wait for each other, and the updates that are due; yield transitions."""
+        learned, is_going_on = 0, True
+        while is_going_on:
+            due, learned = range(learned, acting.vector_steps), acting.vector_steps
+            if self.options.overlap:
+                is_going_on = acting.begin()
+            begun = time.perf_counter()
+            for index in due:
+                updates.learn(index)
+            self._seconds.learning += time.perf_counter() - begun
+            if not self.options.overlap:
+                is_going_on = acting.begin()
+            if is_going_on:
+                acting.finish()
+                yield acting.transitions
 
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         return CustomTransitions(shard, lanes, self.options).run()

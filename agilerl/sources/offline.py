@@ -50,6 +50,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
     """
 
     acts = False
+    waits_for_lanes = "it learns from a data set, and steps no environment in training"
     steps_add_up = False  # one update counts once, however many ranks share its rows
 
     def __init__(

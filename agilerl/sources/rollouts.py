@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,18 @@ from agilerl.components.running import RunningMeanStd
 from agilerl.engine.learner import HiddenStates, Learner
 from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
 from agilerl.envs.masks import MASK, ActionMasks
+from agilerl.envs.protocol import begin_step, finish_step
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import EnvError, warn_once
 from agilerl.options import LoopOptions
 from agilerl.rng import Purpose
-from agilerl.rollouts.on_policy import record
+from agilerl.rollouts.on_policy import ActingStep, record
+from agilerl.rollouts.step_draws import StepDraws
 from agilerl.sources.custom.learn import CustomLearn, CustomRollouts
 from agilerl.sources.divergence import Watch
-from agilerl.sources.lanes import LaneSource
+from agilerl.sources.lanes import LaneSource, waits
 from agilerl.sources.rewards import RewardScale
+from agilerl.sources.rollout_row import Row
 from agilerl.sources.source import (
     Running,
     Shard,
@@ -55,6 +58,8 @@ class OnPolicySource(LaneSource[LoopOptions]):
             one after another, each with its own `learn()`.
     """
 
+    waits_for_lanes = ""
+
     def __init__(
         self, env: Any, options: LoopOptions, collect: Callable[..., Any] | None = None, eval_env: Any = None
     ) -> None:
@@ -71,7 +76,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
     @property
     def generations(self) -> type[OnPolicyGeneration]:
         """Class that runs a generation."""
-        return OnPolicyGeneration
+        return AsynchronousGeneration if self.is_asynchronous else OnPolicyGeneration
 
     def open(
         self, population: Sequence[Any], run_seed: int, check: Callable[[], None] | None = None, shards: int = 1
@@ -96,6 +101,11 @@ class OnPolicySource(LaneSource[LoopOptions]):
                 f"a member learns from whole rollouts of {rollout} steps: the budget of {self.options.max_steps} steps "
                 f"ends at {ends} or later"
             )
+
+    def _check_asynchronous_lanes(self, lead: Any) -> None:
+        if adapted(lead).is_recurrent:
+            raise waits("hidden states of recurrent policies advance in all lanes at once")
+        super()._check_asynchronous_lanes(lead)
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         generation = self.generations(shard, lanes, learner, self.options)
@@ -163,9 +173,11 @@ class OnPolicyGeneration:
         learner.refresh()
         self.tallies = [Tally() for _ in self.agents]
         self.rewards = RewardScale.of(shard.shared.rewards, self.agents, self.num_envs, shard.ranks)
+        self._changes_rewards = self.rewards is not None or options.changes_rewards
         self.watch = Watch(learner, self.tallies, self.num_envs)
         self.watch.weights()
-        self._explore, self._minibatches = shard.streams(Purpose.EXPLORATION), shard.streams(Purpose.REPLAY)
+        self._streams = list(zip(self.agents, shard.streams(Purpose.EXPLORATION), strict=True))
+        self._minibatches = shard.streams(Purpose.REPLAY)
         self._running = Running.begin(shard, lanes)
         self.obs, info, self._tracker = self._running.obs, self._running.info, self._running.tracker
         masks = ActionMasks(lanes.single_action_space, lanes.backend)
@@ -192,8 +204,7 @@ class OnPolicyGeneration:
     def run(self) -> Steps:
         """Make the vector steps, and learn whenever a rollout is full."""
         info = self._running.info
-        as_they_are = self.rewards is None and not self.options.changes_rewards
-        for seen in record(self, self.lanes, self.obs, info, None if as_they_are else self._learned):
+        for seen in self._recorded(info):
             self.obs, info = seen.batch.obs, seen.batch.info
             acting = self._acting
             due = [group for group in acting if group.buffer.position == group.buffer.capacity]
@@ -222,6 +233,10 @@ class OnPolicyGeneration:
         statistics = None if self._statistics is None else self._statistics.state()
         shared = Shared(None, scale, statistics, running, self.shard.shared.memories)
         return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)
+
+    def _recorded(self, info: dict[str, Any]) -> Iterator[ActingStep]:
+        """Make the vector steps of the generation; yield each after it is stored. `info`: of the first observations."""
+        return record(self, self.lanes, self.obs, info, self._learned if self._changes_rewards else None)
 
     # -- recorder interface: see `rollouts.on_policy.record` ---------------------------------------------------------
 
@@ -313,9 +328,12 @@ class OnPolicyGeneration:
     def _draw_ahead(self) -> None:
         """Draw exploration noise [count, N, E, ...] for the next vector steps, from one stream per member."""
         self._begin, self._end = self._end, min(self._end + DRAWN_AHEAD, self._total)
-        shape = (self._end - self._begin, self.num_envs)
-        each = [agent.draw_exploration(rng, shape) for agent, rng in zip(self.agents, self._explore, strict=True)]
-        self._draws = tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+        self._draws = self._draw(self._end - self._begin)
+
+    def _draw(self, count: int) -> tuple[np.ndarray, ...]:
+        """Draw exploration noise [count, N, E, ...], from one stream per member."""
+        each = [agent.draw_exploration(rng, (count, self.num_envs)) for agent, rng in self._streams]
+        return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
 
     def _act(
         self, group: Group, obs: Any, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
@@ -423,3 +441,72 @@ class OnPolicyGeneration:
         for row, position in enumerate(group.members):
             states = {key: part[row].clone() for key, part in hidden.items()}
             self._kept[self.agents[position].index] = self.shard.slots[position], states
+
+
+class AsynchronousGeneration(OnPolicyGeneration):
+    """Rollouts that are filled lane by lane (`envs.ready.ReadyLanes`).
+
+    A lane makes its next step of the rollout as soon as the last one has completed, and rests once it has made all of
+    them. A vector step is stored when all lanes have made it, in order, and members learn when a rollout is full. The
+    policy does not change within a rollout and noise belongs to a lane and its step, so that results are those of lanes
+    that wait for each other.
+    """
+
+    def _recorded(self, info: dict[str, Any]) -> Iterator[ActingStep]:
+        masks, lanes = ActionMasks(self.lanes.single_action_space, self.lanes.backend), self.lanes.num_lanes
+        draws = StepDraws(self._draw, DRAWN_AHEAD, self._total, (len(self.agents), self.num_envs))
+        obs, rows, pending = self.obs, dict[int, Row](), None
+        steps, in_progress = np.zeros(lanes, np.int64), np.zeros(lanes, bool)  # completed by each lane; and now
+        while not self.full:
+            chosen = ~in_progress & (steps < self._limits())
+            if chosen.any():
+                mask = masks.of(info, lanes)
+                actions = self._act_with(draws.of(steps, chosen), obs, mask)
+                chosen &= steps < self._limits()  # acting may have shown that a member has diverged
+                pending = begin_step(self.lanes, actions, chosen)
+                is_new, in_progress = pending.mask & ~in_progress, pending.mask.copy()
+                for step in np.unique(steps[is_new]).tolist():
+                    if step not in rows:
+                        rows[step] = Row(obs, mask, self._acted)
+                    beginning = is_new & (steps == step)
+                    of_groups = [group.of(beginning) for group in self.groups]
+                    rows[step].begin(beginning, obs, mask, self._acted, of_groups)
+            if in_progress.any():
+                batch = finish_step(self.lanes, pending)
+                ended = in_progress & (batch.mask if batch.healed is None else batch.mask | batch.healed)
+                for step in np.unique(steps[ended]).tolist():
+                    rows[step].finish(ended & (steps == step), batch)
+                steps += ended
+                in_progress &= ~ended
+                obs, info = batch.obs, batch.info
+            while not self.full and not (in_progress | (steps < self._limits()))[steps <= self._index].any():
+                if self._index not in rows:  # all members have diverged
+                    everywhere = np.ones(lanes, bool)
+                    self._act_with(draws.of(steps, everywhere), obs, masks.of(info, lanes))
+                    rows[self._index] = Row(obs, self._mask, self._acted)
+                yield self._stored(rows.pop(self._index), info)
+
+    def _act_with(self, draws: tuple[np.ndarray, ...], obs: Any, mask: np.ndarray | None) -> Any:
+        """Act with the noise [N, E, ...] of each lane's next step, in place of that of one vector step."""
+        self._draws, self._begin, self._end = tuple(part[None] for part in draws), self._index, self._index + 1
+        return self.act(obs, mask)
+
+    def _limits(self) -> np.ndarray:
+        """Return the number of steps [L] that each lane can make before its members learn; 0 for diverged members."""
+        limits = np.zeros(self.lanes.num_lanes, np.int64)
+        for group in self._acting:
+            length = group.buffer.capacity
+            limits[group.lanes] = (self._index // length + 1) * length
+        return limits if self.watch.lanes is None else np.where(self.watch.lanes, limits, 0)
+
+    def _stored(self, row: Row, info: dict[str, Any]) -> ActingStep:
+        """Store a vector step that all lanes have made."""
+        out = row.outcome
+        healed = out.healed if out.healed is not None and out.healed.any() else None
+        batch = StepBatch(
+            out.obs, out.reward, out.terminated, out.truncated, out.final_obs, out.mask, info, healed=healed
+        )
+        self.obs, self._mask, self._acted = row.obs, row.mask, row.acted
+        reward = self._learned(batch) if self._changes_rewards else batch.reward
+        self.store(reward, batch)
+        return ActingStep(row.obs, row.mask, reward, batch)

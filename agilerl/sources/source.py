@@ -23,6 +23,10 @@ CARRIED_NOTE = (
     "carry_envs: episodes continue across generations. A resumed run restarts them, so it equals an uninterrupted run "
     "statistically, not bit for bit"
 )
+ASYNCHRONOUS_NOTE = (
+    "environment.asynchronous: lanes do not wait for each other. The result depends on how long steps take, so that no "
+    "run has the bits of another, and members whose lanes are faster make more steps"
+)
 
 
 @dataclass
@@ -311,6 +315,7 @@ class Source(ABC):
         fitness_is_relative: whether fitness is only comparable within one generation.
         episodes_are_independent: whether the episodes of an evaluation do not depend on those played with them.
         has_own_memories: whether each shard has replay buffers of its own.
+        is_repeatable: whether results depend on seeds alone, and not on timing.
         shards: number of parts that the population is cut into; each is trained by itself for a generation. Set by
             `open`.
     """
@@ -324,6 +329,7 @@ class Source(ABC):
     fitness_is_relative: bool = False
     episodes_are_independent: bool = True
     has_own_memories: bool = False
+    is_repeatable: bool = True
     shards: int = 1
 
     @property

@@ -124,8 +124,11 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
     """Build the plan of the run."""
     lead, options, facts = adapted(loop.population[0]), loop.options, dict(loop.source.facts())
     named = {name: facts.pop(name) for name in ("learner", "env_backend", "num_envs")}
-    is_exact = not options.carry_envs and loop.probe.is_deterministic is not False
-    more: dict[str, Any] = {"deterministic": loop.probe.is_deterministic, "exact_resume": is_exact}
+    is_repeatable = loop.source.is_repeatable and loop.probe.is_deterministic is not False
+    more: dict[str, Any] = {
+        "deterministic": loop.probe.is_deterministic,
+        "exact_resume": is_repeatable and not options.carry_envs,
+    }
     if loop.result.random_play is not None:
         more["random_play"] = loop.result.random_play.as_dict()
     if loop.result.before is not None:

@@ -37,7 +37,8 @@ TABLE: dict[str, tuple[Any, str]] = {
     "make_vect_envs": (
         utils.make_vect_envs,
         "env_name=None num_envs=1 * make_env=None should_async_vector=None extra_wrappers=None seed=None backend=None "
-        "preprocessing=None healing=False num_workers=None deadline_s=60.0 max_restarts=10 **env_kwargs",
+        "preprocessing=None healing=False num_workers=None deadline_s=60.0 max_restarts=10 asynchronous=False "
+        "**env_kwargs",
     ),
     "default_progress_bar": (utils.default_progress_bar, "max_steps accelerator=None"),
     "save_population_checkpoint": (

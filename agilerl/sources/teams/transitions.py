@@ -31,6 +31,8 @@ class OfTeams(LaneSource[Any]):
             holds each of them.
     """
 
+    waits_for_lanes = "environments of several agents step together"
+
     @staticmethod
     def make_envs(name: str | None, num_envs: int = 1, *, make_env: Any = None, **options: Any) -> Any:
         """Create copies of a multi-agent environment from an id or a factory."""

@@ -63,6 +63,8 @@ class EnvironmentTask(Task):
         Creates and closes one environment and one agent; an environment passed by the user is only queried for its
         spaces.
         """
+        if self.manifest.environment.asynchronous:
+            self.source.refuse_asynchronous(self.manifest.algorithm.name)
         manifest = with_backend(self.manifest, env)
         check_kind(manifest.algorithm.name, manifest.environment.name, foreign.has_methods(env, "split", "batch"))
         spaces = self.spaces(env)
@@ -106,6 +108,8 @@ class EnvironmentTask(Task):
             )
 
     def environments(self, env: Any, device: str) -> tuple[Any, Any]:
+        if self.manifest.environment.asynchronous:  # also of a resumed run with other settings
+            self.source.refuse_asynchronous(self.manifest.algorithm.name)
         return make_environments(self.manifest, env, self.source.make_envs)
 
     def population(self, env: Any, seed: int, device: str) -> list[Any]:
@@ -160,6 +164,7 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
         return env, env
 
     more = {name: vars(manifest.environment)[name] for name in OF_WORKERS} if manifest.environment.healing else {}
+    more |= {"asynchronous": True} if manifest.environment.asynchronous else {}
     more |= {"with_state": True} if manifest.environment.with_state else {}
     more |= {"backend": manifest.environment.backend} if manifest.environment.backend != "gymnasium" else {}
 

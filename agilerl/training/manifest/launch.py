@@ -37,7 +37,14 @@ from agilerl.threads import available_cores
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
-from agilerl.training.manifest.worker_settings import ALONE, Workers, resumed_workers, spare_cores, workers_of
+from agilerl.training.manifest.worker_settings import (
+    ALONE,
+    Workers,
+    check_lanes,
+    resumed_workers,
+    spare_cores,
+    workers_of,
+)
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "files written so far are kept."
@@ -187,6 +194,7 @@ def run_training(
     hands = workers_of(workers, ray, allow_insecure_ray)
     order = () if arrivals is None else arrivals_of(arrivals, manifest)
     processes = hands.count if isinstance(hands.count, int) else 1
+    check_lanes(manifest, hands)
     is_alone = uses_spare_cores and processes == 1
     manifest, device = resolved(manifest, env, device, minutes, verbose, uses_spare_cores=is_alone, processes=processes)
     if uses_spare_cores:
@@ -493,6 +501,7 @@ def resume_training(
         manifest = going_on(manifest, settings)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
         hands = resumed_workers(start, folder, workers, ray, allow_insecure_ray)
+        check_lanes(manifest, hands)
         if uses_spare_cores and hands.count == 1 and workers is None:
             hands = replace(hands, most=spare_cores(manifest, device))
         setup = Setup(

@@ -10,7 +10,7 @@ from typing import Any
 
 from agilerl.config import Manifest
 from agilerl.env_ids import is_language_id
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.runs.commands import command
 from agilerl.threads import available_cores
 from agilerl.workers.connection import LOCAL, RUNNING, check_installed
@@ -50,6 +50,15 @@ def spare_cores(manifest: Manifest, device: str) -> int:
     if device != "cpu" or not is_plain or env.healing or env.num_workers or is_language_id(env.name):
         return 1
     return min(available_cores(), MOST_SPARE)
+
+
+def check_lanes(manifest: Manifest, workers: Workers) -> None:
+    """Raise NotAvailableYetError for workers beside lanes that do not wait for each other."""
+    if manifest.environment.asynchronous and workers.count != 1:
+        raise NotAvailableYetError(
+            "environment.asynchronous=true (lanes that do not wait for each other) is not available with workers yet; "
+            f"got workers={workers.count}. fix: workers=1, or environment.asynchronous=false."
+        )
 
 
 def workers_of(workers: int | str, ray: str | None = None, allow_insecure_ray: bool = False) -> Workers:
