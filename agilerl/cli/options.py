@@ -104,7 +104,12 @@ Imports = Annotated[
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the closing lines only.")]
 TestEpisodes = Annotated[
     int,
-    whole_option("Held-out episodes that score the best agent at the end, at most, with --minutes.", "--test-episodes", example="100", least=0),
+    whole_option(
+        "Held-out episodes that score the best agent at the end (--minutes: at most).",
+        "--test-episodes",
+        example="100",
+        least=0,
+    ),
 ]
 Device = Annotated[
     str,
