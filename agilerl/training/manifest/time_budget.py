@@ -16,7 +16,7 @@ from agilerl.training.manifest.step_cost import StepCost, cost_of
 WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
 TRIED, LEAST_VECTOR_STEPS = 256, 8  # per member and trial generation: steps, and minimum vector steps
 MAX_TRIAL_GENERATIONS = 8  # generations of the trial run
-MARGIN = 1.5  # of an estimate without a trial
+MARGIN = 2.0  # of an estimate: how much faster a run may become
 LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds to time, and seconds after which one generation is enough
 
 
@@ -51,13 +51,13 @@ def steps_in(
 def steps_of_simulator(manifest: Manifest, cost: StepCost, minutes: float) -> tuple[int, float, float]:
     """Return what `tried_steps` does, from the cost of a step alone.
 
-    All the time goes into steps here, times `MARGIN`, as the machine may have been busy when they were measured.
+    All the time goes into steps here, times `_margin`: the machine may have been busy when they were measured.
     """
     training, environment = manifest.training, manifest.environment
     processes = environment.num_workers or 1 if environment.healing else 1
     rate = processes / cost.p50
     unit = min(training.evo_steps, training.evo_first or training.evo_steps)
-    budget = max(unit, int(MARGIN * 60 * minutes * rate / training.pop_size))
+    budget = max(unit, int(_margin(manifest) * 60 * minutes * rate / training.pop_size))
     least = unit * training.pop_size * WITH_EVALUATION / rate / 60
     return budget, rate, max(minutes, least)
 
@@ -65,10 +65,11 @@ def steps_of_simulator(manifest: Manifest, cost: StepCost, minutes: float) -> tu
 def tried_steps(
     manifest: Manifest, env: Any, device: str, minutes: float, check: Callable[[], None] = lambda: None
 ) -> tuple[int, float, float]:
-    """Return (budget per member that fits the minutes, environment steps per second of all members, expected minutes).
+    """Return (most steps of a member in the minutes, environment steps per second of all members, expected minutes).
 
-    The steps are those of the whole time left after the trial; the run ends earlier, by its `Deadline`, to leave time
-    for the closing test. The expected minutes exceed the requested ones if a single generation takes longer.
+    The steps are those of the whole time left after the trial, and as many again (`_margin`), as a long run may be
+    faster than its first second; it ends earlier, by its `Deadline`, to leave time for the closing test. The expected
+    minutes exceed the requested ones if a single generation takes longer.
 
     Short generations are trained and discarded until those after the first one, which is a warm-up, have taken a
     second. If the first one takes ten seconds, it is the one timed. The trial does not affect the run, whose random
@@ -93,7 +94,15 @@ def tried_steps(
     left = max(0.0, minutes * 60 - (time.perf_counter() - stopwatch.looks[0][0]))
     generations = max(1, round(left * rate / WITH_EVALUATION / members / unit))
     budget = generations * unit
-    return budget, rate, minutes - left / 60 + budget * members * WITH_EVALUATION / rate / 60
+    expected = minutes - left / 60 + budget * members * WITH_EVALUATION / rate / 60
+    most = budget if generations == 1 else math.ceil(budget * _margin(manifest))
+    return most, rate, expected
+
+
+def _margin(manifest: Manifest) -> float:
+    """How much more than was measured a budget allows; 1 where schedules follow it, and have to reach their end."""
+    scheduled = "linear" in manifest.algorithm.hyperparameters.values() or manifest.replay_buffer.prioritized
+    return 1.0 if scheduled else MARGIN
 
 
 def trial_of(manifest: Manifest) -> Manifest:

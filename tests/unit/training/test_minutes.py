@@ -52,10 +52,15 @@ def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
 
 def test_the_budget_is_what_fits_at_the_measured_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generations of 2 x 256 steps take two seconds each: 256 steps a second. The trial takes 6 of 606 seconds; in the
-    other ten minutes, with a quarter for evaluation, that is 122,880 steps, 61,440 of each member."""
+    other ten minutes, with a quarter for evaluation, that is 122,880 steps, 61,440 of each member; twice as many are
+    allowed, unless a schedule has to reach its end."""
     heard = pretend(monkeypatch, 2.0)
     steps, rate, expected = measured.steps_in(manifest(), None, "cpu", 10.1)
-    assert (steps, rate, expected) == (61_440, 256.0, pytest.approx(10.1))
+    assert (steps, rate, expected) == (2 * 61_440, 256.0, pytest.approx(10.1))
+    pretend(monkeypatch, 2.0)
+    assert measured.steps_in(manifest(clip_schedule="linear"), None, "cpu", 10.1)[0] == 61_440
+    heard = pretend(monkeypatch, 2.0)
+    measured.steps_in(manifest(), None, "cpu", 10.1)
     assert heard == [2], "the first one warms up, the second takes more than a second"
     pretend(monkeypatch, 2.0)
     assert measured.steps_in(manifest(), None, "cpu", 0.01)[0] == 256, "one generation at least"

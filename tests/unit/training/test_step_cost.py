@@ -166,11 +166,11 @@ def test_few_lanes_stay_where_a_round_trip_costs_as_much(slow: Any) -> None:
 
 
 def test_the_budget_of_a_slow_simulator_needs_no_trial(slow: Any) -> None:
-    """Two processes at 50 ms make 40 steps a second: 2,400 in a minute, and half as many again for four members."""
+    """Two processes at 50 ms make 40 steps a second: 600 for each of four members in a minute, and as many again."""
     cost = StepCost(0.05, 0.06, 0.1, 20)
     lanes = {"environment.healing": True, "environment.num_workers": 2, "training.evo_steps": 50}
     manifest = apply_overrides(preset_for("Simulated-v0", "DQN"), {**lanes, "training.evo_first": None})
-    assert steps_of_simulator(manifest, cost, 1.0) == (900, 40.0, 1.0)
+    assert steps_of_simulator(manifest, cost, 1.0) == (1_200, 40.0, 1.0)
     long = apply_overrides(manifest, {"training.evo_steps": 6_000})
     steps, _, minutes = steps_of_simulator(long, cost, 1.0)
     assert (steps, minutes) == (6_000, pytest.approx(6_000 * 4 * 1.25 / 40 / 60)), "one generation at least"
