@@ -167,7 +167,7 @@ def train(
             None if isinstance(env, str) else env,
             preset,
             minutes=minutes,
-            is_plain=ancestors is None and not {"dataset", "training.dataset", "opponents"} & set(overrides),
+            is_plain=ancestors is None and not SETTLED & set(overrides),
         )
         if verbose and note:
             print(note, flush=True)
@@ -426,6 +426,10 @@ def env_name(env: Any) -> str:
         return team_name(env)  # PettingZoo's conversions have the name of the wrapped game
     name = foreign.env_id(env) or foreign.name_of_function(env, type(env).__name__)
     return name.strip("<>")
+
+
+# Overrides of `train` that settle the algorithm.
+SETTLED = {"dataset", "training.dataset", "opponents", "training.opponents"}
 
 
 def build_manifest(

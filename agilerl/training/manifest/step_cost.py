@@ -103,8 +103,8 @@ def measure(env: Any, clock: Callable[[], float] = time.perf_counter) -> StepCos
                 is_over = bool((batch.terminated | batch.truncated)[0])
                 if not is_over:  # the last step of an episode includes a reset
                     steps.append(now - before)
-                is_enough = len(steps) > MOST_STEPS or len(resets) > MOST_STEPS
-                if is_enough or (len(steps) > FEWEST_STEPS and now - begun > MOST_SECONDS):
+                calls = max(len(steps), len(resets))  # episodes of one step are resets alone
+                if calls > MOST_STEPS or (calls > FEWEST_STEPS and now - begun > MOST_SECONDS):
                     rest = steps[1:] or [now - before]
                     return StepCost(median(rest), float(np.quantile(rest, 0.95)), median(resets), len(rest))
 
@@ -132,7 +132,7 @@ def _one(name: str, kwargs: Mapping[str, Any], env: Any) -> Any:
 def with_lane_workers(manifest: Manifest, env: Any, cores: int) -> tuple[Manifest, StepCost | None]:
     """Have lanes step in worker processes where that is faster, which makes no difference to results.
 
-    A manifest that sets `environment.healing`, or `num_workers`, decides by itself.
+    A manifest with `environment.healing` or `num_workers` decides by itself.
 
     Returns:
         The manifest, and the cost of a step; None unless it was measured.

@@ -53,6 +53,24 @@ def test_a_measurement_takes_quantiles_of_steps_without_resets() -> None:
     assert str(cost) == "a step takes 3 s (95 % below 41 s), a reset 7 s"
 
 
+class OneStep(Simulator):
+    """Episodes of one step."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, *rest = super().step(action)
+        return obs, reward, True, *rest
+
+
+def test_slow_resets_of_short_episodes_do_not_make_a_measurement_long() -> None:
+    """Six resets of 7 s each are enough; every step takes its 3 s and the reset after it."""
+    env, begun = make_vect_envs(make_env=OneStep), Simulator.clock
+    cost = measure(env, clock=lambda: Simulator.clock)
+    env.close()
+    assert cost is not None
+    assert (cost.p50, cost.reset) == (10.0, 7.0)
+    assert Simulator.clock - begun == 6 * (7.0 + 10.0)
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_lanes_that_step_as_one_batch_are_not_measured(env_id: str) -> None:
     env = make_vect_envs(env_id)
