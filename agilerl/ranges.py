@@ -90,6 +90,8 @@ def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str
         return "one of " + ", ".join(repr(a) for a in arguments)
     if origin in (list, tuple):
         return f"a list, each {describe(arguments[0])}"
+    if WHOLE_FROM_ONE in metadata:
+        return "a whole number, or a fraction above 0 and below 1"
     noun = "a mapping" if origin is dict else _NOUNS.get(annotation, "a mapping")
     bounds = " and ".join(_bounds(metadata))
     return f"{noun} {bounds}" if bounds else noun

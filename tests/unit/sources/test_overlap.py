@@ -171,7 +171,7 @@ def test_other_fractions_are_refused(value: float) -> None:
     space, actions = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2)
     with pytest.raises(AlgorithmError, match=r"learn_step must be .*fix: learn_step=5"):
         find_algorithm("DQN")(space, actions, learn_step=value)
-    with pytest.raises(ConfigError, match="learn_step"):
+    with pytest.raises(ConfigError, match="learn_step must be a whole number, or a fraction above 0 and below 1; got"):
         agilerl.train("CartPole-v1", "DQN", learn_step=value, out=None)
     with pytest.raises(AlgorithmError, match="learn_step must be an integer"):
         find_algorithm("PPO")(space, actions, learn_step=0.5)
