@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agilerl.algorithms import canonical_name
@@ -187,6 +187,7 @@ def test_settings_are_yaml_and_reach_nested_keys() -> None:
     assert changed.hash() != base.hash()
 
 
+@settings(deadline=None)  # the first call imports
 @given(st.integers(1, 10**9), st.floats(1e-8, 1, exclude_min=True))
 def test_any_value_in_range_survives_yaml(steps: int, lr: float) -> None:
     manifest = apply_overrides(preset_for("CartPole-v1"), {"max_steps": steps, "lr": lr})
