@@ -153,7 +153,7 @@ def checked(directory: RunDirectory, request: Request) -> Request:
     if request.name:
         names = list(manifest.mutation.rl_hp_selection)
         if request.name not in names:
-            raise ConfigError(unknown_choice("hyperparameter that this run mutates:", request.name, names))
+            raise ConfigError(unknown_choice("mutable hyperparameter of this run", request.name, names))
     if request.action not in WITH_VALUE:
         return request
     cls = find_algorithm(manifest.algorithm.name)

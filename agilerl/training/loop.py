@@ -219,7 +219,7 @@ class TrainingLoop:
         if stopped_by is not None:
             self.result.stopped = f"callback {stopped_by}"
             return False
-        return self.result.stopped not in EARLY_STOPS and not self._is_spent()
+        return self.result.stopped not in (*EARLY_STOPS, "request") and not self._is_spent()
 
     def _is_spent(self) -> bool:
         """Whether the budget of steps is used."""

@@ -169,6 +169,7 @@ def generation_record(
         seconds=seconds,
         epsilon=loop.source.epsilon,
         births=births,
+        steering=tuple(event for event in loop.result.steering if event.generation == number + 1),
         confirmation=None if confirmed is None else confirmed.mean,
         confirmation_episodes=None if confirmed is None else confirmed.episodes or None,
         opponents=tuple(loop.source.opponents_of),
