@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "Run", "__version__", "load", "replay", "resume", "steer",
-    "train",
+    "AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "Run", "__version__",
+    "load", "replay", "resume", "steer", "train",
 ]  # fmt: skip
 
 _HOME = dict.fromkeys(("train", "load", "replay", "resume", "steer", "Run", "Evaluation"), "agilerl.api")

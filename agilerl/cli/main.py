@@ -240,8 +240,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Train this run again from its record, steering included: the same bits. Takes --out, --workers, --ray, "
-            "--quiet and --import only.",
+            help="Train this run again from its record, steering included: the same bits. Goes with --out, --workers, "
+            "--ray, --quiet and --import alone.",
         ),
     ] = None,
     array_index: ArrayIndex = None,

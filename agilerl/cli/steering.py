@@ -27,7 +27,8 @@ def check_alone(context: typer.Context, option: str) -> None:
         if name not in WITH_REPLAY and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
             other = "ENV_ID" if name == "env_id" else f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"--{option} repeats a run as it was recorded, and {other} would make another one. fix: leave {other} out."
+                f"--{option} repeats a run as it was recorded, and {other} would make another one. "
+                f"fix: leave {other} out."
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import shutil
@@ -100,9 +101,9 @@ def test_the_command_repeats_a_run(steered: Path, tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on_with_the_same_bits(steered: Path, tmp_path: Path, stops_after: int) -> None:
     """Its requests were asked at the same generations; identifiers of the requests differ, so the replay decides."""
     out = tmp_path / "stopped"
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
+    with contextlib.suppress(KeyboardInterrupt):
         ended = agilerl.train("CartPole-v1", "DQN", out=out, callbacks=[Asks(out, stops_after)], **SETTINGS)
-        raise KeyboardInterrupt if ended.interrupted else AssertionError("it was not stopped")
+        assert ended.interrupted
     run = out / "CartPole-v1/dqn-0001"
 
     class Later(Asks):
