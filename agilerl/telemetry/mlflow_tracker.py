@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from agilerl.redaction import Secret
+from agilerl.redaction import Secret, without_secrets
 from agilerl.telemetry.trackers import CAPACITY, PATIENCE_S, Tracker
 
 MAX_METRICS, MAX_PARAMS = 1000, 100  # of one request
@@ -48,7 +48,7 @@ class MLflowSink(Tracker):
     ) -> None:
         super().__init__(project, config, capacity=capacity, patience_s=patience_s)
         self._uri = None if tracking_uri is None else Secret(tracking_uri)
-        self._tags, self._id = dict(tags or {}), id
+        self._tags, self._id = without_secrets(dict(tags or {})), id
         self._client: Any = None
         self._entities: Any = None
         self._run_id = ""

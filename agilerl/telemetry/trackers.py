@@ -180,7 +180,7 @@ class Tracker(BaseSink):
         except Exception as error:
             self._failed(error)
             return
-        name = f"{plan.env_id}-{plan.algo}-seed{plan.seed}"
+        name = redact(f"{plan.env_id}-{plan.algo}-seed{plan.seed}")
         facts = {**without_secrets(asdict(plan)), **self._config}
 
         def open_run() -> None:
@@ -214,7 +214,7 @@ class Tracker(BaseSink):
         background.call(lambda: self._finish(error))
         done = background.close(self._patience_s)
         self.dropped = background.dropped
-        if not done and not self._is_open:
+        if not (done or self._is_open or self.dropped):
             self._warn(f"{self.name} has not answered in {self._patience_s:g} seconds: nothing was sent. "
                        f"fix: read metrics.csv; {self.fix}")  # fmt: skip
         elif self.dropped or not done:
