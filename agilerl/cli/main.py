@@ -26,6 +26,7 @@ from agilerl.cli.options import (
     EpisodeSeed,
     Imports,
     Quiet,
+    RunOrAddress,
     RunPath,
     Seed,
     Settings,
@@ -526,7 +527,7 @@ def resume(
 )
 def evaluate(
     context: typer.Context,
-    run: RunPath,
+    run: RunOrAddress,
     episodes: Episodes = 100,
     seed: EpisodeSeed = None,
     device: Device = "auto",
@@ -549,7 +550,9 @@ def evaluate(
     with user_errors(debug, imports, run):
         from agilerl.api import load
         from agilerl.cli.output import evaluation_lines, unfinished_line
+        from agilerl.hub import local_run
 
+        asked, run = str(run), local_run(run)
         loaded = load(run, device)
         seeded = {} if seed is None else {"seed": seed}
         if not loaded.best.learns_language and not loaded.best.environment:
@@ -570,7 +573,7 @@ def evaluate(
         if (unfinished := unfinished_line(run)) is not None:
             typer.echo(unfinished, err=True)
         if as_json:
-            facts = {"run": str(run), "env_id": loaded.manifest.environment.name, **seeded}
+            facts = {"run": asked, "env_id": loaded.manifest.environment.name, **seeded}
             typer.echo(json.dumps({**facts, **evaluation.as_dict()}))
             return
         for line in evaluation_lines(loaded, evaluation):

@@ -43,6 +43,7 @@ LAYERS = {
     "llm_envs": 3,
     "networks": 3,
     "protocols": 3,
+    "hub": 3,
     "telemetry": 3,
     "testing": 3,
     "engine": 4,
