@@ -211,7 +211,7 @@ def hub_errors(address: Address, api: Any, writes: bool = False) -> Iterator[Non
         ) from None
     except AgileRLError:
         raise
-    except (errors.LocalTokenNotFoundError, ValueError, RuntimeError) as error:
+    except (errors.LocalTokenNotFoundError, ValueError, RuntimeError, KeyError, TypeError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise RunError(redact(f"the Hub did not take it ({reason}). fix: try again.", *_tokens())) from None
 

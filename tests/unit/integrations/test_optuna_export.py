@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from synthetic_runs import birth, family, member, write_run
 from typer.testing import CliRunner
 
 from agilerl.cli.main import app
@@ -23,7 +24,6 @@ from agilerl.integrations.optuna_export import (
     study_of,
 )
 from agilerl.report.records import RunRecords
-from tests.unit.synthetic_runs import birth, family, member, write_run
 
 optuna = pytest.importorskip("optuna")
 
