@@ -212,7 +212,7 @@ def hub_errors(address: Address, api: Any, writes: bool = False) -> Iterator[Non
     except AgileRLError:
         raise
     except (errors.LocalTokenNotFoundError, ValueError, RuntimeError, KeyError, TypeError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split())[:300]  # of an upload, the cause says why
         raise RunError(redact(f"the Hub did not take it ({reason}). fix: try again.", *_tokens())) from None
 
 

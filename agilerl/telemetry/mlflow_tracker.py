@@ -16,6 +16,7 @@ MAX_METRICS, MAX_PARAMS = 1000, 100  # of one request
 MAX_PARAM_LENGTH = 6000  # characters
 ALGORITHM, ENVIRONMENT, SEED, ID = "agilerl.algo", "agilerl.env_id", "agilerl.seed", "agilerl.id"
 LEFT_OUT = ("notes", "extra")  # of the plan: text and tables, in run.json
+LOCAL_PATIENCE_S = 60.0  # a new database makes its tables first, which takes seconds, and does not hang as a server may
 
 
 class MLflowSink(Tracker):
@@ -29,7 +30,7 @@ class MLflowSink(Tracker):
         tracking_uri: a server, or a store such as "sqlite:///mlflow.db"; None follows MLFLOW_TRACKING_URI. A password
             in it appears in no message.
         id: a tag of the run; a run of the experiment that has it is continued.
-        capacity, patience_s: see `Tracker`.
+        capacity, patience_s: see `Tracker`; None is `PATIENCE_S` for a server and `LOCAL_PATIENCE_S` for other stores.
     """
 
     name = "mlflow"
@@ -44,9 +45,12 @@ class MLflowSink(Tracker):
         tags: Mapping[str, str] | None = None,
         id: str = "",
         capacity: int = CAPACITY,
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
     ) -> None:
-        super().__init__(project, config, capacity=capacity, patience_s=patience_s)
+        super().__init__(
+            project, config, capacity=capacity, patience_s=PATIENCE_S if patience_s is None else patience_s
+        )
+        self._is_patient = patience_s is None
         self._uri = None if tracking_uri is None else Secret(tracking_uri)
         self._tags, self._id = without_secrets(dict(tags or {})), id
         self._client: Any = None
@@ -59,6 +63,8 @@ class MLflowSink(Tracker):
 
     def _open(self, package: Any, name: str, facts: dict[str, Any]) -> None:
         uri = package.get_tracking_uri() if self._uri is None else self._uri.reveal()
+        if self._is_patient and not uri.startswith("http"):
+            self._patience_s = LOCAL_PATIENCE_S
         password = urlsplit(uri).password
         self._secrets = () if not password else (Secret(password),)
         self._client, self._entities = package.MlflowClient(tracking_uri=uri), package.entities

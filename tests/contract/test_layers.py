@@ -62,8 +62,8 @@ LAYERS = {
     "vector": 11,
     "wrappers": 11,
     "api": 12,
-    "cli": 13,
     "integrations": 13,
+    "cli": 14,
 }
 # `agilerl/__init__.py` is the lazy facade over all of them and is checked by tests/contract/test_import.py.
 EXEMPT = {"__init__", "__main__", "_version"}

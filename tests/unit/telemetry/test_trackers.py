@@ -152,7 +152,7 @@ def test_a_run_in_a_database_has_the_fitness_of_every_generation(tmp_path: Path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     run = agilerl.train(
         "CartPole-v1", config=SMALL, population=2, steps=120, seed=1, out=None, verbose=False,
-        sinks=[MLflowSink(tracking_uri=uri, patience_s=60)],
+        sinks=[MLflowSink(tracking_uri=uri)],
     )  # fmt: skip
     (tracked,) = runs_in(uri)
     expected = [(40 * (number + 1), max(row)) for number, row in enumerate(run.history)]
