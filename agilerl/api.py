@@ -41,6 +41,7 @@ from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
+from agilerl.hub import local_run
 from agilerl.runs.commands import imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
@@ -437,10 +438,14 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
 
     `.population` are the members of the newest checkpoint, with their optimisers; without a checkpoint `[best]`.
 
+    Args:
+        path: the run directory, or `hf://user/name[@revision]` for a run on the Hugging Face Hub, whose policy and
+            records are downloaded to the cache; its code, if any, is not.
+
     Raises:
         RunError: no run at the path, no policy in it, or a damaged file.
     """
-    directory = RunDirectory.open(path)
+    directory = RunDirectory.open(local_run(path))
     facts = directory.facts()
     manifest = directory.with_own_data(directory.manifest(), facts)
     cls, device = find_algorithm(manifest.algorithm.name), choose_device(device, manifest, is_training=False).name

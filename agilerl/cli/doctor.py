@@ -27,6 +27,10 @@ EXTRAS = {
     "plots": ("matplotlib", "run.plot()"),
     "tensorboard": ("tensorboard", "--tensorboard"),
     "wandb": ("wandb", "--track"),
+    "mlflow": ("mlflow", "--track mlflow"),
+    "trackio": ("trackio", "--track trackio"),
+    "optuna": ("optuna", "agilerl optuna: a run as an Optuna study"),
+    "hub": ("huggingface_hub", "agilerl push; runs named hf://user/name"),
     "onnx": ("onnx", "agilerl export --onnx"),
     "llm": ("peft", "language models: GRPO, DPO, SFT"),
 }

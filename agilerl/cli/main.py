@@ -17,7 +17,7 @@ import typer
 
 import agilerl
 from agilerl import foreign
-from agilerl.cli import configuring, continuing, data, steering, viewing
+from agilerl.cli import configuring, continuing, data, sharing, steering, viewing
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
@@ -26,6 +26,7 @@ from agilerl.cli.options import (
     EpisodeSeed,
     Imports,
     Quiet,
+    RunOrAddress,
     RunPath,
     Seed,
     Settings,
@@ -49,6 +50,7 @@ from agilerl.cli.seeds import (
     train_side_by_side,
     workers_in,
 )
+from agilerl.cli.tracking import NoTrack, TrackedCommand, Tracker, chosen_tracker
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.importing import import_code
 from agilerl.redaction import redact
@@ -176,12 +178,13 @@ def main(
 
 
 @app.command(
+    cls=TrackedCommand,
     epilog=examples(
         "agilerl train LunarLander-v3",
         "agilerl train Hopper-v5 --algo SAC --steps 1e6 --population 4 --set lr_actor=3e-4",
         "agilerl train Trading-v0 --import myenvs.py --minutes 10",
         "agilerl train Pendulum-v1 --algo CQL --dataset data.h5",
-    )
+    ),
 )
 def train(
     context: typer.Context,
@@ -273,7 +276,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False,
     test_episodes: TestEpisodes = 100,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False,
-    track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
+    track: Tracker = None,
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
     ] = False,
@@ -352,13 +355,14 @@ def train(
             manifest, device = resolved(manifest, None, device, minutes, not quiet)
             group = SeedGroup.create(
                 manifest, several, out, device=device, evolution=not no_evolution, tensorboard=tensorboard,
-                track=track, imports=imports, test_episodes=test_episodes,
+                track=track or False, imports=imports, test_episodes=test_episodes,
             )  # fmt: skip
             train_side_by_side(group, processes or "auto", quiet, imports)
             return
         from agilerl.api import run_training
 
-        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track, "minutes": minutes}
+        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "minutes": minutes}
+        more |= {"track": track or False}
         more |= {"uses_spare_cores": processes is None and ray in (None, "none")}
         processes = processes or (1 if ray in (None, "none") else "auto")
         more |= {"closing_episodes": test_episodes, "begun": begun, "imports": imports, "workers": processes}
@@ -443,11 +447,12 @@ def _close(run: Run, test_episodes: int) -> None:
 
 
 @app.command(
+    cls=TrackedCommand,
     epilog=examples(
         "agilerl resume runs/CartPole-v1/dqn-0001",
         "agilerl resume runs/CartPole-v1/dqn-0001 --steps 200000",
         "agilerl resume runs/CartPole-v1/dqn-0001 --target 490",
-    )
+    ),
 )
 def resume(
     run: RunPath,
@@ -494,9 +499,8 @@ def resume(
         bool | None,
         typer.Option("--tensorboard/--no-tensorboard", help="Write TensorBoard files; default: as the run began."),
     ] = None,
-    track: Annotated[
-        bool | None, typer.Option("--track/--no-track", help="Log to Weights & Biases; default: as the run began.")
-    ] = None,
+    track: Tracker = None,
+    no_track: NoTrack = False,
     imports: Imports = None,
     debug: Debug = False,
 ) -> None:
@@ -508,21 +512,23 @@ def resume(
     with user_errors(debug, imports, run):
         from agilerl.runs.seed_group import SeedGroup, is_group
 
+        tracker = chosen_tracker(track, no_track)
         changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
         processes = workers_in(workers)
         if is_group(run):
             check_without_ray(ray, f"{run} holds seeds: agilerl resume")
             if minutes is not None:
                 raise ConfigError(f"{run} holds seeds, which have a budget in steps. fix: --steps, or one of its runs.")
-            options = {"steps": steps, "settings": changes, "restart": restart, "strict_replay": strict_replay}
+            options: dict[str, Any] = {"steps": steps, "settings": changes, "restart": restart}
+            options |= {"strict_replay": strict_replay}
             options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
-            options |= {"tensorboard": tensorboard, "track": track}
+            options |= {"tensorboard": tensorboard, "track": tracker}
             options = {name: value for name, value in options.items() if value not in (None, False, [])}
             train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options)
             return
         from agilerl.api import resume_training
 
-        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": track}
+        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": tracker}
         more |= {"settings": changes, "restart": restart, "imports": imports or ()}
         more |= {"allow_other_kernels": allow_other_kernels, "workers": processes, "uses_spare_cores": True}
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
@@ -540,7 +546,7 @@ def resume(
 )
 def evaluate(
     context: typer.Context,
-    run: RunPath,
+    run: RunOrAddress,
     episodes: Episodes = 100,
     seed: EpisodeSeed = None,
     device: Device = "auto",
@@ -563,7 +569,9 @@ def evaluate(
     with user_errors(debug, imports, run):
         from agilerl.api import load
         from agilerl.cli.output import evaluation_lines, unfinished_line
+        from agilerl.hub import local_run
 
+        asked, run = str(run), local_run(run)
         loaded = load(run, device)
         seeded = {} if seed is None else {"seed": seed}
         if not loaded.best.learns_language and not loaded.best.environment:
@@ -584,7 +592,7 @@ def evaluate(
         if (unfinished := unfinished_line(run)) is not None:
             typer.echo(unfinished, err=True)
         if as_json:
-            facts = {"run": str(run), "env_id": loaded.manifest.environment.name, **seeded}
+            facts = {"run": asked, "env_id": loaded.manifest.environment.name, **seeded}
             typer.echo(json.dumps({**facts, **evaluation.as_dict()}))
             return
         for line in evaluation_lines(loaded, evaluation):
@@ -651,4 +659,5 @@ viewing.register(app, user_errors)
 configuring.register(app, user_errors)
 data.register(app, user_errors)
 steering.register(app, user_errors)
+sharing.register(app, user_errors)
 continuing.register(app, user_errors, close=lambda run, episodes: _close(run, episodes))

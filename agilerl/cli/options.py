@@ -92,6 +92,14 @@ Debug = Annotated[bool, typer.Option("--debug", callback=remember_command, help=
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", show_default=False, help="The directory of a run: runs/<env>/<algo>-<nnnn>.")
 ]
+RunOrAddress = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        show_default=False,
+        help="The directory of a run: runs/<env>/<algo>-<nnnn>; or hf://user/name[@revision], on the Hugging Face Hub.",
+    ),
+]
 RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN", help="The directories of one or more runs.")]
 Imports = Annotated[
     list[str] | None,

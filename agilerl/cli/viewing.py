@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.options import AsJson, Debug, Episodes, EpisodeSeed, Imports, RunPath, RunPaths, examples
+from agilerl.cli.options import AsJson, Debug, Episodes, EpisodeSeed, Imports, RunOrAddress, RunPaths, examples
 from agilerl.errors import ConfigError
 
 LISTS = ("algos", "envs", "presets", "runs")
@@ -57,12 +57,15 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         The run may have ended or still train. The report is one page that needs no network.
         """
         with user_errors(debug):
+            from agilerl.hub import is_address, local_run
             from agilerl.report import write_report
+            from agilerl.report.page import REPORT
 
             if out is not None and len(runs) > 1:
                 raise ConfigError("--out names one file, for one run. fix: name one run, or leave --out out.")
             for run in runs:
-                typer.echo(f"report  {write_report(run, out)}")
+                target = Path(REPORT) if out is None and is_address(run) else out  # local copies stay as they are
+                typer.echo(f"report  {write_report(local_run(run), target)}")
 
     @app.command(
         epilog=examples(
@@ -72,7 +75,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         )
     )
     def record(
-        run: RunPath,
+        run: RunOrAddress,
         format: Annotated[
             str | None, typer.Option(metavar="NAME", help="webp, gif or mp4; default: as the file is named, else webp.")
         ] = None,
@@ -87,9 +90,12 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         """Film the best agent of a run; no display is needed."""
         with user_errors(debug, imports, run):
             from agilerl.api import load
+            from agilerl.hub import is_address
             from agilerl.report import write_report
 
             loaded = load(run, "cpu")
+            if out is None and is_address(run):  # local copies stay as they are
+                out = Path(f"rollout.{format or 'webp'}")
             path = loaded.record(out, format=format, episodes=episodes, seed=seed)
             typer.echo(f"film  {path}  ({path.stat().st_size / 1000:.0f} kB)")
             if out is None:

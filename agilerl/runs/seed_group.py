@@ -14,8 +14,8 @@ from agilerl.errors import AgileRLError, RunError
 from agilerl.hostile import read_json
 
 GROUP, CONFIG = "group.json", "config.yaml"
-SETTINGS = {
-    "device": str, "evolution": bool, "tensorboard": bool, "track": bool, "imports": list, "test_episodes": int,
+SETTINGS: dict[str, Any] = {
+    "device": str, "evolution": bool, "tensorboard": bool, "track": bool | str, "imports": list, "test_episodes": int,
 }  # fmt: skip
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar
 
 from agilerl.errors import ConfigError, warn_once
 from agilerl.redaction import Secret, redact, without_secrets
@@ -108,20 +110,130 @@ class TensorBoardSink(BaseSink):
         self._writer.close()
 
 
-class WandbSink(BaseSink):
-    """Weights & Biases, in a background thread: training never waits for it and continues without it.
+class Tracker(BaseSink):
+    """Base of the trackers: a background thread sends; training never waits for it and continues without it.
 
-    If it is missing or unreachable it warns once. If it is too slow, generations are dropped and counted; the run
-    directory has all of them.
+    If the package is missing or the tracker is unreachable it warns once. If it is too slow, generations are dropped
+    and counted; the run directory has all of them. What is sent has no entries that are named like secrets, and no
+    values of environment variables that are. Subclasses implement `_open`, `_log` and `_finish`, which are called in
+    the thread.
 
     Args:
-        project, init: for `wandb.init`. config: stored with the run, without entries that are named like secrets.
-        api_key: for the login; it appears in no file, message or representation.
+        project: name under which the tracker groups runs. config: stored with the run, beside its plan.
         capacity: maximum number of queued generations. patience_s: seconds that `close` waits for them.
 
     Attributes:
         dropped: number of generations that were not sent.
     """
+
+    name: ClassVar[str]  # of the package to import, and of the tracker on the command line
+    fix: ClassVar[str]  # of a failure
+
+    def __init__(
+        self,
+        project: str = "agilerl",
+        config: Mapping[str, Any] | None = None,
+        *,
+        capacity: int = CAPACITY,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._project = project
+        self._config = without_secrets(dict(config or {}))
+        self._capacity, self._patience_s = capacity, patience_s
+        self._secrets: tuple[Secret | None, ...] = ()
+        self._background: Background | None = None
+        self._is_open = False
+        self._outer: BaseException | None = None
+        self.dropped = 0
+
+    @classmethod
+    def for_run(cls, config: Mapping[str, Any], id: str) -> Tracker:
+        """The tracker of a run directory; the same `id` later continues the tracker's run."""
+        raise NotImplementedError
+
+    def _open(self, package: Any, name: str, facts: dict[str, Any]) -> None:
+        """Begin or continue the tracker's run.
+
+        Args:
+            package: the imported package. name: of the run, in displays. facts: the plan and the configuration.
+        """
+        raise NotImplementedError
+
+    def _log(self, numbers: dict[str, float], env_steps: int) -> None:
+        """Send the scalars of a generation; the x axis is environment steps per member."""
+        raise NotImplementedError
+
+    def _finish(self, error: BaseException | None) -> None:
+        """End the tracker's run; `error` is what ended the training, None without."""
+        raise NotImplementedError
+
+    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
+        """Import the package and begin the tracker's run in the background."""
+        try:
+            package = import_module(self.name)
+        except ModuleNotFoundError as error:
+            if error.name != self.name:  # a broken installation
+                self._failed(error)
+                return
+            self._warn(f'{self.name} is not installed. fix: pip install "agilerl[{self.name}]"')
+            return
+        except Exception as error:
+            self._failed(error)
+            return
+        name = redact(f"{plan.env_id}-{plan.algo}-seed{plan.seed}")
+        facts = {**without_secrets(asdict(plan)), **self._config}
+
+        def open_run() -> None:
+            self._open(package, name, facts)
+            self._is_open = True
+
+        self._outer = sys.exc_info()[1]
+        self._background = Background(self._failed, self._capacity, self.name)
+        self._background.call(open_run)
+
+    def _failed(self, error: Exception) -> None:
+        text = " ".join(str(error).split())[:500]
+        self._warn(f"{self.name} failed ({redact(f'{type(error).__name__}: {text}', *self._secrets)}). fix: {self.fix}")
+
+    def _warn(self, reason: str) -> None:
+        warn_once(self.name, f"{reason} The training goes on without it.", stacklevel=6)
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Enqueue the generation's scalars."""
+        if self._background is not None:
+            numbers = dict(scalars(record))
+            self._background.call(lambda: self._log(numbers, record.env_steps))
+
+    def close(self) -> None:
+        """Finish the run; generations that cannot be sent in time are dropped."""
+        background, self._background = self._background, None
+        if background is None:
+            return
+        error = sys.exc_info()[1]  # the loop closes its sinks while the error that ends it is raised
+        error = None if error is self._outer else error
+        background.call(lambda: self._finish(error))
+        done = background.close(self._patience_s)
+        self.dropped = background.dropped
+        if not (done or self._is_open or self.dropped):
+            self._warn(f"{self.name} has not answered in {self._patience_s:g} seconds: nothing was sent. "
+                       f"fix: read metrics.csv; {self.fix}")  # fmt: skip
+        elif self.dropped or not done:
+            self._warn(f"{self.name} was too slow: {self.dropped} generations were not sent, "
+                       f"{'all' if done else 'not all'} others were. fix: read metrics.csv, or {self.name} in offline "
+                       "mode.")  # fmt: skip
+
+
+class WandbSink(Tracker):
+    """Weights & Biases; see `Tracker`.
+
+    Args:
+        project, init: for `wandb.init`. config: stored with the run, without entries that are named like secrets.
+        api_key: for the login; it appears in no file, message or representation.
+        capacity, patience_s: see `Tracker`.
+    """
+
+    name = "wandb"
+    fix = "wandb login, or wb=False."
 
     def __init__(
         self,
@@ -133,55 +245,66 @@ class WandbSink(BaseSink):
         patience_s: float = PATIENCE_S,
         **init: Any,
     ) -> None:
-        self._init = {"project": project, **init}
-        self._config = without_secrets(dict(config or {}))
+        super().__init__(project, config, capacity=capacity, patience_s=patience_s)
+        self._init = init
         self._api_key = None if api_key is None else Secret(api_key)
-        self._capacity, self._patience_s = capacity, patience_s
+        self._secrets = (self._api_key,)
         self._run: Any = None
-        self._background: Background | None = None
-        self.dropped = 0
 
-    def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
-        try:
-            import wandb
-        except ImportError:
-            self._warn('wandb is not installed. fix: pip install "agilerl[wandb]"')
-            return
-        except Exception as error:  # a broken installation
-            self._failed(error)
-            return
-        named = {"name": f"{plan.env_id}-{plan.algo}-seed{plan.seed}", **self._init}
-        facts = {**without_secrets(asdict(plan)), **self._config}
+    @classmethod
+    def for_run(cls, config: Mapping[str, Any], id: str) -> WandbSink:
+        return cls(config=config, id=id, resume="allow")
 
-        def open_run() -> None:
-            if self._api_key is not None:
-                wandb.login(key=self._api_key.reveal())
-            self._run = wandb.init(**named, config=facts)
+    def _open(self, package: Any, name: str, facts: dict[str, Any]) -> None:
+        if self._api_key is not None:
+            package.login(key=self._api_key.reveal())
+        self._run = package.init(**{"project": self._project, "name": name, **self._init}, config=facts)
 
-        self._background = Background(self._failed, self._capacity, "wandb")
-        self._background.call(open_run)
+    def _log(self, numbers: dict[str, float], env_steps: int) -> None:
+        self._run.log(numbers, step=env_steps)
 
-    def _failed(self, error: Exception) -> None:
-        reason = redact(f"{type(error).__name__}: {error}", self._api_key)
-        self._warn(f"wandb failed ({reason}). fix: wandb login, or wb=False.")
+    def _finish(self, error: BaseException | None) -> None:
+        self._run.finish(**({} if error is None else {"exit_code": 1}))
 
-    def _warn(self, reason: str) -> None:
-        warn_once("wandb", f"{reason} The training goes on without it.", stacklevel=6)
 
-    def generation(self, record: GenerationRecord) -> None:
-        """Enqueue the generation's scalars."""
-        if self._background is not None:
-            numbers = dict(scalars(record))
-            self._background.call(lambda: self._run.log(numbers, step=record.env_steps))
+class TrackioSink(Tracker):
+    """Trackio, whose calls are those of W&B; see `Tracker`. Runs stay on this machine unless it is told otherwise.
 
-    def close(self) -> None:
-        """Finish the run; generations that cannot be sent in time are dropped."""
-        background, self._background = self._background, None
-        if background is None:
-            return
-        background.call(lambda: self._run.finish())
-        done = background.close(self._patience_s)
-        self.dropped = background.dropped
-        if self.dropped or not done:
-            self._warn(f"wandb was too slow: {self.dropped} generations were not sent, {'all' if done else 'not all'} "
-                       "others were. fix: read metrics.csv, or wandb in offline mode.")  # fmt: skip
+    Args:
+        project, init: for `trackio.init`, such as `space_id`. config: stored with the run.
+        capacity, patience_s: see `Tracker`.
+    """
+
+    name = "trackio"
+    fix = "check TRACKIO_DIR, TRACKIO_SPACE_ID and TRACKIO_SERVER_URL."
+
+    def __init__(
+        self,
+        project: str = "agilerl",
+        config: Mapping[str, Any] | None = None,
+        *,
+        capacity: int = CAPACITY,
+        patience_s: float = PATIENCE_S,
+        id: str = "",
+        **init: Any,
+    ) -> None:
+        super().__init__(project, config, capacity=capacity, patience_s=patience_s)
+        self._init, self._id = init, id
+        self._run: Any = None
+
+    @classmethod
+    def for_run(cls, config: Mapping[str, Any], id: str) -> TrackioSink:
+        return cls(config=config, id=id)
+
+    def _open(self, package: Any, name: str, facts: dict[str, Any]) -> None:
+        # A run continues by its name, which therefore holds the id. No dashboard opens in a notebook.
+        asked = {"project": self._project, "name": f"{name}-{self._id}" if self._id else name, "embed": False}
+        asked |= {"resume": "allow"} if self._id else {}
+        asked |= {"auto_log_cpu": False, "auto_log_gpu": False}
+        self._run = package.init(**{**asked, **self._init}, config=facts)
+
+    def _log(self, numbers: dict[str, float], env_steps: int) -> None:
+        self._run.log(numbers, step=env_steps)
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._run.finish()

@@ -43,7 +43,7 @@ class SeedJob:
     device: str = "cpu"
     evolution: bool = True
     tensorboard: bool = False
-    track: bool = False
+    track: bool | str = False
     imports: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
     test_episodes: int = 100

@@ -43,6 +43,7 @@ LAYERS = {
     "llm_envs": 3,
     "networks": 3,
     "protocols": 3,
+    "hub": 3,
     "telemetry": 3,
     "testing": 3,
     "engine": 4,
@@ -61,8 +62,8 @@ LAYERS = {
     "vector": 11,
     "wrappers": 11,
     "api": 12,
-    "cli": 13,
     "integrations": 13,
+    "cli": 14,
 }
 # `agilerl/__init__.py` is the lazy facade over all of them and is checked by tests/contract/test_import.py.
 EXEMPT = {"__init__", "__main__", "_version"}

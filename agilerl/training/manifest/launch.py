@@ -31,7 +31,7 @@ from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, n
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.steering import Taken
 from agilerl.runs.store import RunStore
-from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
+from agilerl.telemetry import Sink, Sinks, TensorBoardSink, console_sink, tracker_name, tracker_of
 from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import available_cores
@@ -108,7 +108,7 @@ class Setup:
     evolution: bool
     sinks: Iterable[Sink]
     tensorboard: bool
-    track: bool
+    track: str  # name of a tracker, or ""
     argv: Sequence[str] | None
     callbacks: Sequence[Any] = ()
     ancestors: Ancestors | None = None
@@ -129,7 +129,7 @@ class Setup:
         more |= {"own_data": self.data} if self.data else {}
         more |= self.workers.settings()
         more |= {"tensorboard": True} if self.tensorboard else {}
-        more |= {"track": self.track_id} if self.track else {}
+        more |= {"track": self.track_id, "tracker": self.track} if self.track else {}
         more |= {"arrivals": list(self.arrivals)} if self.arrivals else {}
         more |= {"script": [asdict(taken) for taken in self.script]} if self.script else {}
         return {**settings, "argv": list(sys.argv if self.argv is None else self.argv), **more}
@@ -142,7 +142,7 @@ class Setup:
         if self.tensorboard:
             every.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
         if self.track:
-            every.append(WandbSink(config=self.manifest.as_dict(), id=self.track_id, resume="allow"))
+            every.append(tracker_of(self.track, self.manifest.as_dict(), self.track_id))
         return every
 
     def facts(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def run_training(
     evolution: bool = True,
     sinks: Iterable[Sink] = (),
     tensorboard: bool = False,
-    track: bool = False,
+    track: bool | str = False,
     argv: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
     ancestors: Ancestors | None = None,
@@ -181,6 +181,7 @@ def run_training(
     """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
 
     at: the run directory itself, in place of a numbered one under `out`.
+    track: a tracker of `agilerl.telemetry.TRACKERS`; True is W&B.
     workers, ray, allow_insecure_ray, arrivals: see `agilerl.train`.
     script: requests of another run, which this one repeats.
     uses_spare_cores: whether other cores play episodes too where that changes no bit, with `workers=1`.
@@ -196,7 +197,7 @@ def run_training(
     """
     asked, begun = manifest.environment.name, time.perf_counter() if begun is None else begun
     deadline = None if minutes is None else Deadline.after(minutes, closing_episodes, begun)
-    hands = workers_of(workers, ray, allow_insecure_ray)
+    hands, tracker = workers_of(workers, ray, allow_insecure_ray), tracker_name(track)
     order = () if arrivals is None else arrivals_of(arrivals, manifest)
     processes = hands.count if isinstance(hands.count, int) else 1
     check_lanes(manifest, hands)
@@ -206,7 +207,7 @@ def run_training(
         hands = replace(hands, most=spare_cores(manifest, device))
     parent = None if ancestors is None else ancestors.parent()
     setup = Setup(
-        manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
+        manifest, env, device, verbose, evolution, sinks, tensorboard, tracker, argv, callbacks, ancestors, parent,
         imports, uuid.uuid4().hex[:8], deadline=deadline, workers=hands,
         arrivals=order, script=tuple(script),
     )  # fmt: skip
@@ -457,7 +458,7 @@ def resume_training(
     strict_replay: bool = False,
     carry_envs: bool | None = None,
     tensorboard: bool | None = None,
-    track: bool | None = None,
+    track: bool | str | None = None,
     argv: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
     settings: Sequence[str] = (),
@@ -512,7 +513,7 @@ def resume_training(
             hands = replace(hands, most=spare_cores(manifest, device))
         setup = Setup(
             manifest, env, device, verbose, evolution, sinks, _has_tensorboard(start, tensorboard),
-            bool(start.get("track")) if track is None else track, argv, callbacks, parent=start.get("parent"),
+            _tracker(start, track), argv, callbacks, parent=start.get("parent"),
             imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
             track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
             workers=hands, deadline=deadline,
@@ -545,6 +546,12 @@ def _has_tensorboard(start: Mapping[str, Any], asked: bool | None) -> bool:
         warnings.warn(text, AgileRLWarning, stacklevel=3)
         return False
     return True
+
+
+def _tracker(start: Mapping[str, Any], asked: bool | str | None) -> str:
+    """The tracker of a resumed run: as requested, else as in the original run; True is that one, or the default."""
+    recorded = str(start.get("tracker") or tracker_name(bool(start.get("track"))))
+    return tracker_name(asked or False) if asked not in (None, True) else recorded or tracker_name(bool(asked))
 
 
 def _check_steps(folder: Path, store: RunStore, manifest: Manifest, steps: int, evolution: bool) -> None:
@@ -596,7 +603,7 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
             f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
         )
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
-    names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals", "script")
+    names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals", "script", "tracker")
     start |= {name: facts[name] for name in names if name in facts}
     return manifest, start
 

@@ -1,0 +1,83 @@
+"""Commands that hand runs to other programs and people: optuna, push."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from agilerl.cli.options import Debug, Imports, RunPath, RunPaths, examples
+
+
+def register(app: typer.Typer, user_errors: Any) -> None:
+    """Register the commands in `app`; `user_errors` is the context manager that handles their errors."""
+
+    @app.command(
+        name="optuna",
+        epilog=examples(
+            "agilerl optuna runs/CartPole-v1/dqn-0001 --out study.db",
+            "agilerl optuna runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001 --out study.db --replace",
+        ),
+    )
+    def optuna_command(
+        runs: RunPaths,
+        out: Annotated[
+            str, typer.Option(metavar="FILE|URL", help="The SQLite file, or the URL of a database of Optuna.")
+        ] = "study.db",
+        replace: Annotated[bool, typer.Option("--replace", help="Replace studies of the same names.")] = False,
+        debug: Debug = False,
+    ) -> None:
+        """Write runs as studies of Optuna.
+
+        Members are trials, generations intermediate values; optuna-dashboard and Optuna's plots read them.
+        """
+        with user_errors(debug):
+            from agilerl.integrations.optuna_export import export_runs, shown, states_of
+
+            for study in export_runs(runs, out, replace):
+                typer.echo(f"study  {study.name}: {len(study.trials)} trials ({states_of(study)})")
+            url = shown(out) if "://" in out else f"sqlite:///{out}"
+            typer.echo(f"open  optuna-dashboard {url}")
+
+    @app.command(
+        epilog=examples(
+            "agilerl push runs/CartPole-v1/dqn-0001 --to me/dqn-CartPole-v1",
+            "agilerl push runs/CartPole-v1/dqn-0001 --to me/dqn-CartPole-v1 --private --license mit",
+            "agilerl push runs/CartPole-v1/dqn-0001 --to me/dqn-CartPole-v1 --dry-run",
+        )
+    )
+    def push(
+        run: RunPath,
+        to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="The repository; made if there is none.")],
+        private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
+        message: Annotated[str | None, typer.Option(metavar="TEXT", help="The message of the commit.")] = None,
+        licence: Annotated[
+            str | None, typer.Option("--license", metavar="NAME", help="A license for the card, such as mit.")
+        ] = None,
+        film: Annotated[bool, typer.Option("--film", help="Film an episode first, as `agilerl record` does.")] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files and the card; push nothing.")] = False,
+        imports: Imports = None,
+        debug: Debug = False,
+    ) -> None:
+        """Push a run to the Hugging Face Hub.
+
+        The best policy, the settings, the lineage, the report and a model card; no checkpoints, no machine paths and no
+        code of yours. `hf auth login` or HF_TOKEN gives the token.
+        """
+        with user_errors(debug, imports, run):
+            from agilerl.integrations.hub_push import bundle_of, push_bundle
+
+            if film and not dry_run:
+                from agilerl.api import load
+
+                typer.echo(f"film  {load(run, 'cpu').record()}")
+            with bundle_of(run, to, licence) as bundle:
+                for note in bundle.notes:
+                    typer.echo(f"note: {note}", err=True)
+                if dry_run:
+                    for name in bundle.names:
+                        typer.echo(f"file  {name}  ({(bundle.folder / name).stat().st_size / 1000:.1f} kB)")
+                    typer.echo(f"commit  {message or bundle.title}\n\n{bundle.card}", nl=False)
+                    return
+                typer.echo(f"pushed  {push_bundle(bundle, private=private, message=message)}")
+            typer.echo(f'load  agilerl.load("hf://{to}")')

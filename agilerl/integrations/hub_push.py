@@ -1,0 +1,222 @@
+"""Push a run to the Hugging Face Hub: its best policy, records, report and a model card, without machine paths.
+
+from agilerl.integrations.hub_push import push
+
+push("runs/CartPole-v1/dqn-0001", "me/dqn-CartPole-v1")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agilerl.algorithms import find_algorithm
+from agilerl.api import load
+from agilerl.checkpoint import write_atomic
+from agilerl.config import Manifest, dump_yaml, manifest_from
+from agilerl.errors import NotAvailableYetError, RunError
+from agilerl.hostile import MIB, malformed, read_regular, read_text
+from agilerl.hub import LIMITS, LOGIN, Address, check_repo, hub_errors, hub_package
+from agilerl.integrations.hub_card import CardFacts, card
+from agilerl.redaction import without_secrets
+from agilerl.report import RunRecords, write_report
+from agilerl.runs.commands import imports_of, run_command
+from agilerl.runs.directory import LINEAGE, LINEAGE_LIMIT, METRICS, RunDirectory
+
+# Entries of run.json that are pushed. Left out: the command line, the host, and paths of other runs and data.
+FACTS = (
+    "status", "algo", "env_id", "seed", "manifest_hash", "started", "ended", "versions", "evolution", "device",
+    "env_given", "learner", "env_backend", "threads", "num_envs", "population", "max_env_steps", "lockstep", "kernels",
+    "deterministic", "random_play", "before", "result", "time", "best_seed", "asked_env",
+)  # fmt: skip
+FILMS = ("rollout.webp", "rollout.gif", "rollout.mp4")
+MAX_FILM_BYTES = 100 * MIB
+CARD, REPORT = "README.md", "report.html"
+# An absolute path of this or another system: from its root to its last part. URLs and fractions are none.
+_PATHS = re.compile(r"(?<![\w.:/~\\-])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\\"'<>|:]+[/\\])+([^\s/\\\"'<>|:]*)")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The files of a repository, in a folder that lasts as long as the bundle is used.
+
+    Attributes:
+        repo: "user/name". folder: of the files. names: of the files, as in the repository. title: of the commit.
+        notes: what the user should know before pushing.
+    """
+
+    repo: str
+    folder: Path
+    names: tuple[str, ...]
+    title: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def card(self) -> str:
+        """The model card."""
+        return (self.folder / CARD).read_text(encoding="utf-8")
+
+
+@contextmanager
+def bundle_of(path: str | os.PathLike[str], repo: str, licence: str | None = None) -> Iterator[Bundle]:
+    """The files that a push of the run at `path` has. They are loaded once, so that what is pushed can be loaded.
+
+    Args:
+        repo: "user/name". licence: an identifier such as "mit", for the card.
+
+    Raises:
+        RunError: no run, no policy, a file that is too large, or a run whose policy needs its checkpoints.
+        NotAvailableYetError: a language policy. ConfigError: the name of the repository.
+    """
+    check_repo(repo)
+    source = RunDirectory.open(path)
+    facts, manifest = source.facts(), source.manifest()
+    if find_algorithm(manifest.algorithm.name).learns_language:
+        fix = run_command("export", source.path, "--out", "adapter")
+        raise NotAvailableYetError(
+            f"{source.path} holds a language policy, whose adapter is not pushed. fix: `{fix}`, and push that folder."
+        )
+    source.load_best()  # a run without a policy is named before anything is written
+    with tempfile.TemporaryDirectory(prefix="agilerl-push-") as made:
+        folder = Path(made)
+        _write_records(source.path, folder, facts, manifest)
+        film = _write_policy(source.path, folder)
+        try:
+            loaded = load(folder, "cpu")
+        except RunError as error:
+            raise RunError(
+                f"{source.path} cannot be loaded from its policy file alone ({str(error).partition(' fix: ')[0]}). "
+                "fix: give its class a policy_class."
+            ) from error
+        records = RunRecords.read(folder)
+        imports = tuple(dict.fromkeys(Path(name).name for name in imports_of(facts)))
+        has_loader = (folder / "best" / "policy.py").is_file()
+        about = CardFacts(repo, licence, film, imports, has_loader, loaded.manifest.steps)
+        write_atomic(folder / CARD, card(records, about))
+        page = read_text(write_report(folder)).replace(str(folder), f"hf://{repo}")
+        write_atomic(folder / REPORT, page)
+        names = tuple(sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()))
+        _check_sizes(folder, names)
+        score = "" if records.test is None else f", mean return {records.test['mean']:.4g}"
+        title = f"{records.algo} on {records.env_id}{score}"
+        yield Bundle(repo, folder, names, title, tuple(_notes(source.path, records, imports)))
+
+
+def push(
+    path: str | os.PathLike[str],
+    repo: str,
+    *,
+    private: bool = False,
+    message: str | None = None,
+    licence: str | None = None,
+) -> str:
+    """Push a run in one commit; files of an earlier push that this one does not have are deleted.
+
+    The token is that of `hf auth login`, or HF_TOKEN. The repository is made if there is none.
+
+    Args:
+        path: of the run. repo: "user/name". private: for a new repository; a public one of that name is an error.
+        message: of the commit. licence: an identifier such as "mit", for the card.
+
+    Returns:
+        The URL of the repository.
+
+    Raises:
+        RunError, ConfigError: see `bundle_of` and `agilerl.hub.hub_errors`; nothing was pushed.
+    """
+    with bundle_of(path, repo, licence) as bundle:
+        return push_bundle(bundle, private=private, message=message)
+
+
+def push_bundle(bundle: Bundle, *, private: bool = False, message: str | None = None) -> str:
+    """See `push`."""
+    hub = hub_package()
+    api, address = hub.HfApi(), Address(bundle.repo)
+    if not hub.get_token():
+        raise RunError(f"there is no token for the Hub, which a push needs. fix: {LOGIN}, with write access.")
+    with hub_errors(address, api, writes=True):
+        url = api.create_repo(bundle.repo, private=True if private else None, exist_ok=True)
+        info = api.model_info(bundle.repo)
+        if private and not info.private:
+            raise RunError(f"{bundle.repo} is there already and public. fix: another name, or leave --private out.")
+        before = {each.rfilename for each in info.siblings or ()}
+        ours = {CARD, REPORT, *LIMITS, "best/policy.py", *(f"best/{name}" for name in FILMS)}
+        changes = [hub.CommitOperationAdd(name, str(bundle.folder / name)) for name in bundle.names]
+        changes += [hub.CommitOperationDelete(name) for name in sorted((before & ours) - {*bundle.names})]
+        api.create_commit(bundle.repo, changes, commit_message=message or bundle.title)
+    return str(url)
+
+
+def _write_records(source: Path, folder: Path, facts: Mapping[str, Any], manifest: Manifest) -> None:
+    """config.yaml, run.json, evolution.jsonl and metrics.csv without secrets and machine paths."""
+    settings = manifest.as_dict()
+    public = without_paths(without_secrets(settings))
+    shared = manifest if public == settings else manifest_from(public, "config.yaml")
+    write_atomic(folder / "config.yaml", dump_yaml(shared))
+    pushed = {name: without_paths(without_secrets(facts[name])) for name in FACTS if name in facts}
+    pushed["manifest_hash"] = shared.hash()
+    write_atomic(folder / "run.json", json.dumps(pushed, indent=2, allow_nan=False) + "\n")
+    for name in (LINEAGE, METRICS):
+        if (source / name).is_file():
+            text = read_text(source / name, LINEAGE_LIMIT)
+            lines = text[: text.rfind("\n") + 1].splitlines()  # without an incomplete last one, of a run that trains
+            with malformed(source / name):
+                public_lines = [_public_line(line, is_json=name == LINEAGE) for line in lines]
+            write_atomic(folder / name, "".join(f"{line}\n" for line in public_lines))
+
+
+def _public_line(line: str, is_json: bool) -> str:
+    """A line of the lineage or of the metrics without secrets and machine paths."""
+    if not is_json:
+        return str(without_paths(without_secrets(line)))
+    return json.dumps(without_paths(without_secrets(json.loads(line))))
+
+
+def _write_policy(source: Path, folder: Path) -> str | None:
+    """Files of best/; returns the name of the film, None without one."""
+    (folder / "best").mkdir()
+    for name in ("policy.safetensors", "policy.json", "policy.py"):
+        if (source / "best" / name).is_file():
+            write_atomic(folder / "best" / name, read_regular(source / "best" / name, LIMITS.get(f"best/{name}", MIB)))
+    for name in FILMS:
+        if (source / "best" / name).is_file():
+            read_regular(source / "best" / name, MAX_FILM_BYTES)  # a plain file of a plausible size
+            shutil.copyfile(source / "best" / name, folder / "best" / name)
+            return name
+    return None
+
+
+def _check_sizes(folder: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        if (folder / name).stat().st_size > LIMITS.get(name, MAX_FILM_BYTES):
+            raise RunError(
+                f"{name} has more than {LIMITS.get(name, MAX_FILM_BYTES) // MIB} MiB, which is the most. fix: leave it "
+                "out, or push another run."
+            )
+
+
+def _notes(source: Path, records: RunRecords, imports: tuple[str, ...]) -> Iterator[str]:
+    if records.test is None:
+        fix = run_command("resume", source)
+        yield f"the run has no closing test, so that the card has no score. fix: `{fix}` plays one."
+    if records.status != "done":
+        yield f"the run is not finished ({records.status}); its best agent so far is pushed."
+    if imports:
+        yield f"readers need {' and '.join(imports)} as well, which is not pushed."
+
+
+def without_paths(tree: Any) -> Any:
+    """A copy of nested plain data in which absolute paths are their last part: they name folders of this machine."""
+    if isinstance(tree, Mapping):
+        return {key: without_paths(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [without_paths(part) for part in tree]
+    return _PATHS.sub(lambda match: match[1], tree) if isinstance(tree, str) else tree
