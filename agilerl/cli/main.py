@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ import typer
 
 import agilerl
 from agilerl import foreign
-from agilerl.cli import configuring, continuing, data, viewing
+from agilerl.cli import configuring, continuing, data, viewing, watching
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
@@ -265,6 +265,9 @@ def train(
     test_episodes: TestEpisodes = 100,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False,
     track: Annotated[bool, typer.Option("--track", help="Log to Weights & Biases.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a page that follows the run; prints its address.")
+    ] = False,
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
     ] = False,
@@ -273,7 +276,7 @@ def train(
 ) -> None:
     """Train a population on an environment."""
     begun = time.perf_counter()
-    with user_errors(debug, imports):
+    with user_errors(debug, imports), ExitStack() as closing:
         from agilerl.api import starting_manifest
         from agilerl.config import apply_sets, has_preset
         from agilerl.env_ids import import_environment, is_language_id
@@ -323,6 +326,10 @@ def train(
             if len(several) > 1:
                 typer.echo(f"# in place of training.seed: {len(several)} seeds, {seeds}, each a run of its own")
             return
+        if watch:
+            from agilerl.watch.child import watched
+
+            closing.enter_context(watched(out, imports, typer.echo))
         if len(several) > 1:
             check_without_ray(ray, "--seeds")
             if arrivals is not None:
@@ -629,6 +636,7 @@ def export(
 
 
 viewing.register(app, user_errors)
+watching.register(app, user_errors)
 configuring.register(app, user_errors)
 data.register(app, user_errors)
 continuing.register(app, user_errors, close=lambda run, episodes: _close(run, episodes))
