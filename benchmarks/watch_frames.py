@@ -181,10 +181,8 @@ class Grown:
         ranges = "lr: {min: 0.0001, max: 0.01}, batch_size: {min: 16, max: 512}, gamma: {min: 0.9, max: 0.999}"
         (path / "config.yaml").write_text(f"mutation: {{rl_hp_selection: {{{ranges}}}}}\nevolution: {{scheme: pbt}}\n")
         (path / "metrics.csv").write_text(HEADER)
-        self._living = [
-            {"id": slot, "parent": "", "worth": self._rng.gauss(-150, 40), "lr": 1e-3, "batch": 64, "gamma": 0.99, "kind": "founder"}
-            for slot in range(members)
-        ]  # fmt: skip
+        first = {"parent": "", "lr": 1e-3, "batch": 64, "gamma": 0.99, "kind": "founder"}
+        self._living = [{**first, "id": slot, "worth": self._rng.gauss(-150, 40)} for slot in range(members)]
         self._next, self._number = members, 0
         self._births([(each["id"], None, 0, "founder", "", None, None) for each in self._living])
 
@@ -203,11 +201,13 @@ class Grown:
             best = max(self._living, key=lambda each: each["fitness"])
             held = f"{best['worth']:.4f},20" if number % 9 == 8 else ","
             for slot, each in enumerate(self._living):
-                rows.append(
-                    f"{number},{each['id']},{slot},{each['parent']},{each['fitness']},{each['worth']},{1000 * (number + 1)},"
-                    f"250,0.5,{each['kind']},[64] 64 [64],{int(each is best)},{each['batch']},{each['gamma']},{each['lr']},0.01,"
-                    f"{1000 * self._members * (number + 1)},{300 * self._members * (number + 1)},0.1,{held},{4.2 * (number + 1)}\n"
+                steps = 1000 * (number + 1)
+                who = f"{number},{each['id']},{slot},{each['parent']},{each['fitness']},{each['worth']},{steps},250,0.5"
+                what = (
+                    f"{each['kind']},[64] 64 [64],{int(each is best)},{each['batch']},{each['gamma']},{each['lr']},0.01"
                 )
+                whole = f"{steps * self._members},{steps * self._members // 3},0.1,{held},{4.2 * (number + 1)}"
+                rows.append(f"{who},{what},{whole}\n")
             self._number += 1
             self._evolve()
         with open(self.path / "metrics.csv", "a") as file:
@@ -297,9 +297,7 @@ def measure(members: int, generations: int, seconds: float, shots: Path | None, 
             frames, tasks = page.value("window.frameTimes"), page.value("window.longTasks")
             ordered = sorted(frames)
             p50, p95, p99 = (ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.95, 0.99))
-            say(
-                f"{len(frames)} frames: p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, largest {ordered[-1]:.0f} ms"
-            )
+            say(f"{len(frames)} frames, ms: p50 {p50:.1f}, p95 {p95:.1f}, p99 {p99:.1f}, largest {ordered[-1]:.0f}")
             say(f"tasks over 50 ms: {len(tasks)}, longest {max(tasks, default=0):.0f} ms, {later} generations appended")
             heap = page.value("performance.memory.usedJSHeapSize / 1e6")
             say(f"heap of the page {heap:.0f} MB")

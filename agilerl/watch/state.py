@@ -71,7 +71,7 @@ class MemberDetail:
     network: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BirthLine:
     """A birth as a line of the lineage. `text`: the change, "lr 0.002 → 0.0024"; "" if nothing changed."""
 
@@ -166,11 +166,11 @@ class RunFollower:
         self._messages = Tail(self.path / MESSAGES)
         self._rows = _Rows()
         self._parents: dict[int, int | None] = {}
-        self._winner: int | None = None
+        self._winner: tuple[int, int] | None = None
         self._rank: tuple[int, float] = (0, -math.inf)
         self._lines: dict[int, list[float]] = {}
         self._before_last: dict[int, list[float]] = {}
-        self._before_rank: tuple[int | None, tuple[int, float]] = (None, (0, -math.inf))
+        self._before_rank: tuple[tuple[int, int] | None, tuple[int, float]] = (None, (0, -math.inf))
 
     def poll(self) -> bool:
         """Read what is new, at most some MB of each file; True if more is waiting.
@@ -263,6 +263,7 @@ class RunFollower:
                 rows.open, rows.number = [], number
             rows.open += [cells for _, cells in group]
             self._close(place)
+        self.details = [_detail(cells, place) for cells in rows.open]
 
     def _close(self, place: Mapping[str, int]) -> None:
         """Add the generation of the open rows, or replace it if it was added with fewer rows."""
@@ -281,7 +282,6 @@ class RunFollower:
         else:
             self.generations.append(generation)
             self._before_last, self._before_rank = self._lines, (self._winner, self._rank)
-        self.details = [_detail(cells, place) for cells in rows.open]
         self._rank_members(generation)
         self._log_confirmation(generation)
 
@@ -313,7 +313,7 @@ class RunFollower:
         if leader is not None:
             score = (0, mean) if generation.confirmation is None else (1, generation.confirmation)
             if score > rank:
-                winner, rank = leader, score
+                winner, rank = (leader, generation.number), score
         self._winner, self._rank = winner, rank
 
     def _window(self) -> int:
@@ -368,11 +368,14 @@ class RunFollower:
         return status_of(self.path, self.facts)
 
     @property
-    def winner(self) -> int | None:
-        """Id of the best member: by the run if it has ended, else so far."""
+    def winner(self) -> tuple[int, int] | None:
+        """(id, generation) of the best member: by the run if it has ended, else so far."""
         result = self.facts.get("result")
-        best = result.get("best_member") if isinstance(result, Mapping) and self.status != RUNNING else None
-        return best if isinstance(best, int) and not isinstance(best, bool) else self._winner
+        if isinstance(result, Mapping) and self.status != RUNNING:
+            member, number = _whole(result.get("best_member")), _whole(result.get("best_generation"))
+            if member is not None and number is not None:
+                return member, number
+        return self._winner
 
     def parent(self, member: int) -> int | None:
         """Id of the parent; None for a founder."""
@@ -549,6 +552,10 @@ def _finite(text: str) -> float | None:
 
 def _whole(value: Any) -> int | None:
     """A whole number, also as a text or a float; None for something else."""
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

@@ -80,7 +80,9 @@ class Cursor:
                 lines = [asdict(line) for line in run.log[self._log :]]
                 self._log = len(run.log)
                 events.append(Event("log", {"lines": lines}, self._id()))
-            now = {"progress": asdict(run.progress()), "winner": run.winner, "damaged": run.damaged, **extra}
+            winner = run.winner
+            best = None if winner is None else {"id": winner[0], "generation": winner[1]}
+            now = {"progress": asdict(run.progress()), "winner": best, "damaged": run.damaged, **extra}
             events += self._if_new("now", {**now, "complete": is_complete})
         return events
 

@@ -15,6 +15,15 @@ function axis(values) {
   };
 }
 
+// Round values of a logarithmic axis: 1, 2 and 5 times powers of ten, powers alone where those are enough.
+function logSplits(low, high) {
+  const splits = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+    for (const digit of Math.log10(high / low) > 2.5 ? [1] : [1, 2, 5]) splits.push(Number(`${digit}e${power}`));
+  }
+  return splits.filter((value) => value >= low && value <= high);
+}
+
 class Chart {
   constructor(element, run, height) {
     this.element = element;
@@ -53,7 +62,7 @@ class Chart {
       cursor: { y: false, drag: { x: true, y: false }, sync: { key: "generations" } },
       padding: [8, 10, 0, 0],
       scales: { x: { time: false }, y: { range, ...more } },
-      axes: [axis({ size: 26, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }), axis({ size: 52, values })],
+      axes: [axis({ size: 26, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }), axis({ size: 52, values, ...(more.distr === 3 ? { splits: (_, __, low, high) => logSplits(low, high), filter: (_, splits) => splits } : {}) })],
       hooks: { drawAxes: [(plot) => this.beneath(plot)] },
     };
   }
@@ -113,6 +122,7 @@ class Chart {
       if (text) {
         context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
         context.textBaseline = "bottom";
+        context.textAlign = "left";
         context.fillText(text, plot.bbox.left + 6 * devicePixelRatio, at - 2 * devicePixelRatio);
       }
     });

@@ -170,7 +170,7 @@ export class Lineage {
         context.arc(x, y, radius, 0, 7);
         context.fillStyle = fitness === fitness ? this.colours.texts[level] : colour("bg");
         context.fill();
-        if (fitness !== fitness || generation.ids[at] === winner) {
+        if (fitness !== fitness || (winner && generation.ids[at] === winner.id && generation.number === winner.generation)) {
           context.strokeStyle = fitness === fitness ? colour("path") : colour("k-healed");
           context.lineWidth = 1.8;
           context.stroke();
@@ -338,7 +338,7 @@ export class Lineage {
     span("l-line", "ancestors of the best");
     document.getElementById("lineage-note").textContent = isDrawn
       ? "Columns are generations. Circles are members; dashed ones train now. Point at one for its values."
-      : "One pixel column per generation, one row per member, children below their parents' line. Point at it for values.";
+      : "One pixel column per generation, one row per member, in the order of their parents. Lines: ancestors of the last generation. Point at it for values.";
   }
 
   hit(event) {

@@ -50,15 +50,16 @@ export function headline(run, key) {
 
 const tileNodes = new Map();
 
-function tile(name, value, more, style = "", share = null) {
-  let node = tileNodes.get(name);
+function tile(name, value, more, style = "", share = null, place = name) {
+  let node = tileNodes.get(place);
   if (!node) {
     node = make("div", "", { className: "tile" });
     node.append(make("div", name, { className: "name" }), make("div", "", { className: "value" }), make("div", "", { className: "bar", hidden: true }), make("div", "", { className: "more" }));
     node.children[2].append(make("i"));
-    tileNodes.set(name, node);
+    tileNodes.set(place, node);
     element("tiles").append(node);
   }
+  text(node.children[0], name);
   node.className = `tile ${style}`;
   text(node.children[1], value);
   node.children[2].hidden = share === null;
@@ -79,15 +80,16 @@ export function tiles(run) {
   const test = facts.test;
   const confirmed = run.generations.filter((generation) => generation.confirmation !== null);
   const held = confirmed.length ? Math.max(...confirmed.map((generation) => generation.confirmation)) : null;
-  if (test) tile("score of the best agent", short(test.mean), `${short(test.ci95[0])} to ${short(test.ci95[1])}, ${test.episodes} held-out episodes`, "lead");
-  else tile("fitness of the best", leader ? short(leader.fitness) : "–", leader ? `member ${leader.id}, generation ${leader.generation}` : "no generation has ended yet", "lead");
+  if (test) tile("score of the best agent", short(test.mean), `${short(test.ci95[0])} to ${short(test.ci95[1])}, ${test.episodes} held-out episodes`, "lead", null, "best");
+  else if (leader && leader.held !== null) tile("best so far, held-out", short(leader.held), `member ${leader.id}, generation ${leader.generation}; fitness ${short(leader.fitness)}`, "lead", null, "best");
+  else tile("best so far, fitness", leader ? short(leader.fitness) : "–", leader ? `member ${leader.id}, generation ${leader.generation}` : "no generation has ended yet", "lead", null, "best");
   if (typeof facts.target === "number") {
     const reached = test ? test.mean >= facts.target : held !== null && held >= facts.target;
     tile("target", short(facts.target), held === null ? "not yet tested on held-out episodes" : `held-out ${short(held)} at best`, reached ? "good" : "");
   }
   const last = run.generations.at(-1);
   const isRunning = facts.status === "running";
-  const total = progress.generations === null ? "" : ` of ${Math.max(progress.generations, run.generations.length)}`;
+  const total = progress.generations === null ? "" : ` of ${Math.max(progress.generations, run.generations.length, isRunning ? progress.generation + 1 : 0)}`;
   const number = isRunning ? progress.generation + 1 : run.generations.length;
   const doing = progress.phase === "evaluating" ? `evaluating for ${Math.round(progress.idle_seconds)} s` : progress.share === null ? "training" : `training, ${Math.round(100 * progress.share)} %`;
   const ended = facts.stopped ? `stopped by ${facts.stopped}` : facts.status;
@@ -108,7 +110,7 @@ export function training(run) {
   let words = "";
   if (progress.phase) {
     const ids = progress.training.slice(0, 12).join(", ") + (progress.training.length > 12 ? `, … (${progress.training.length})` : "");
-    const going = progress.going_on ? `${progress.going_on} go on from the last generation` : "";
+    const going = progress.going_on ? `${progress.going_on} ${progress.going_on === 1 ? "goes" : "go"} on from the last generation` : "";
     const fresh = progress.training.length ? `new: ${ids}` : "";
     words = `${progress.phase === "evaluating" ? "Evaluating" : "Training now"}: ${[fresh, going].filter(Boolean).join("; ") || "the founders"}.`;
   }
@@ -186,7 +188,7 @@ export function members(run, choose) {
       row.append(make("td", button));
     }
     row.dataset.id = generation.ids[at];
-    row.className = generation.ids[at] === run.now?.winner ? "won" : "";
+    row.className = generation.ids[at] === run.now?.winner?.id ? "won" : "";
     columns.forEach((name, column) => {
       const value = cell[name](at);
       const words = typeof value === "string" ? value : name === "steps" ? count(value) : short(value);

@@ -94,14 +94,15 @@ export class Run {
     return values === null || values === undefined ? NaN : typeof values === "number" ? values : values[at];
   }
 
-  // [index of the generation, index of the member] from the founder to the best member, where it trained last.
+  // [index of the generation, index of the member] from the founder to the best member, in the generation of its score.
   winnerPath() {
     const winner = this.now ? this.now.winner : null;
-    let at = -1;
+    let at = NO_SOURCE;
     let number = this.generations.length - 1;
     for (; number >= 0 && winner !== null; number -= 1) {
-      const place = this.generations[number].index.get(winner);
-      if (place !== undefined) { at = place; break; }
+      if (this.generations[number].number > winner.generation) continue;
+      at = this.generations[number].index.get(winner.id) ?? NO_SOURCE;
+      break;
     }
     const path = [];
     for (; at !== NO_SOURCE && number >= 0; number -= 1) {
@@ -116,7 +117,7 @@ export class Run {
     if (!path.length) return null;
     const [number, at] = path.at(-1);
     const generation = this.generations[number];
-    return { id: generation.ids[at], generation: generation.number, fitness: generation.fitness[at] };
+    return { id: generation.ids[at], generation: generation.number, fitness: generation.fitness[at], held: generation.confirmation };
   }
 
   fitnessRange() {
