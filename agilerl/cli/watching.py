@@ -26,7 +26,10 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         ] = Path("runs"),
         port: Annotated[int, whole_option("The port of the page; 0 takes a free one.", "--port", example="8800")] = 0,
         no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address without opening it.")] = False,
-        parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+        parent: Annotated[
+            int | None,
+            typer.Option(hidden=True, help="A process that trains; the page opens its run, and ends with it."),
+        ] = None,
         imports: Imports = None,
         debug: Debug = False,
     ) -> None:

@@ -91,8 +91,9 @@ class Chart {
     }
     this.clipped(plot, (context) => {
       context.strokeStyle = colour("faint");
-      context.globalAlpha = 0.4;
-      context.lineWidth = devicePixelRatio;
+      const isFew = this.run.maxMembers <= 12;
+      context.globalAlpha = isFew ? 0.75 : 0.4;
+      context.lineWidth = (isFew ? 1.3 : 1) * devicePixelRatio;
       context.stroke(path);
     });
     return isThinned;
@@ -121,9 +122,10 @@ class Chart {
       context.stroke();
       if (text) {
         context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-        context.textBaseline = "bottom";
+        const isAbove = at - plot.bbox.top > 16 * devicePixelRatio;
+        context.textBaseline = isAbove ? "bottom" : "top";
         context.textAlign = "left";
-        context.fillText(text, plot.bbox.left + 6 * devicePixelRatio, at - 2 * devicePixelRatio);
+        context.fillText(text, plot.bbox.left + 6 * devicePixelRatio, at + (isAbove ? -2 : 4) * devicePixelRatio);
       }
     });
   }

@@ -335,7 +335,7 @@ export class Lineage {
     outer.append(gradient, `fitness ${short(low)} to ${short(high)}`);
     legend.append(outer);
     for (const [kind, text] of shown) span(`k-${kind}`, text);
-    span("l-line", "ancestors of the best");
+    span("l-line", "ancestors of the best so far");
     document.getElementById("lineage-note").textContent = isDrawn
       ? "Columns are generations. Circles are members; dashed ones train now. Point at one for its values."
       : "One pixel column per generation, one row per member, in the order of their parents. Lines: ancestors of the last generation. Point at it for values.";

@@ -48,6 +48,7 @@ export function headline(run, key) {
   element("note").hidden = !notes[facts.status];
 }
 
+const ORDER = ["best", "target", "generation", "speed", "time left at most", "training steps", "machine"];
 const tileNodes = new Map();
 
 function tile(name, value, more, style = "", share = null, place = name) {
@@ -56,6 +57,7 @@ function tile(name, value, more, style = "", share = null, place = name) {
     node = make("div", "", { className: "tile" });
     node.append(make("div", name, { className: "name" }), make("div", "", { className: "value" }), make("div", "", { className: "bar", hidden: true }), make("div", "", { className: "more" }));
     node.children[2].append(make("i"));
+    node.style.order = ORDER.indexOf(place);
     tileNodes.set(place, node);
     element("tiles").append(node);
   }
