@@ -14,14 +14,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agilerl.api import Evaluation, Run, load, resume, train
+    from agilerl.api import Evaluation, Run, load, replay, resume, steer, train
     from agilerl.errors import AgileRLError, AgileRLWarning
     from agilerl.telemetry.callbacks import Callback
 
 __version__ = "0.1.0"
-__all__ = ["AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "Run", "__version__", "load", "resume", "train"]
+__all__ = [
+    "AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "Run", "__version__",
+    "load", "replay", "resume", "steer", "train",
+]  # fmt: skip
 
-_HOME = dict.fromkeys(("train", "load", "resume", "Run", "Evaluation"), "agilerl.api")
+_HOME = dict.fromkeys(("train", "load", "replay", "resume", "steer", "Run", "Evaluation"), "agilerl.api")
 _HOME |= dict.fromkeys(("AgileRLError", "AgileRLWarning"), "agilerl.errors")
 _HOME["Callback"] = "agilerl.telemetry.callbacks"
 # Published flags -> packages that must be installed; located, not imported.

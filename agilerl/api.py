@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from agilerl import foreign
@@ -43,6 +44,7 @@ from agilerl.hostile import malformed
 from agilerl.runs.commands import imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
+from agilerl.runs.steering import Request, ask, script_of
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.time_spent import TimeSpent
@@ -62,8 +64,8 @@ from agilerl.training.manifest.launch import resume_training, run_training, with
 from agilerl.training.run import Run
 
 __all__ = [
-    "Evaluation", "Run", "build_manifest", "load", "resolve_device", "resume", "resume_training", "run_training",
-    "train", "with_known_env",
+    "Evaluation", "Run", "build_manifest", "load", "replay", "resolve_device", "resume", "resume_training",
+    "run_training", "steer", "train", "with_known_env",
 ]  # fmt: skip
 
 
@@ -284,6 +286,74 @@ def continue_training(
     ancestors = with_changes(ancestors, manifest, dotted(manifest, (text.partition("=")[0].strip() for text in sets)))
     evolution = bool(directory.facts().get("evolution", True))
     return run_training(manifest, device=device, evolution=evolution, ancestors=ancestors, **more)
+
+
+def steer(path: str | os.PathLike[str], action: str, **request: Any) -> Path:
+    """Ask a running run for a change, which it takes over when its current generation ends.
+
+    Args:
+        path: the run directory. action: "set", "pin", "unpin", "clone", "remove", "protect", "unprotect", "evaluate" or
+            "stop". request: `member` (an id; all members if left out), `name` and `value` of a hyperparameter, `reason`
+            and `author`, as `agilerl.runs.steering.Request` describes them.
+
+    Returns:
+        The request's file, which disappears when the run takes it over.
+
+    Raises:
+        RunError: the run does not train now. ConfigError, AlgorithmError: a request that it cannot carry out.
+    """
+    return ask(path, Request.from_dict({"action": action, **request}))
+
+
+def replay(
+    path: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = "runs",
+    verbose: bool = True,
+    env: Any = None,
+    workers: int | str = 1,
+    **more: Any,
+) -> Run:
+    """Train a run again from its record, with the requests that people made while it ran: it gives the same bits.
+
+    That holds on the same kind of machine with the same versions. The configuration, the seed, the device, requests
+    (`steer`) and, in asynchronous mode, the order of arrivals are those of the recorded run.
+
+    Args:
+        path: the run directory. out: the folder of the new run; None writes nothing. env: the environment, for a run
+            that was started with an object instead of an id. workers: see `train`. more: see `run_training`.
+
+    Raises:
+        RunError: no run at the path, or one that began with agents of another run.
+    """
+    directory = RunDirectory.open(path)
+    facts, manifest = directory.facts(), directory.manifest()
+    if facts.get("parent") is not None:
+        raise RunError(
+            f"{path} began with the agents of {facts['parent'].get('run')}, which its record does not hold. "
+            "fix: agilerl.train(..., agents=...) with the same settings."
+        )
+    if bool(facts.get("env_given")) != (env is not None):
+        raise RunError(
+            f"{path} was trained in an environment that was handed over. fix: agilerl.replay(path, env=...)."
+            if facts.get("env_given")
+            else f"{path} was trained in {manifest.environment.name}, made by its id. fix: leave env out."
+        )
+    manifest = directory.with_own_data(manifest, facts)
+    more = {"imports": imports_of(facts), "verbose": verbose, "workers": workers, **more}
+    if manifest.evolution.mode == "async":
+        more["arrivals"] = path
+    return _obeying_sigterm(
+        lambda: run_training(
+            manifest,
+            env=None if env is None else environment_argument(env),
+            device=str(facts.get("device", "auto")),
+            out=out,
+            evolution=bool(facts.get("evolution", True)),
+            script=script_of(directory),
+            **more,
+        )
+    )
 
 
 def resume(

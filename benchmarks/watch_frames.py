@@ -185,7 +185,8 @@ class Grown:
         (path / "run.json").write_text(json.dumps({**facts, "options": options, "random_play": {"mean": -180.0}}))
         (path / "LOCK").write_text(json.dumps({"pid": os.getpid(), "host": os.uname().nodename, "token": "0" * 16}))
         ranges = "lr: {min: 0.0001, max: 0.01}, batch_size: {min: 16, max: 512}, gamma: {min: 0.9, max: 0.999}"
-        (path / "config.yaml").write_text(f"mutation: {{rl_hp_selection: {{{ranges}}}}}\nevolution: {{scheme: pbt}}\n")
+        task = "algorithm: {name: DQN}\nenvironment: {name: LunarLander-v3}\n"
+        (path / "config.yaml").write_text(f"{task}mutation: {{rl_hp_selection: {{{ranges}}}}}\n")
         (path / "metrics.csv").write_text(HEADER)
         first = {"parent": "", "lr": 1e-3, "batch": 64, "gamma": 0.99, "kind": "founder"}
         self._living = [{**first, "id": slot, "worth": self._rng.gauss(-150, 40)} for slot in range(members)]

@@ -17,7 +17,7 @@ import typer
 
 import agilerl
 from agilerl import foreign
-from agilerl.cli import configuring, continuing, data, viewing, watching
+from agilerl.cli import configuring, continuing, data, steering, viewing, watching
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
@@ -184,6 +184,7 @@ def main(
     )
 )
 def train(
+    context: typer.Context,
     env_id: Annotated[
         str | None,
         typer.Argument(
@@ -235,6 +236,14 @@ def train(
             metavar="RUN", help="In asynchronous mode, repeat the order in which the shards of this run arrived."
         ),
     ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Train this run again from its record, steering included: the same bits. Goes with --out, --workers, "
+            "--ray, --quiet and --import alone.",
+        ),
+    ] = None,
     array_index: ArrayIndex = None,
     device: Device = "auto",
     config: Annotated[
@@ -277,6 +286,19 @@ def train(
     """Train a population on an environment."""
     begun = time.perf_counter()
     with user_errors(debug, imports), ExitStack() as closing:
+        if replay is not None:
+            steering.check_alone(context, "replay")
+            from agilerl.api import replay as train_again
+
+            if watch:
+                closing.enter_context(watching.beside(out, imports))
+
+            again = train_again(
+                replay, out=out, verbose=not quiet, workers=workers_in(workers) or 1, ray=ray,
+                allow_insecure_ray=allow_insecure_ray, closing_episodes=test_episodes,
+            )  # fmt: skip
+            _close(again, test_episodes)
+            return
         from agilerl.api import starting_manifest
         from agilerl.config import apply_sets, has_preset
         from agilerl.env_ids import import_environment, is_language_id
@@ -327,9 +349,7 @@ def train(
                 typer.echo(f"# in place of training.seed: {len(several)} seeds, {seeds}, each a run of its own")
             return
         if watch:
-            from agilerl.watch.child import watched
-
-            closing.enter_context(watched(out, imports, typer.echo))
+            closing.enter_context(watching.beside(out, imports))
         if len(several) > 1:
             check_without_ray(ray, "--seeds")
             if arrivals is not None:
@@ -639,4 +659,5 @@ viewing.register(app, user_errors)
 watching.register(app, user_errors)
 configuring.register(app, user_errors)
 data.register(app, user_errors)
+steering.register(app, user_errors)
 continuing.register(app, user_errors, close=lambda run, episodes: _close(run, episodes))

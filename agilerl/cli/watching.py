@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +46,13 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             from agilerl.watch.server import serve
 
             serve(path, port=port, browser=not no_browser, imports=imports or (), pid=parent, say=_say)
+
+
+def beside(out: Path, imports: Sequence[str] | None) -> AbstractContextManager[None]:
+    """The live view of a training into the folder `out`: see `watch.child.watched`."""
+    from agilerl.watch.child import watched
+
+    return watched(out, imports or (), _say)
 
 
 def _say(line: str) -> None:

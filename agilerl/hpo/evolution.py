@@ -20,9 +20,11 @@ class Evolution(ABC):
 
     Attributes:
         shrinks: whether members may stop early and release their environment steps to the others.
+        sets_size: whether the number of members follows a plan, so that one more takes the place of another.
     """
 
     shrinks: bool = False
+    sets_size: bool = True
 
     @property
     def is_on(self) -> bool:
@@ -201,7 +203,7 @@ class Family:
                 newborn.index, unused = unused, unused + 1
                 birth = replace(birth, id=newborn.index)
             self.parents[birth.id] = birth.parent
-            self.labels[birth.id] = birth.kind if birth.kind == "healed" else str(newborn.mut)
+            self.labels[birth.id] = birth.kind if birth.kind in ("healed", "steered") else str(newborn.mut)
             added.append(birth)
         return tuple(added)
 

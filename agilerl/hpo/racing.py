@@ -49,6 +49,7 @@ class Race(Evolution):
         self.behind: dict[int, int] = {}  # member id -> consecutive generations behind
 
     shrinks = True
+    sets_size = False
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -149,7 +150,7 @@ class Restarts(Evolution):
     """
 
     def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:
-        self.inner, self.found, self.patience = inner, found, patience
+        self.inner, self.found, self.patience, self.sets_size = inner, found, patience, inner.sets_size
         self.history: list[list[float]] = []  # fitness and training returns since the last restart
         self.number = 0
         self.highest = 0  # largest id so far

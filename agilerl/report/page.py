@@ -33,6 +33,7 @@ KINDS = {
     "parameters": "parameters",
     "activation": "activation",
     "healed": "healed",
+    "steered": "steered",
     "none": "unchanged",
 }
 

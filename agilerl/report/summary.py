@@ -193,6 +193,8 @@ def _best_agent(run: Ended) -> str:
     named = ", ".join(f"{name} {number(run.values[name])}" for name in run.ranges if name in run.values)
     more = [f"{len(moved)} change{'s' if len(moved) > 1 else ''} of hyperparameters"] if moved else []
     more += [f"{grown} of its network"] if grown else []
+    steered = sum(birth.kind == "steered" for birth in line)
+    more += [f"{steered} by request"] if steered else []
     came = f", after {' and '.join(more)}" if more else ""
     if named:
         edge = [name for name, ends in run.ranges.items() if name in run.values and _is_at_edge(run.values[name], ends)]

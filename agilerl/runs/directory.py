@@ -34,7 +34,7 @@ from agilerl.runs.commands import run_command
 from agilerl.runs.seed_group import is_group
 from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
 from agilerl.telemetry.progress import ProgressSink
-from agilerl.telemetry.record import Arrival, BaseSink, Birth
+from agilerl.telemetry.record import Arrival, BaseSink, Birth, Steering
 
 LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
 LINEAGE_LIMIT = 1024 * MIB
@@ -159,12 +159,19 @@ class RunDirectory:
     def lineage(self) -> list[Birth]:
         """Every birth."""
         names = {f.name for f in fields(Birth)}
-        births = (event for event in self._events() if event["kind"] != Arrival.kind)
+        others = (Arrival.kind, Steering.kind)
+        births = (event for event in self._events() if event["kind"] not in others)
         return [Birth(**{k: v for k, v in birth.items() if k in names}) for birth in births]
 
     def arrivals(self) -> list[int]:
         """Shards of a run in asynchronous mode, in the order in which their generations ended."""
         return [int(event["shard"]) for event in self._events() if event["kind"] == Arrival.kind]
+
+    def steering(self) -> list[Steering]:
+        """Every request that was taken over."""
+        names = {f.name for f in fields(Steering)}
+        events = (event for event in self._events() if event["kind"] == Steering.kind)
+        return [Steering(**{k: v for k, v in event.items() if k in names}) for event in events]
 
     def _events(self) -> list[dict[str, Any]]:
         """Lines of the lineage. An incomplete last one, of a killed process, is ignored."""

@@ -6,16 +6,24 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from agilerl.algorithms import find_algorithm
+from agilerl.algorithms.base.declared import check_value
 from agilerl.checkpoint import write_atomic
-from agilerl.errors import ConfigError, RunError, unknown_choice
-from agilerl.hostile import read_json
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, unknown_choice
+from agilerl.hostile import MIB, read_json, read_text
+from agilerl.runs.commands import run_command
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.lock import status_of
 
 FOLDER = "requests"
+LOG = "taken.jsonl"
+LOG_LIMIT = 64 * MIB
 ACTIONS = {
     "set": "give a hyperparameter a value",
     "pin": "give a hyperparameter a value that mutation leaves alone, in descendants too",
@@ -30,6 +38,7 @@ ACTIONS = {
 FOR_ONE = ("clone", "remove", "protect", "unprotect")
 WITH_NAME = ("set", "pin", "unpin")
 WITH_VALUE = ("set", "pin")
+MAX_TEXT = 500  # characters of a reason or an author
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class Request:
         action: a key of `ACTIONS`. member: its id; None: every member (`set`, `pin`, `unpin`, `evaluate`).
         name, value: of a hyperparameter. reason, author: free text, recorded with the change.
     Raises:
-        ConfigError: an unknown action, or one without its member, name or value.
+        ConfigError: an unknown action, one without its member, name or value, or an entry that it does not take.
     """
 
     action: str
@@ -51,27 +60,54 @@ class Request:
     author: str = ""
 
     def __post_init__(self) -> None:
-        if self.action not in ACTIONS:
-            raise ConfigError(unknown_choice("action", self.action, ACTIONS))
-        if self.member is not None and (isinstance(self.member, bool) or not isinstance(self.member, int)):
-            raise ConfigError(f"member must be an id; got {self.member!r}. fix: an id that `agilerl watch` shows.")
-        if self.action in FOR_ONE and self.member is None:
-            raise ConfigError(f"{self.action} is for one member. fix: {self.action} with --member ID.")
-        if self.action in WITH_NAME and not self.name:
-            raise ConfigError(f"{self.action} needs the name of a hyperparameter. fix: {self.action} lr, say.")
-        if self.action in WITH_VALUE and self.value is None:
-            raise ConfigError(f"{self.action} {self.name} needs a value. fix: {self.action} {self.name}=1e-3, say.")
+        action, member = self.action, self.member
+        if not isinstance(action, str) or action not in ACTIONS:
+            raise ConfigError(unknown_choice("action", str(action), ACTIONS))
+        if member is not None and (isinstance(member, bool) or not isinstance(member, int) or member < 0):
+            raise ConfigError(f"member must be the id of a member; got {member!r}. fix: an id of metrics.csv.")
+        if action in FOR_ONE and member is None:
+            raise ConfigError(f"{action} is for one member. fix: {action} with member=ID.")
+        if action == "stop" and member is not None:
+            raise ConfigError("stop ends the whole run. fix: leave member out, or use remove.")
+        for key, actions in (("name", WITH_NAME), ("value", WITH_VALUE)):
+            has, takes = vars(self)[key] not in ("", None), action in actions
+            if has != takes:
+                what = f"needs a {key}" if takes else f"takes no {key}"
+                raise ConfigError(f"{action} {what} of a hyperparameter. fix: set lr=1e-3, say.")
+        for key in ("name", "reason", "author"):
+            text = vars(self)[key]
+            if not isinstance(text, str) or len(text) > MAX_TEXT:
+                raise ConfigError(f"{key} must be a text of at most {MAX_TEXT} characters. fix: a shorter one.")
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Request:
+    def from_dict(cls, content: Any) -> Request:
         """Build a request from plain data; unknown keys are ConfigErrors."""
         names = ("action", "member", "name", "value", "reason", "author")
+        if not isinstance(content, Mapping) or "action" not in content:
+            raise ConfigError(
+                f"a request is a mapping with an action; got {content!r}. fix: action: {'|'.join(ACTIONS)}."
+            )
         for key in content:
             if key not in names:
-                raise ConfigError(unknown_choice("entry of a request", key, names))
-        if "action" not in content:
-            raise ConfigError(f"a request without an action. fix: one of {', '.join(ACTIONS)}.")
+                raise ConfigError(unknown_choice("entry of a request", str(key), names))
         return cls(**content)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A request that a run has taken over.
+
+    Attributes:
+        id: of the request, unique in its run. generation: the first one that trains with the change.
+    """
+
+    id: str
+    generation: int
+    request: Request
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Taken:
+        return cls(str(content["id"]), int(content["generation"]), Request.from_dict(content["request"]))
 
 
 def ask(run: str | os.PathLike[str], request: Request) -> Path:
@@ -80,22 +116,136 @@ def ask(run: str | os.PathLike[str], request: Request) -> Path:
     Returns:
         The file, which disappears when the request is taken over.
     Raises:
-        RunError: no run that still trains at the path.
+        RunError: no run that still trains at the path. ConfigError: a run in asynchronous mode, an unknown member, or a
+            hyperparameter that its members do not mutate. AlgorithmError: a value out of range.
     """
-    folder = Path(run) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{time.time_ns():020d}-{os.getpid()}.json"
-    content = {**asdict(request), "author": request.author or getpass.getuser()}
-    write_atomic(path, json.dumps(content) + "\n")
+    directory = RunDirectory.open(run)
+    request = checked(directory, request)
+    content = {**asdict(request), "author": request.author or _user()}
+    path = directory.path / FOLDER / f"{time.time_ns():020d}-{os.getpid()}.json"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, json.dumps(content, allow_nan=False) + "\n")
+    except OSError as error:
+        raise RunError(f"{path.parent} cannot be written ({error.strerror}). fix: its rights.") from error
     return path
 
 
+def checked(directory: RunDirectory, request: Request) -> Request:
+    """Return the request with its value in the declared type; see `ask` for the errors."""
+    status = status_of(directory.path, directory.facts())
+    if status != "running":
+        raise RunError(
+            f"{directory.path} does not train now (status: {status}), and nobody would take a request over. "
+            f"fix: {run_command('resume', directory.path)}, and ask then."
+        )
+    manifest = directory.manifest()
+    if manifest.evolution.mode == "async":
+        raise ConfigError(
+            f"{directory.path} trains in asynchronous mode, in which there is no moment between two generations of all "
+            "members. fix: evolution.mode=generations, for a run that is steered."
+        )
+    if request.member is not None:
+        members = sorted({birth.id for birth in directory.lineage()})
+        if request.member not in members:
+            last = f"ids go up to {members[-1]}" if members else "its first generation has not ended"
+            raise ConfigError(f"{directory.path} has no member {request.member}: {last}. fix: an id of metrics.csv.")
+    if request.name:
+        names = list(manifest.mutation.rl_hp_selection)
+        if request.name not in names:
+            raise ConfigError(unknown_choice("mutable hyperparameter of this run", request.name, names))
+    if request.action not in WITH_VALUE:
+        return request
+    cls = find_algorithm(manifest.algorithm.name)
+    return replace(request, value=check_value(cls, request.name, request.value))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return ""
+
+
 def pending(run: str | os.PathLike[str]) -> dict[str, Request]:
-    """Return the requests that wait, by their file's stem, oldest first; unreadable files are skipped."""
+    """Return the requests that wait, by their id, oldest first; files that are not requests are left alone."""
     requests = {}
     for path in sorted((Path(run) / FOLDER).glob("*.json")):
         try:
             requests[path.stem] = Request.from_dict(read_json(path))
-        except (ConfigError, RunError, OSError, ValueError, TypeError):
+        except (AgileRLError, OSError, ValueError, TypeError):
             continue
     return requests
+
+
+def script_of(directory: RunDirectory) -> list[Taken]:
+    """Return the requests that a run has taken over, for another one that repeats it."""
+    names = [f.name for f in fields(Request)]
+    events = directory.steering()
+    return [Taken(e.request, e.generation, Request(**{name: vars(e)[name] for name in names})) for e in events]
+
+
+class Inbox:
+    """Hands a run its requests, each at the end of a generation.
+
+    A request is logged in the run directory before it takes effect, with its generation. A run that is resumed from an
+    earlier checkpoint, or starts again, takes the logged ones over at the same generations: it ends with the same bits.
+
+    Args:
+        folder: the run directory; None: no requests. script: requests of another run, which this one repeats.
+    """
+
+    def __init__(self, folder: Path | None, script: Iterable[Taken] = ()) -> None:
+        self.folder = None if folder is None else folder / FOLDER
+        logged = [] if self.folder is None else _logged(self.folder / LOG)
+        names = {taken.id for taken in logged}
+        self.script = [*(taken for taken in script if taken.id not in names), *logged]
+        self._refused: set[Path] = set()
+
+    def take(self, generation: int) -> list[Taken]:
+        """Return the requests that take effect before `generation`; new ones are logged, and their files deleted."""
+        due = [taken for taken in self.script if taken.generation == generation]
+        if self.folder is None or not self.folder.is_dir():
+            return due
+        fresh = []
+        for path in sorted(self.folder.glob("*.json")):
+            if any(taken.id == path.stem for taken in self.script):  # logged, but a kill came before its deletion
+                path.unlink(missing_ok=True)
+            elif (request := self._read(path)) is not None:
+                fresh.append((path, Taken(path.stem, generation, request)))
+        if fresh:
+            with open(self.folder / LOG, "a", encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(taken), allow_nan=False) + "\n" for _, taken in fresh)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, taken in fresh:
+            self.script.append(taken)
+            path.unlink(missing_ok=True)
+        return [*due, *(taken for _, taken in fresh)]
+
+    def _read(self, path: Path) -> Request | None:
+        """Read a request; None, with one warning, for a file that is none."""
+        try:
+            return Request.from_dict(read_json(path))
+        except (AgileRLError, OSError, ValueError, TypeError) as error:
+            if path not in self._refused:
+                self._refused.add(path)
+                warnings.warn(f"{path} is no request ({error}) and is left there.", AgileRLWarning, stacklevel=4)
+            return None
+
+
+def _logged(path: Path) -> list[Taken]:
+    """Return the log of requests; an incomplete last line, of a killed process, is cut: its request's file remains."""
+    if not path.is_file():
+        return []
+    text = read_text(path, LOG_LIMIT)
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        write_atomic(path, whole)
+    try:
+        return [Taken.from_dict(json.loads(line)) for line in whole.splitlines()]
+    except (AgileRLError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(
+            f"{path} is damaged ({error}), so that the run cannot repeat what was asked of it. fix: rename the file, "
+            "if it may go on without."
+        ) from error

@@ -1,4 +1,4 @@
-"""Records as files: metrics.csv (a row per member and generation), evolution.jsonl (a line per birth or arrival)."""
+"""Records as files: metrics.csv (a row per member and generation), evolution.jsonl (a line per event)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from agilerl import foreign
-from agilerl.telemetry.record import Arrival, BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.telemetry.record import Arrival, BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan, Steering
 
 MEMBER_COLUMNS = (
     "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",
@@ -41,15 +41,19 @@ def jsonable(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def lineage_line(event: Birth | Arrival) -> str:
-    """A birth or an arrival as its line in the lineage."""
+Event = Birth | Arrival | Steering
+
+
+def lineage_line(event: Event) -> str:
+    """An event as its line in the lineage."""
     return json.dumps(jsonable(asdict(event)), allow_nan=False) + "\n"
 
 
-def lineage_text(births: Iterable[Birth], arrivals: Iterable[Arrival]) -> str:
-    """Return the whole lineage: the arrivals of each generation, then the births after it."""
-    events: list[tuple[int, Birth | Arrival]] = [(arrival.generation, arrival) for arrival in arrivals]
+def lineage_text(births: Iterable[Birth], arrivals: Iterable[Arrival], steering: Iterable[Steering] = ()) -> str:
+    """Return the whole lineage: the arrivals of each generation, then the births after it, and the requests."""
+    events: list[tuple[int, Event]] = [(arrival.generation, arrival) for arrival in arrivals]
     events += [(birth.generation - 1, birth) for birth in births]
+    events += [(request.generation - 1, request) for request in steering]
     return "".join(lineage_line(event) for _, event in sorted(events, key=lambda each: each[0]))  # stable
 
 
@@ -121,16 +125,16 @@ def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
 
 
 class JsonlSink(_FileSink):
-    """One JSON line per birth, founders first, and per arrival; append-only."""
+    """One JSON line per birth, founders first, per arrival and per request; append-only."""
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         super().start(plan, founders)
         self._write(founders)
 
     def generation(self, record: GenerationRecord) -> None:
-        self._write([*record.arrivals, *record.births])
+        self._write([*record.arrivals, *record.births, *record.steering])
 
-    def _write(self, events: Iterable[Birth | Arrival]) -> None:
+    def _write(self, events: Iterable[Event]) -> None:
         file = self._open()
         file.writelines(map(lineage_line, events))
         file.flush()

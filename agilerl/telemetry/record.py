@@ -21,7 +21,8 @@ class Birth:
             mutated elite of a published function keeps its id and is its own parent.
         generation: its first training generation (founders: 0).
         kind: "founder", "elite", "none", "architecture", "parameters", "activation", "rl_hp", "healed" (a copy of the
-            fittest member in place of a diverged one: `path` names it, `after` is the reason).
+            fittest member in place of a diverged one: `path` names it, `after` is the reason), "steered" (by a request,
+            see `Steering`).
         path: the changed setting ("lr", "encoder.add_node", ...), "" if unchanged; for a founder that continues an
             agent of another run, that run and member.
         before, after: JSON-able values of the change.
@@ -55,6 +56,28 @@ class Arrival:
     shard: int
     shard_generation: int
     kind: str = "arrival"
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A request of a person that a run has taken over, a line of `evolution.jsonl`. Its changes are births too.
+
+    Attributes:
+        generation: the first one that trains with the change. request: name of its file, without the suffix.
+        action, member, name, value, reason, author: see `runs.steering.Request`.
+        result: JSON values: {"born": ids}, {"mean", "error", "episodes"} of held-out episodes, or {"refused": reason}.
+    """
+
+    generation: int
+    request: str
+    action: str
+    member: int | None
+    name: str
+    value: Any
+    reason: str
+    author: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "steering"
 
 
 @dataclass(frozen=True)
@@ -95,6 +118,7 @@ class GenerationRecord:
     epsilon: float | None = None
     arrivals: tuple[Arrival, ...] = ()  # in asynchronous mode
     births: tuple[Birth, ...] = ()
+    steering: tuple[Steering, ...] = ()
     confirmation: float | None = None  # mean of the confirmation episodes, if a stop was tried
     confirmation_episodes: int | None = None  # their number
     opponents: tuple[str, ...] = ()  # of self-play: "generation:member" of each, "random" for the random player

@@ -6,7 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from agilerl.hpo.stopping import has_plateaued, still_learns
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
+from agilerl.runs.steering import Inbox, Taken
 from agilerl.runs.store import RunStore
 from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
@@ -36,6 +37,7 @@ from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
 from agilerl.training.scheduling import Scheduler
 from agilerl.training.state import SavableLoop, check_portable, is_portable, resumed_notes
+from agilerl.training.steering import AFTER_SELECTION, BEFORE_SELECTION, Members, SteeringWheel, described
 from agilerl.workers.executor import Executor, NoWorkers
 
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
@@ -69,6 +71,7 @@ class TrainingLoop:
         callbacks: user hooks (`telemetry.callbacks.Callback`).
         ranks: processes that train this population together, each with its own source and store.
         deadline: of a budget in minutes; the run ends before it, after at least one generation.
+        script: requests of another run (`agilerl steer`), which this one repeats.
     """
 
     savable: ClassVar[type[SavableLoop]] = SavableLoop
@@ -90,6 +93,7 @@ class TrainingLoop:
         callbacks: Sequence[Any] = (),
         ranks: Ranks = ONE,
         deadline: Deadline | None = None,
+        script: Sequence[Taken] = (),
     ) -> None:
         if executor is not None and executor.is_optional and not is_portable(population):
             executor = None
@@ -116,6 +120,7 @@ class TrainingLoop:
         self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
+        self.steering = SteeringWheel(Inbox(None if store is None else store.folder, script))
         self.result = EvolveResult(self.population, None)
         self._episode_length = 0.0  # mean over this generation's evaluation, in environment steps
         self._seconds_per_episode = self._seconds_of_evaluation = 0.0  # in this generation
@@ -214,7 +219,7 @@ class TrainingLoop:
         if stopped_by is not None:
             self.result.stopped = f"callback {stopped_by}"
             return False
-        return self.result.stopped not in EARLY_STOPS and not self._is_spent()
+        return self.result.stopped not in (*EARLY_STOPS, "request") and not self._is_spent()
 
     def _is_spent(self) -> bool:
         """Whether the budget of steps is used."""
@@ -250,13 +255,20 @@ class TrainingLoop:
         self.result.generations = number + 1
         self._count(tallies)
         is_last = self._is_last_generation(*begun)
-        confirmed, stop = self._try_to_stop(number, is_last)
+        requests = self._requests(number)
+        is_asked_to_stop = any(taken.request.action == "stop" for taken in requests)
+        confirmed, stop = self._try_to_stop(number, is_last or is_asked_to_stop)
         members = member_records(self, fitness, tallies)
-        done = self._is_spent()
+        done = self._is_spent() or is_asked_to_stop
         healed = self._heal(number, fitness)
-        births = self._evolve(number, members) if not stop and (self.options.evolve_last or not done) else ()
+        before, survivors = self._steer(number, requests, BEFORE_SELECTION, members)
+        births = self._evolve(number, survivors) if not stop and (self.options.evolve_last or not done) else ()
+        after, _ = self._steer(number, requests, AFTER_SELECTION, (), births)
         if stop and self.result.stopped != "plateau":
             self.result.stopped = "target"
+        elif is_asked_to_stop and self.result.stopped != "plateau":
+            self.result.stopped = "request"
+        births = (*before, *births, *after)
         self.quarantine.forgive(self.population, fitness, births)
         seconds = time.perf_counter() - self._wall
         record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
@@ -332,7 +344,7 @@ class TrainingLoop:
     def _heal(self, number: int, fitness: list[float]) -> tuple[Birth, ...]:
         """Replace diverged members by copies of the fittest one."""
         healed = self.quarantine.heal(self.population, fitness, number + 1, self.family.next_id)
-        births = self.family.add(healed, self.population)
+        births = self.steering.inherit(self.population, self.family.add(healed, self.population))
         for birth in births:
             self.sinks.message(f"{birth.path} has diverged ({birth.after}); member {birth.id} copies {birth.parent}")
         self.result.births += births
@@ -536,13 +548,71 @@ class TrainingLoop:
             return ()
         self._rescore(number)
         share_observations(self.population, self.ranks)
-        before = [agent.index for agent in self.population]
-        self.population, births = self.evolution.next(self.population, members, number + 1)
+        before, previous = [agent.index for agent in self.population], self.population
+        self.population, births = self.evolution.next(previous, members, number + 1)
+        if self.steering.protected:
+            kept = self.steering.keep_protected(previous, self.population, births, self.evolution.sets_size)
+            self.population, births = kept
         births = self.family.add(births, self.population, before)
+        births = self.steering.inherit(self.population, births)
         self.share_budget()
         self.fit_to_population()
         self.result.births += births
         return births
+
+    # --- requests of people ----------------------------------------------------------------------------------------
+
+    def _requests(self, number: int) -> list[Taken]:
+        """Take over what was asked for since the last generation; the same on all ranks."""
+        taken = self.steering.take(number + 1) if self.ranks.is_main else []
+        if self.ranks.size == 1:
+            return taken
+        return [Taken.from_dict(plain) for plain in self.ranks.gather_plain([asdict(each) for each in taken])[0]]
+
+    def _steer(
+        self,
+        number: int,
+        requests: Sequence[Taken],
+        actions: Sequence[str],
+        records: Sequence[MemberRecord],
+        births: Sequence[Birth] = (),
+    ) -> tuple[tuple[Birth, ...], Sequence[MemberRecord]]:
+        """Carry out those requests that are `actions`; return their births, and the records of members that are left.
+
+        births: by selection, so that a request reaches the children of a member that has left.
+        """
+        wanted = [taken for taken in requests if taken.request.action in (*actions, "stop")]
+        is_first = actions is BEFORE_SELECTION
+        wanted = [taken for taken in wanted if taken.request.action != "stop" or is_first]
+        if not wanted:
+            return (), records
+        share_observations(self.population, self.ranks)
+        members = Members(list(self.population), number + 1, self.family.next_id, list(births))
+
+        def evaluate(agent: Any) -> MeanReturn | None:
+            begun, episodes = time.perf_counter(), self.options.confirm_episodes or self.options.eval_episodes
+            with contextlib.suppress(TimeIsUp):
+                score = self.source.confirm(agent, number, episodes)
+                self._add_evaluation(time.perf_counter() - begun)
+                return score
+            return None
+
+        shrinks = self.evolution.shrinks
+        events = self.steering.carry_out(wanted, members, shrinks=shrinks, evaluate=evaluate)
+        gone = {agent.index for agent in self.population} - {agent.index for agent in members.agents}
+        left = (
+            [record for record in records if record.id not in gone] if len(members.agents) < len(records) else records
+        )
+        self.population = members.agents
+        born = self.family.add(members.births[len(births) :], self.population)
+        self.result.births += born
+        self.result.steering += events
+        for event in events:
+            self.sinks.message(described(event))
+        if born or gone:
+            self.share_budget()
+            self.fit_to_population()
+        return born, left
 
     def share_budget(self) -> None:
         """Distribute the environment steps of stopped members equally among the others."""

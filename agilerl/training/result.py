@@ -16,7 +16,7 @@ from agilerl.hpo.tournament import nan_as_worst
 from agilerl.sources.source import MeanReturn, Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.files import lineage_text
-from agilerl.telemetry.record import Arrival, Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.telemetry.record import Arrival, Birth, GenerationRecord, MemberRecord, RunPlan, Steering
 from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.best import BestAgent
 
@@ -37,12 +37,13 @@ class EvolveResult:
         history: `history[generation][member]` fitness.
         returns: per generation, the highest median of a member's last training episodes (`screening.best_returns`).
         births: every birth, founders first. arrivals: in asynchronous mode, the ends of shards' generations in order.
+        steering: every request that was taken over.
         env_steps_member, env_steps_population: training steps of the furthest member, and of all members.
         evaluation_env_steps: steps of all evaluations, including confirmations.
         confirmed: held-out mean of `best`, None without a confirmation.
         confirmations, confirmation_episodes: number of confirmations, and of the held-out episodes they played.
-        stopped: "target", "plateau", "budget" (of steps), "minutes" (time was up), "interrupted", or "callback <name of
-            the hook>".
+        stopped: "target", "plateau", "budget" (of steps), "minutes" (time was up), "request" (`agilerl steer`),
+            "interrupted", or "callback <name of the hook>".
         restarts: number of replaced workers of self-healing environments, including those of evaluations.
         action_masks: whether the environment gives masks of legal actions, which the agents then require.
         by_agent: `by_agent[generation][member]` returns of a team's agents, if they are not summed; NaN for members
@@ -61,6 +62,7 @@ class EvolveResult:
     returns: list[float] = field(default_factory=list)
     births: list[Birth] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
+    steering: list[Steering] = field(default_factory=list)
     generations: int = 0
     env_steps_member: int = 0
     env_steps_population: int = 0
@@ -94,6 +96,7 @@ class EvolveResult:
             "returns",
             "births",
             "arrivals",
+            "steering",
             "by_agent",
             "test",
             "before",
@@ -105,7 +108,7 @@ class EvolveResult:
 
     def lineage(self) -> str:
         """Return the content of evolution.jsonl."""
-        return lineage_text(self.births, self.arrivals)
+        return lineage_text(self.births, self.arrivals, self.steering)
 
     def note(self, best: BestAgent) -> None:
         """Record the best agent."""
@@ -166,6 +169,7 @@ def generation_record(
         seconds=seconds,
         epsilon=loop.source.epsilon,
         births=births,
+        steering=tuple(event for event in loop.result.steering if event.generation == number + 1),
         confirmation=None if confirmed is None else confirmed.mean,
         confirmation_episodes=None if confirmed is None else confirmed.episodes or None,
         opponents=tuple(loop.source.opponents_of),

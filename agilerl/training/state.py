@@ -13,7 +13,7 @@ from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
-from agilerl.telemetry.record import Birth
+from agilerl.telemetry.record import Birth, Steering
 from agilerl.training.best import BestAgent, Candidate, Confirmation
 
 if TYPE_CHECKING:
@@ -94,10 +94,18 @@ class SavableLoop:
             "evaluated": float(loop.source.evaluated),
             "saved_steps": loop.saved_steps,
             **({"by_agent": loop.result.by_agent} if loop.result.by_agent else {}),
+            **self._steering(),
             "source": loop.source.state(),
             "memories": {name: memory.state(rows=False) for name, memory in self.memories().items()},
         }
         return self.population_tree(), best_tree, rest
+
+    def _steering(self) -> dict[str, Any]:
+        """Requests of people so far, and what lasts of them; empty without any."""
+        loop = self.loop
+        if not loop.result.steering:
+            return {}
+        return {"steering": {**loop.steering.state(), "events": [jsonable(asdict(e)) for e in loop.result.steering]}}
 
     def population_tree(self) -> dict[str, Any]:
         """State of the members."""
@@ -133,6 +141,9 @@ class SavableLoop:
         )  # missing in earlier runs
         loop.result.by_agent = [[list(row) for row in rows] for rows in rest.get("by_agent", [])]
         loop.result.births = [Birth(**birth) for birth in rest["births"]]
+        steering = rest.get("steering", {})
+        loop.result.steering = [Steering(**event) for event in steering.get("events", ())]
+        loop.steering.load_state(steering)
         loop.family.load_state(rest["evolution"])
         loop.evolution.load_state(rest["evolution"])
         loop.source.evaluation_env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]

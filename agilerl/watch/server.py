@@ -19,7 +19,7 @@ from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
-from agilerl.errors import AgileRLError, ConfigError, RunError, unknown_choice
+from agilerl.errors import AgileRLError, ConfigError
 from agilerl.watch.film import Studio
 from agilerl.watch.folder import find_run, root_of, runs_in
 from agilerl.watch.machine import Machine, process_of
@@ -291,22 +291,17 @@ def ask(follower: RunFollower, content: Mapping[str, Any]) -> str:
     """Leave a request in the directory of a run that trains; returns its name.
 
     Raises:
-        ConfigError: an unknown action, member or hyperparameter. RunError: the run does not train.
+        ConfigError: a member that has ended. Further errors: see `runs.steering.ask`.
     """
     steering = import_module("agilerl.runs.steering")  # imports torch, which the page does without
     request = steering.Request.from_dict(content)
     with follower.lock:
         follower.poll()
-        status, last = follower.status, follower.generations[-1] if follower.generations else None
+        last = follower.generations[-1] if follower.generations else None
         born = {birth.id for birth in follower.births if last is None or birth.generation > last.number}
-    if status != RUNNING:
-        raise RunError(f"{follower.path} does not train (status: {status}). fix: agilerl resume, then ask again.")
     members = born | set(last.ids if last is not None else ())
-    if request.member is not None and request.member not in members:
+    if follower.status == RUNNING and request.member is not None and request.member not in members:
         raise ConfigError(f"member {request.member} is not in the population. fix: an id of the table of members.")
-    names = sorted(last.hyperparameters) if last is not None else []
-    if request.name and names and request.name not in names:
-        raise ConfigError(unknown_choice("hyperparameter", request.name, names))
     return str(steering.ask(follower.path, request).stem)
 
 

@@ -593,6 +593,21 @@ def _steering(event: Mapping[str, Any]) -> LogLine:
     member = "all members" if facts["member"] is None else f"member {facts['member']}"
     change = " ".join(str(facts[name]) for name in ("name", "value") if facts[name] not in (None, ""))
     text = f"{facts['action']} {member}" + (f": {change}" if change else "")
-    for name, mark in (("reason", "because "), ("author", "by "), ("result", "→ ")):
+    for name, mark in (("reason", "because "), ("author", "by ")):
         text += f" ({mark}{facts[name]})" if facts[name] not in (None, "") else ""
+    text += _outcome(facts["result"])
     return LogLine("steering", text, _whole(event.get("generation")), _number(event.get("time")), facts)
+
+
+def _outcome(result: Any) -> str:
+    """The result of a request, see `telemetry.record.Steering`; "" without one."""
+    if not isinstance(result, Mapping):
+        return f" → {result}" if result else ""
+    parts = []
+    if result.get("refused"):
+        parts.append(f"refused: {result['refused']}")
+    if isinstance(result.get("born"), list):
+        parts.append(f"born {', '.join(map(str, result['born']))}")
+    if (mean := _number(result.get("mean"))) is not None:
+        parts.append(f"held-out {mean:.6g} over {result.get('episodes', '?')} episodes")
+    return f" → {'; '.join(parts)}" if parts else ""

@@ -234,6 +234,25 @@ def _unexpected(algo: str, unknown: Sequence[str], names: Sequence[str]) -> str:
     return " ".join([what, *hints, f"fix: {fix}."])
 
 
+def check_value(cls: type, name: str, value: Any) -> Any:
+    """Return the value of a numeric hyperparameter in its declared type.
+
+    Raises:
+        AlgorithmError: out of its declared range, or not a number.
+    """
+    values = _declared_range(cls, name)
+    if values is None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise AlgorithmError(f"{cls.__name__}: {name} must be a number; got {value!r}. fix: {name}=0.1, say.")
+        return value
+    base = _bounds_of(_plain(values)[0])[0]
+    if base is int and isinstance(value, float) and value == int(value):  # 1e3
+        value = int(value)
+    usual = hyperparameters(cls)[name].published if name in hyperparameters(cls) else value
+    _check(cls.__name__, name, value, values, usual)
+    return value
+
+
 def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:
     """Check that mutable hyperparameters exist and that their ranges lie within the declared ones.
 

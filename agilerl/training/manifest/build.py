@@ -27,6 +27,7 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose, seeds
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.steering import Taken
 from agilerl.runs.store import RunStore
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
@@ -58,6 +59,7 @@ def run_manifest(
     deadline: Deadline | None = None,
     executor: Executor | None = None,
     arrivals: Sequence[int] = (),
+    script: Sequence[Taken] = (),
 ) -> EvolveResult:
     """Train according to `manifest`.
 
@@ -74,6 +76,7 @@ def run_manifest(
         with_random_play: measure the score of uniformly random play first, unless run.json has it.
         deadline: of a budget in minutes. executor: workers that take part.
         arrivals: in asynchronous mode, the order in which shards must arrive.
+        script: requests of another run, which this one repeats.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
@@ -105,6 +108,7 @@ def run_manifest(
         callbacks=callbacks,
         deadline=deadline,
         executor=executor,
+        script=script,
     )
     try:
         if with_random_play:

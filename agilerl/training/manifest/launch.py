@@ -12,7 +12,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
 from agilerl.runs.signals import Stopped, StopSignals
+from agilerl.runs.steering import Taken
 from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, WandbSink, console_sink
 from agilerl.telemetry.console import count
@@ -118,6 +119,7 @@ class Setup:
     deadline: Deadline | None = None
     workers: Workers = ALONE
     arrivals: tuple[int, ...] = ()
+    script: tuple[Taken, ...] = ()
 
     def start(self) -> dict[str, Any]:
         """Start settings, as stored in run.json and every checkpoint."""
@@ -129,6 +131,7 @@ class Setup:
         more |= {"tensorboard": True} if self.tensorboard else {}
         more |= {"track": self.track_id} if self.track else {}
         more |= {"arrivals": list(self.arrivals)} if self.arrivals else {}
+        more |= {"script": [asdict(taken) for taken in self.script]} if self.script else {}
         return {**settings, "argv": list(sys.argv if self.argv is None else self.argv), **more}
 
     def sinks_of(self, directory: RunDirectory | None) -> list[Sink]:
@@ -171,6 +174,7 @@ def run_training(
     ray: str | None = None,
     allow_insecure_ray: bool = False,
     arrivals: str | os.PathLike[str] | None = None,
+    script: Sequence[Taken] = (),
     uses_spare_cores: bool = False,
     begun: float | None = None,
 ) -> Run:
@@ -178,6 +182,7 @@ def run_training(
 
     at: the run directory itself, in place of a numbered one under `out`.
     workers, ray, allow_insecure_ray, arrivals: see `agilerl.train`.
+    script: requests of another run, which this one repeats.
     uses_spare_cores: whether other cores play episodes too where that changes no bit, with `workers=1`.
     minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
         ends earlier if that takes longer, and leaves time for a closing test of at most `closing_episodes`.
@@ -203,7 +208,7 @@ def run_training(
     setup = Setup(
         manifest, env, device, verbose, evolution, sinks, tensorboard, track, argv, callbacks, ancestors, parent,
         imports, uuid.uuid4().hex[:8], deadline=deadline, workers=hands,
-        arrivals=order,
+        arrivals=order, script=tuple(script),
     )  # fmt: skip
     if out is None:
         return run_setup(setup, None, None)
@@ -331,6 +336,7 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     deadline=setup.deadline,
                     executor=executor,
                     arrivals=setup.arrivals,
+                    script=setup.script,
                 )
             except Exception as error:
                 if signals.received is None:
@@ -511,6 +517,7 @@ def resume_training(
             track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
             workers=hands, deadline=deadline,
             arrivals=tuple(start.get("arrivals") or ()),
+            script=tuple(Taken.from_dict(taken) for taken in start.get("script") or ()),
         )  # fmt: skip
         store.facts = setup.facts()
         directory = RunDirectory(folder)
@@ -589,7 +596,7 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
             f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
         )
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
-    names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals")
+    names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals", "script")
     start |= {name: facts[name] for name in names if name in facts}
     return manifest, start
 

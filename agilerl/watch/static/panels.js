@@ -294,7 +294,7 @@ export class Steering {
     this.key = key;
     this.ranges = run.facts.ranges || {};
     const { name } = this.form.elements;
-    const names = run.hyperparameters;
+    const names = Object.keys(this.ranges).length ? Object.keys(this.ranges) : run.hyperparameters;
     if ([...name.options].map((option) => option.value).join() !== names.join()) {
       name.replaceChildren(...names.map((each) => make("option", each, { value: each })));
     }

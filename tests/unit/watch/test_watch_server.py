@@ -343,13 +343,14 @@ def test_a_request_is_left_in_the_run_and_shown_until_it_is_taken(root: Path, mo
 WRONG: list[tuple[Any, str]] = [
     ({"action": "sett", "name": "lr", "value": 1}, "unknown action 'sett'"),
     ({"action": "set", "name": "lr"}, "needs a value"),
-    ({"action": "set", "value": 1}, "needs the name"),
+    ({"action": "set", "value": 1}, "needs a name"),
     ({"action": "clone"}, "is for one member"),
-    ({"action": "stop", "member": "1; rm"}, "member must be an id"),
+    ({"action": "set", "name": "lr", "value": -1}, "lr must be"),
+    ({"action": "stop", "member": "1; rm"}, "member must be the id"),
     ({"action": "remove", "member": 999}, "member 999 is not in the population"),
-    ({"action": "set", "name": "lrr", "value": 1}, "unknown hyperparameter 'lrr'"),
+    ({"action": "set", "name": "lrr", "value": 1}, "unknown mutable hyperparameter of this run 'lrr'"),
     ({"action": "stop", "path": "/"}, "unknown entry of a request 'path'"),
-    ({}, "without an action"),
+    ({}, "a mapping with an action"),
     ([1], "a request is an object"),
 ]
 
@@ -378,7 +379,7 @@ def test_requests_that_are_no_json_or_too_long_are_refused(root: Path) -> None:
 def test_a_run_that_does_not_train_takes_no_requests(root: Path) -> None:
     with serving(root) as (client, _):
         status, answer = client.post(f"/{TOKEN}/steer?run={KEY}", {"action": "stop"})
-        assert (status, "does not train (status: done)" in answer["error"]) == (400, True)
+        assert (status, "does not train now (status: done)" in answer["error"]) == (400, True)
 
 
 # --- films ------------------------------------------------------------------------------------------------------------

@@ -270,7 +270,7 @@ def test_a_killed_run_is_interrupted(tmp_path: Path) -> None:
 def test_events_of_steering_faults_and_messages_are_lines_of_the_log(tmp_path: Path) -> None:
     path = family(tmp_path / "run", 2, 1)
     steering = {"kind": "steering", "generation": 3, "action": "set", "member": 2, "name": "lr", "value": 0.01}
-    steering |= {"reason": "too slow", "author": "ann", "result": "done"}
+    steering |= {"reason": "too slow", "author": "ann", "result": {"born": [7, 8]}}
     healed = birth(9, 1, 4, "healed", "member 3", after="loss is nan")
     arrival = {"kind": "arrival", "generation": 1, "shard": 0, "shard_generation": 1}
     with open(path / LINEAGE, "a") as file:
@@ -280,11 +280,17 @@ def test_events_of_steering_faults_and_messages_are_lines_of_the_log(tmp_path: P
     run.poll()
     facts = {key: value for key, value in steering.items() if key not in ("kind", "generation")}
     assert run.log == [
-        LogLine("steering", "set member 2: lr 0.01 (because too slow) (by ann) (→ done)", 3, None, facts),
+        LogLine("steering", "set member 2: lr 0.01 (because too slow) (by ann) → born 7, 8", 3, None, facts),
         LogLine("fault", "member 3 has diverged (loss is nan); member 9 is a copy of 1", 4),
         LogLine("message", "a worker was lost", None, 5.0),
     ]
     assert run.damaged == 1
+
+
+def test_results_of_requests_in_words() -> None:
+    assert state._outcome({"refused": "it has ended"}) == " → refused: it has ended"
+    assert state._outcome({"mean": 12.5, "error": 1.0, "episodes": 20}) == " → held-out 12.5 over 20 episodes"
+    assert state._outcome({}) == state._outcome(None) == ""
 
 
 def test_names_of_files_are_those_of_the_run_directory() -> None:

@@ -1,0 +1,138 @@
+"""The command steer: ask a running run for a change."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from agilerl.cli.options import AsJson, Debug, RunPath, examples, whole_option
+from agilerl.errors import ConfigError
+
+WITH_REPLAY = (
+    "replay", "out", "workers", "ray", "allow_insecure_ray", "quiet", "imports", "test_episodes", "watch", "debug",
+)  # fmt: skip
+
+
+def actions(incomplete: str) -> list[str]:
+    """Names of actions, for shell completion."""
+    from agilerl.runs.steering import ACTIONS
+
+    return [name for name in ACTIONS if name.startswith(incomplete)]
+
+
+def check_alone(context: typer.Context, option: str) -> None:
+    """Raise ConfigError for options beside --replay that would make another run."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in WITH_REPLAY and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
+            other = "ENV_ID" if name == "env_id" else f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"--{option} repeats a run as it was recorded, and {other} would make another one. "
+                f"fix: leave {other} out."
+            )
+
+
+def register(app: typer.Typer, user_errors: Any) -> None:
+    """Register the command in `app`; `user_errors` is the context manager that handles its errors."""
+
+    @app.command(
+        epilog=examples(
+            "agilerl steer runs/CartPole-v1/dqn-0001",
+            "agilerl steer runs/CartPole-v1/dqn-0001 set lr=1e-3 --member 3 --reason 'its loss oscillates'",
+            "agilerl steer runs/CartPole-v1/dqn-0001 pin batch_size=128",
+            "agilerl steer runs/CartPole-v1/dqn-0001 protect --member 3",
+            "agilerl steer runs/CartPole-v1/dqn-0001 stop",
+        )
+    )
+    def steer(
+        run: RunPath,
+        action: Annotated[
+            str | None,
+            typer.Argument(
+                metavar="ACTION",
+                autocompletion=actions,
+                help="set, pin, unpin, clone, remove, protect, unprotect, evaluate or stop; none shows the members.",
+            ),
+        ] = None,
+        setting: Annotated[
+            str | None,
+            typer.Argument(metavar="NAME=VALUE", help="The hyperparameter: NAME=VALUE to set or pin, NAME to unpin."),
+        ] = None,
+        member: Annotated[
+            int | None,
+            whole_option("Id of the member; all members if left out.", "--member", example="3", least=0),
+        ] = None,
+        reason: Annotated[str, typer.Option(metavar="TEXT", help="Recorded with the change.")] = "",
+        author: Annotated[str, typer.Option(metavar="NAME", help="Recorded with the change; default: you.")] = "",
+        as_json: AsJson = False,
+        debug: Debug = False,
+    ) -> None:
+        """Ask a running run for a change.
+
+        The run takes it over when its current generation ends, and records it in evolution.jsonl. `agilerl train
+        --replay RUN` repeats a steered run bit for bit.
+        """
+        with user_errors(debug):
+            from agilerl.runs.steering import Request, ask
+
+            if action is None:
+                lines = overview(run)
+                typer.echo(json.dumps(lines[1]) if as_json else "\n".join(lines[0]))
+                return
+            name, value = name_and_value(setting)
+            path = ask(run, Request(action, member, name, value, reason, author))
+            typer.echo(json.dumps({"request": str(path)}) if as_json else f"asked  {path}")
+
+
+def name_and_value(setting: str | None) -> tuple[str, Any]:
+    """Split NAME=VALUE; the value is YAML. ("", None) without a setting.
+
+    Raises:
+        ConfigError: a value that is no YAML.
+    """
+    from agilerl.config.load import parse_yaml
+
+    name, equals, text = (setting or "").partition("=")
+    name, value = name.strip(), parse_yaml(text, f"steer {name}") if equals else None
+    if isinstance(value, str):  # 1e-3 is a text in YAML 1.1
+        try:
+            value = float(value)
+        except ValueError:
+            raise ConfigError(f"steer {name}: {value!r} is not a number. fix: {name}=1e-3, say.") from None
+    return name, value
+
+
+def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
+    """Return members, newborns and requests that wait, as lines and as plain data."""
+    from agilerl.report.lineage import mutation_text
+    from agilerl.report.records import RunRecords, tidy
+    from agilerl.runs.steering import pending
+
+    records = RunRecords.read(run)
+    members = records.generations[-1] if records.generations else ()
+    last = members[0].generation if members else -1
+    newborns = [birth for birth in records.births if birth.generation == last + 1]
+    waiting = pending(run)
+    lines = [f"status  {records.status}"]
+    for member in members:
+        values = "  ".join(f"{name}={tidy(value)}" for name, value in member.hyperparameters.items())
+        lines.append(f"member {member.id}  fitness {tidy(member.fitness)}  {values}  {member.network}")
+    for birth in newborns:
+        parent = "" if birth.parent is None else f" of {birth.parent}"
+        lines.append(f"born   {birth.id}{parent}  {mutation_text(birth)}  (trains now)")
+    lines += [f"waits  {request}" for request in waiting.values()]
+    if newborns and members:
+        survivors = max(0, len(members) - len(newborns))
+        lines.append(f"note: {survivors or 'none'} of the members above {'train' if survivors > 1 else 'trains'} on")
+    plain = {
+        "status": records.status,
+        "members": [
+            {"id": m.id, "fitness": m.fitness, "hyperparameters": dict(m.hyperparameters), "network": m.network}
+            for m in members
+        ],
+        "born": [{"id": birth.id, "parent": birth.parent, "mutation": mutation_text(birth)} for birth in newborns],
+        "pending": {name: vars(request) for name, request in waiting.items()},
+    }
+    return lines, plain

@@ -1,0 +1,189 @@
+"""Requests to a running run: what is accepted, and that each is handed over once, at its generation."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agilerl.api import build_manifest, steer
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.steering import FOLDER, LOG, Inbox, Request, Taken, ask, pending, script_of
+from agilerl.telemetry.files import lineage_line
+from agilerl.telemetry.record import Birth, Steering
+
+RANGES = {"lr": {"min": 1e-4, "max": 1e-2}, "batch_size": {"min": 8, "max": 256}}
+
+
+def running_run(path: Path, **settings: Any) -> Path:
+    """A run directory whose process is this one, with members 0 and 1."""
+    settings = {"mutation.rl_hp_selection": RANGES, **settings}
+    manifest = build_manifest("CartPole-v1", "DQN", preset=False, population=2, overrides=settings)
+    directory = RunDirectory.create_at(path / "run")
+    directory.begin(manifest)
+    (directory.path / "LOCK").write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "token": "x"}))
+    lines = [lineage_line(Birth(member, None, 0, "founder")) for member in (0, 1)]
+    (directory.path / "evolution.jsonl").write_text("".join(lines))
+    return directory.path
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"action": "sett"}, "fix: set"),
+        ({"action": 3}, "unknown action"),
+        ({}, "with an action"),
+        ([], "with an action"),
+        ({"action": "stop", "memberr": 1}, "fix: member"),
+        ({"action": "stop", "member": 1}, "the whole run"),
+        ({"action": "clone"}, "for one member"),
+        ({"action": "protect", "member": "2"}, "id of a member"),
+        ({"action": "protect", "member": True}, "id of a member"),
+        ({"action": "set", "name": "lr"}, "needs a value"),
+        ({"action": "set", "value": 1}, "needs a name"),
+        ({"action": "unpin", "name": "lr", "value": 1}, "takes no value"),
+        ({"action": "remove", "member": 1, "name": "lr"}, "takes no name"),
+        ({"action": "stop", "reason": "x" * 501}, "at most 500"),
+    ],
+)
+def test_a_malformed_request_is_named(content: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Request.from_dict(content)
+
+
+def test_a_request_is_a_file_with_its_author(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    first = ask(run, Request("set", 1, "lr", 1e-3, "too slow", "ada"))
+    second = steer(run, "evaluate")
+    assert [first, second] == sorted((run / FOLDER).glob("*.json"))
+    assert next(iter(pending(run).values())) == Request("set", 1, "lr", 1e-3, "too slow", "ada")
+    assert json.loads(second.read_text())["author"] != ""
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "words"),
+    [
+        (Request("set", 1, "lrr", 1e-3), ConfigError, "fix: lr"),
+        (Request("set", 1, "lr", -1.0), AlgorithmError, "above 0"),
+        (Request("set", None, "batch_size", 12.5), AlgorithmError, "integer"),
+        (Request("set", None, "lr", "fast"), AlgorithmError, "lr must be"),
+        (Request("clone", 7), ConfigError, "ids go up to 1"),
+    ],
+)
+def test_a_request_that_cannot_be_carried_out_is_refused_at_once(
+    tmp_path: Path, request_: Request, error: type, words: str
+) -> None:
+    run = running_run(tmp_path)
+    with pytest.raises(error, match=words):
+        ask(run, request_)
+    assert pending(run) == {}
+
+
+def test_a_value_has_the_type_of_its_hyperparameter(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    ask(run, Request("set", None, "batch_size", 1e2))
+    (request,) = pending(run).values()
+    assert (request.value, type(request.value)) == (100, int)
+
+
+def test_a_run_that_does_not_train_takes_no_request(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    (run / "LOCK").write_text(json.dumps({"pid": 2**22 + 1, "host": socket.gethostname(), "token": "x"}))
+    with pytest.raises(RunError, match=r"status: interrupted.*fix: .*resume"):
+        steer(run, "stop")
+    RunDirectory(run).finish("done")
+    with pytest.raises(RunError, match="status: done"):
+        steer(run, "stop")
+    with pytest.raises(RunError, match="no run"):
+        steer(tmp_path / "nowhere", "stop")
+
+
+def test_asynchronous_runs_are_not_steered(tmp_path: Path) -> None:
+    run = running_run(tmp_path, **{"evolution.mode": "async", "training.shards": 2})
+    with pytest.raises(ConfigError, match="asynchronous mode"):
+        steer(run, "stop")
+
+
+def test_a_request_is_handed_over_once_and_logged_with_its_generation(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    path = steer(run, "protect", member=1)
+    inbox = Inbox(run)
+    (taken,) = inbox.take(3)
+    assert (taken.id, taken.generation, taken.request.member) == (path.stem, 3, 1)
+    assert not path.exists()
+    assert inbox.take(4) == []
+    logged = (run / FOLDER / LOG).read_text()
+    assert Taken.from_dict(json.loads(logged)) == taken
+
+
+def test_a_run_that_goes_back_takes_logged_requests_at_their_generations(tmp_path: Path) -> None:
+    """After a kill the run may begin before a request that was handed over; its file is gone, the log remains."""
+    run = running_run(tmp_path)
+    steer(run, "protect", member=1)
+    (taken,) = Inbox(run).take(3)
+    later = steer(run, "stop")
+    resumed = Inbox(run)
+    assert resumed.take(2)[0].id == later.stem  # a new request comes earlier than the logged one
+    assert resumed.take(3) == [taken]
+
+
+def test_a_kill_between_the_log_and_the_deletion_hands_a_request_over_once(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    path = steer(run, "protect", member=1)
+    content = path.read_text()
+    Inbox(run).take(3)
+    path.write_text(content)
+    resumed = Inbox(run)
+    assert len(resumed.take(3)) == 1
+    assert not path.exists()
+
+
+def test_a_kill_while_the_log_is_written_loses_no_request(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    first = steer(run, "protect", member=1)
+    content = first.read_text()
+    Inbox(run).take(3)
+    log = run / FOLDER / LOG
+    log.write_text(log.read_text()[:-9])  # the line is incomplete, and the file was not deleted yet
+    first.write_text(content)
+    resumed = Inbox(run)
+    assert [taken.id for taken in resumed.take(5)] == [first.stem]
+    assert [taken.generation for taken in Inbox(run).script] == [5]
+
+
+def test_a_damaged_log_is_an_error(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    (run / FOLDER).mkdir()
+    (run / FOLDER / LOG).write_text('{"id": "a"}\n')
+    with pytest.raises(RunError, match=r"taken.jsonl is damaged.*fix: rename"):
+        Inbox(run)
+
+
+def test_a_file_that_is_no_request_is_named_once_and_left(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    (run / FOLDER).mkdir()
+    strange = run / FOLDER / "1.json"
+    strange.write_text("[]")
+    inbox = Inbox(run)
+    with pytest.warns(AgileRLWarning, match="is no request") as caught:
+        assert inbox.take(1) == inbox.take(2) == []
+    assert len(caught) == 1
+    assert strange.exists()
+
+
+def test_the_script_of_a_run_are_its_recorded_requests(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    event = Steering(2, "id-1", "pin", None, "lr", 1e-3, "why", "ada", {"born": [4]})
+    with open(run / "evolution.jsonl", "a") as file:
+        file.write(lineage_line(event))
+    directory = RunDirectory(run)
+    assert directory.steering() == [event]
+    assert [birth.id for birth in directory.lineage()] == [0, 1]
+    assert script_of(directory) == [Taken("id-1", 2, Request("pin", None, "lr", 1e-3, "why", "ada"))]
+    inbox = Inbox(None, script_of(directory))
+    assert [len(inbox.take(generation)) for generation in (1, 2, 3)] == [0, 1, 0]
