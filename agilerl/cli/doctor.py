@@ -31,6 +31,7 @@ EXTRAS = {
     "trackio": ("trackio", "--track trackio"),
     "optuna": ("optuna", "agilerl optuna: a run as an Optuna study"),
     "hub": ("huggingface_hub", "agilerl push; runs named hf://user/name"),
+    "watch": ("starlette", "agilerl watch, --watch"),
     "onnx": ("onnx", "agilerl export --onnx"),
     "llm": ("peft", "language models: GRPO, DPO, SFT"),
 }

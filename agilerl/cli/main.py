@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ import typer
 
 import agilerl
 from agilerl import foreign
-from agilerl.cli import configuring, continuing, data, sharing, steering, viewing
+from agilerl.cli import configuring, continuing, data, sharing, steering, viewing, watching
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
@@ -277,6 +277,9 @@ def train(
     test_episodes: TestEpisodes = 100,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False,
     track: Tracker = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a page that follows the run; prints its address.")
+    ] = False,
     allow_code: Annotated[
         bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
     ] = False,
@@ -285,10 +288,13 @@ def train(
 ) -> None:
     """Train a population on an environment."""
     begun = time.perf_counter()
-    with user_errors(debug, imports):
+    with user_errors(debug, imports), ExitStack() as closing:
         if replay is not None:
             steering.check_alone(context, "replay")
             from agilerl.api import replay as train_again
+
+            if watch:
+                closing.enter_context(watching.beside(out, imports))
 
             again = train_again(
                 replay, out=out, verbose=not quiet, workers=workers_in(workers) or 1, ray=ray,
@@ -345,6 +351,8 @@ def train(
             if len(several) > 1:
                 typer.echo(f"# in place of training.seed: {len(several)} seeds, {seeds}, each a run of its own")
             return
+        if watch:
+            closing.enter_context(watching.beside(out, imports))
         if len(several) > 1:
             check_without_ray(ray, "--seeds")
             if arrivals is not None:
@@ -656,6 +664,7 @@ def export(
 
 
 viewing.register(app, user_errors)
+watching.register(app, user_errors)
 configuring.register(app, user_errors)
 data.register(app, user_errors)
 steering.register(app, user_errors)

@@ -10,7 +10,9 @@ import typer
 from agilerl.cli.options import AsJson, Debug, RunPath, examples, whole_option
 from agilerl.errors import ConfigError
 
-WITH_REPLAY = ("replay", "out", "workers", "ray", "allow_insecure_ray", "quiet", "imports", "test_episodes", "debug")
+WITH_REPLAY = (
+    "replay", "out", "workers", "ray", "allow_insecure_ray", "quiet", "imports", "test_episodes", "watch", "debug",
+)  # fmt: skip
 
 
 def actions(incomplete: str) -> list[str]:

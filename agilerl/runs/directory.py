@@ -33,6 +33,7 @@ from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import run_command
 from agilerl.runs.seed_group import is_group
 from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
+from agilerl.telemetry.progress import ProgressSink
 from agilerl.telemetry.record import Arrival, BaseSink, Birth, Steering
 
 LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
@@ -192,8 +193,8 @@ class RunDirectory:
         return list(by_generation.values())
 
     def sinks(self) -> list[BaseSink]:
-        """The sinks of metrics.csv and evolution.jsonl, and of the plan in run.json."""
-        return [CsvSink(self.path / METRICS), JsonlSink(self.path / LINEAGE), _PlanSink(self)]
+        """The sinks of metrics.csv, evolution.jsonl, progress and messages, and of the plan in run.json."""
+        return [CsvSink(self.path / METRICS), JsonlSink(self.path / LINEAGE), ProgressSink(self.path), _PlanSink(self)]
 
     def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any], is_plain: bool = True) -> None:
         """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.

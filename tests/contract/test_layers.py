@@ -60,6 +60,7 @@ LAYERS = {
     "export": 11,
     "utils": 11,
     "vector": 11,
+    "watch": 11,
     "wrappers": 11,
     "api": 12,
     "integrations": 13,

@@ -1,0 +1,59 @@
+"""`agilerl watch`: runs in the browser while they train."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from agilerl.cli.options import Debug, Imports, examples, whole_option
+
+
+def register(app: typer.Typer, user_errors: Any) -> None:
+    """Register the command in `app`; `user_errors` is the context manager that handles its errors."""
+
+    @app.command(
+        epilog=examples(
+            "agilerl watch runs/CartPole-v1/dqn-0001",
+            "agilerl watch runs",
+            "agilerl watch runs --port 8800 --no-browser",
+        )
+    )
+    def watch(
+        path: Annotated[
+            Path, typer.Argument(metavar="RUN|FOLDER", help="The directory of a run, or a folder of runs.")
+        ] = Path("runs"),
+        port: Annotated[int, whole_option("The port of the page; 0 takes a free one.", "--port", example="8800")] = 0,
+        no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address without opening it.")] = False,
+        parent: Annotated[
+            int | None,
+            typer.Option(hidden=True, help="A process that trains; the page opens its run, and ends with it."),
+        ] = None,
+        imports: Imports = None,
+        debug: Debug = False,
+    ) -> None:
+        """Show runs in the browser while they train.
+
+        The page is served to this machine alone; its address holds a random token. Ctrl-C ends it; runs go on.
+        """
+        with user_errors(debug):
+            from agilerl.watch.child import check_installed
+
+            check_installed()
+            from agilerl.watch.server import serve
+
+            serve(path, port=port, browser=not no_browser, imports=imports or (), pid=parent, say=_say)
+
+
+def beside(out: Path, imports: Sequence[str] | None) -> AbstractContextManager[None]:
+    """The live view of a training into the folder `out`: see `watch.child.watched`."""
+    from agilerl.watch.child import watched
+
+    return watched(out, imports or (), _say)
+
+
+def _say(line: str) -> None:
+    typer.echo(line)

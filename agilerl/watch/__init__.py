@@ -1,0 +1,1 @@
+"""A live view of runs in the browser, served on this machine alone. Nothing here imports torch."""

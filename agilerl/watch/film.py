@@ -1,0 +1,111 @@
+"""Films of the best agent on demand, recorded by `agilerl record` in a child process."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agilerl.errors import AgileRLError
+from agilerl.hostile import MIB, read_regular
+
+MAX_SECONDS = 600.0
+MAX_BYTES = 256 * MIB
+IN_RUN = Path("best") / "rollout.webp"
+
+
+@dataclass(frozen=True)
+class Film:
+    """The film of a run: `state` is none, recording, ready or failed; `version` changes with the file."""
+
+    state: str = "none"
+    text: str = ""
+    version: str = ""
+
+
+class Studio:
+    """Records films, one child process per run at a time. Files are in a temporary folder until `close`."""
+
+    def __init__(self, imports: Sequence[str] = (), max_seconds: float = MAX_SECONDS) -> None:
+        self._imports, self._max_seconds = tuple(imports), max_seconds
+        self._folder = tempfile.TemporaryDirectory(prefix="agilerl-films-")
+        self._lock = threading.Lock()
+        self._children: dict[Path, tuple[subprocess.Popen[str], Path, float]] = {}
+        self._films: dict[Path, tuple[Film, Path | None]] = {}
+        self._count = 0
+
+    def command(self, run: Path, target: Path) -> list[str]:
+        """The command that records the best agent of a run."""
+        imports = [word for name in self._imports for word in ("--import", name)]
+        return [sys.executable, "-m", "agilerl", "record", str(run), "--out", str(target), *imports]
+
+    def record(self, run: Path) -> Film:
+        """Begin a film; while one is being recorded, nothing happens."""
+        with self._lock:
+            if run not in self._children:
+                self._count += 1
+                target = Path(self._folder.name) / f"{self._count}.webp"
+                child = subprocess.Popen(
+                    self.command(run, target), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+                )  # fmt: skip
+                self._children[run] = child, target, time.monotonic()
+        return self.film(run)
+
+    def film(self, run: Path) -> Film:
+        """Return the state of a run's film."""
+        with self._lock:
+            self._look(run)
+            if run in self._children:
+                return Film("recording", "recording an episode of the best agent")
+            if run in self._films:
+                return self._films[run][0]
+        try:
+            stamp = (run / IN_RUN).stat().st_mtime_ns
+        except OSError:
+            return Film()
+        return Film("ready", "recorded at the end of the run", f"run-{stamp}")
+
+    def content(self, run: Path) -> bytes | None:
+        """The newest film as WebP; None without one."""
+        path = self._films.get(run, (None, None))[1]
+        try:
+            return read_regular(path or run / IN_RUN, MAX_BYTES)
+        except (AgileRLError, OSError):
+            return None
+
+    def close(self) -> None:
+        """End recordings and delete their files."""
+        with self._lock:
+            for child, _, _ in self._children.values():
+                child.kill()
+                child.communicate()
+            self._children = {}
+        with contextlib.suppress(OSError):
+            self._folder.cleanup()
+
+    def _look(self, run: Path) -> None:
+        """Take over a film that is done."""
+        if run not in self._children:
+            return
+        child, target, begun = self._children[run]
+        if child.poll() is None and time.monotonic() - begun < self._max_seconds:
+            return
+        is_late = child.poll() is None
+        if is_late:
+            child.kill()
+        _, errors = child.communicate()
+        del self._children[run]
+        if child.returncode == 0 and target.is_file():
+            self._films[run] = Film("ready", "an episode of the best agent", target.stem), target
+            return
+        lines = [line for line in errors.splitlines() if line.strip()]
+        reason = f"took more than {self._max_seconds:g} s" if is_late else lines[-1] if lines else "no film was written"
+        before = self._films.get(run, (None, None))[1]
+        self._films[run] = Film("failed", reason[:500], before.stem if before else ""), before

@@ -1,0 +1,107 @@
+"""The page of the live view in headless Chromium: what it shows, that it follows, and that its console stays empty."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from tests.unit.watch.test_watch_server import TOKEN, serving
+
+
+@pytest.fixture
+def frames(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
+    """`benchmarks/watch_frames.py`, which drives the browser; the test is skipped without one."""
+    if os.name == "nt":
+        pytest.skip("the browser is driven over pipes of POSIX")
+    module = benchmark_module("watch_frames")
+    if module.browser() is None:
+        pytest.skip("no Chromium here")
+    return module
+
+
+@pytest.fixture
+def page(frames: ModuleType) -> Iterator[Any]:
+    chromium = frames.Chromium()
+    yield chromium
+    chromium.close()
+
+
+def text(page: Any, selector: str) -> str:
+    return str(page.value(f"document.querySelector({selector!r}).textContent"))
+
+
+def test_the_page_follows_a_run_and_steers_it(frames: ModuleType, page: Any, tmp_path: Path) -> None:
+    run = frames.Grown(tmp_path / "LunarLander-v3" / "dqn-0001", 4, 40)
+    run.grow(9)
+    with serving(tmp_path) as (client, _):
+        page.open(f"http://127.0.0.1:{client.port}/{TOKEN}/")
+        page.wait_for("document.querySelectorAll('#runs tbody tr').length === 1")
+        assert "running" in text(page, "#runs tbody")
+        page.value("document.querySelector('#runs a').click()")
+        page.wait_for("document.querySelectorAll('#members tbody tr').length === 4")
+        page.wait_for(
+            "document.querySelector('#fitness canvas') && document.querySelector('#lineage-legend').textContent"
+        )
+        assert text(page, "#title") == "DQN on LunarLander-v3"
+        assert text(page, "#status") == "running"
+        assert "10 of 40" in text(page, "#tiles")
+        assert "held-out" in text(page, "#log")
+        assert "Training now: new: " in text(page, "#training")
+        run.say("a worker was lost")
+        run.grow(2)
+        page.wait_for("window.page.run.generations.length === 11")
+        page.wait_for("document.querySelector('#members-note').textContent.includes('after generation 10')")
+        page.wait_for("document.querySelector('#log').textContent.includes('a worker was lost')")
+        pixels = "document.querySelector('#lineage canvas').getContext('2d').getImageData(0, 0, 400, 60).data"
+        assert page.value(f"{pixels}.some((value) => value)"), "the tree is drawn"
+
+        alive = page.value("window.page.run.generations.at(-1).ids[0]")
+        filled = {"action": "set", "member": alive, "name": "lr", "value": "1e-3", "reason": "<b>why</b>"}
+        for name, value in filled.items():
+            page.value(f"document.querySelector('#steer').elements['{name}'].value = {json.dumps(value)}")
+        page.value("document.querySelector('#steer').requestSubmit()")
+        page.wait_for("document.querySelector('#pending').textContent.includes('waits: set')")
+        assert "<b>why</b>" in text(page, "#pending"), "text is no markup"
+        (request,) = (run.path / "requests").iterdir()
+        content = json.loads(request.read_text())
+        assert (content["member"], content["name"], content["value"]) == (alive, "lr", 0.001)
+        assert page.problems == []
+
+        page.value("document.querySelector('#steer').elements.member.value = '9999999'")
+        page.value("document.querySelector('#steer').requestSubmit()")
+        page.wait_for("document.querySelector('#answer').textContent.includes('not in the population')")
+        assert len(page.problems) == 1, page.problems
+        assert "400" in page.problems.pop()
+
+        facts = json.loads((run.path / "run.json").read_text())
+        (run.path / "run.json").write_text(json.dumps({**facts, "status": "failed", "error": "out of <memory>"}))
+        page.wait_for("document.querySelector('#note').textContent.includes('out of <memory>')")
+        assert page.value("document.querySelector('#steer button').disabled")
+        for width, dark in ((420, False), (1280, True)):
+            page.look(width, 900, dark)
+            page.wait_for(f"document.documentElement.clientWidth === {width}")
+            assert page.value("document.documentElement.scrollWidth") <= width, "nothing is wider than the page"
+        assert page.problems == []
+
+
+def test_a_resume_that_cuts_the_run_back_is_shown(frames: ModuleType, page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "LunarLander-v3" / "dqn-0001"
+    frames.Grown(path, 3, 40).grow(6)
+    with serving(path) as (client, _):
+        page.open(f"http://127.0.0.1:{client.port}/{TOKEN}/")
+        page.wait_for("window.page && window.page.run.generations.length === 6")  # the only run opens by itself
+        lines = (path / "metrics.csv").read_text().splitlines(keepends=True)
+        (path / "metrics.csv").write_text("".join(lines[:7]))
+        page.wait_for("window.page.run.generations.length === 2")
+        page.wait_for("document.querySelector('#members-note').textContent.includes('after generation 1')")
+        assert page.value("document.querySelector('#back').hidden")
+        assert page.problems == []
