@@ -18,6 +18,7 @@ import typer
 import agilerl
 from agilerl import foreign
 from agilerl.cli import configuring, continuing, data, viewing
+from agilerl.cli.founders import From, ancestors_from, check_alone, with_founders
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
@@ -181,6 +182,7 @@ def main(
         "agilerl train Hopper-v5 --algo SAC --steps 1e6 --population 4 --set lr_actor=3e-4",
         "agilerl train Trading-v0 --import myenvs.py --minutes 10",
         "agilerl train Pendulum-v1 --algo CQL --dataset data.h5",
+        "agilerl train CartPole-v1 --from ppo_cartpole.zip",
     )
 )
 def train(
@@ -261,6 +263,7 @@ def train(
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.")
     ] = None,
+    from_file: From = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False,
     test_episodes: TestEpisodes = 100,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False,
@@ -281,6 +284,14 @@ def train(
         named = env_id if allow_code and env_id else ""
         if named:
             env_id = import_environment(named)
+        check_alone(from_file, {"--seeds": seeds, "--dataset": dataset, "--model": model, "--opponents": opponents})
+        ancestors = None
+        if from_file is not None:
+            kwargs = with_env_kwargs(env_kwargs)
+            ancestors = ancestors_from(
+                from_file, env_id, algo, config, settings or (), preset=not no_preset, env_kwargs=kwargs
+            )
+            algo = algo if config is not None else str(ancestors.agents[0].algo)
         is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
         is_untuned = is_untuned and not is_language_id(str(env_id))
         has_steps = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
@@ -289,7 +300,8 @@ def train(
             minutes = DEFAULT_MINUTES
         manifest, note = starting_manifest(
             env_id, algo, config, preset=not no_preset, minutes=None if has_steps else minutes,
-            kwargs=with_env_kwargs(env_kwargs) if env_kwargs else {}, is_plain=not (opponents or dataset or model),
+            kwargs=with_env_kwargs(env_kwargs) if env_kwargs else {},
+            is_plain=not (opponents or dataset or model or from_file),
         )  # fmt: skip
         if note and not quiet:
             typer.echo(f"{'# ' if dry_run else ''}{note}")
@@ -312,6 +324,8 @@ def train(
         module = [named.rpartition(":")[0]] if ":" in named else []
         imports = [*(imports or ()), *module]
         is_set = any(text.partition("=")[0].strip() in ("seed", "training.seed") for text in settings or [])
+        if ancestors is not None:
+            manifest, ancestors = with_founders(ancestors, manifest, settings or ())
         several = seeds_to_train(seeds, seed is not None or is_set, array_index)
         if len(several) == 1:
             manifest = _with_options(manifest, {"--seed": several[0]})
@@ -343,7 +357,7 @@ def train(
         more |= {"uses_spare_cores": processes is None and ray in (None, "none")}
         processes = processes or (1 if ray in (None, "none") else "auto")
         more |= {"closing_episodes": test_episodes, "begun": begun, "imports": imports, "workers": processes}
-        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals}
+        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals, "ancestors": ancestors}
         _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
 
 
