@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -18,9 +17,11 @@ import typer
 import agilerl
 from agilerl import foreign
 from agilerl.cli import configuring, continuing, data, viewing
+from agilerl.cli.as_json import print_error, print_json
 from agilerl.cli.founders import From, ancestors_from, check_alone, with_founders
-from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
+from agilerl.cli.messages import OPTION_KEYS, Commands, command_as_json, on_command_line
 from agilerl.cli.options import (
+    AsJson,
     Debug,
     Device,
     Episodes,
@@ -95,6 +96,8 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         message = on_command_line(_naming_imports(error, run, list(imports or ())))
         for line in (f"{type(error).__name__}: {message}", *foreign.notes(error)):
             typer.echo(redact(line), err=True)
+        if (name := command_as_json()) is not None:
+            print_error(name, type(error).__name__, redact(message))
         raise typer.Exit(USER_ERROR) from None
     except BrokenPipeError:  # the reader has closed the pipe: `agilerl ... | head`
         sys.stdout = None
@@ -272,10 +275,11 @@ def train(
         bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
     ] = False,
     imports: Imports = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Train a population on an environment."""
-    begun = time.perf_counter()
+    begun, quiet = time.perf_counter(), quiet or as_json
     with user_errors(debug, imports):
         from agilerl.api import starting_manifest
         from agilerl.config import apply_sets, has_preset
@@ -333,8 +337,8 @@ def train(
         if note and (len(several) > 1 or processes not in (None, 1)):  # these processes take the cores
             manifest = apply_sets(manifest, ["environment.num_workers=1"])
         if dry_run:
-            _print_plan(manifest, device, not no_evolution, minutes)
-            if len(several) > 1:
+            _print_plan(manifest, device, not no_evolution, minutes, as_json)
+            if len(several) > 1 and not as_json:
                 typer.echo(f"# in place of training.seed: {len(several)} seeds, {seeds}, each a run of its own")
             return
         if len(several) > 1:
@@ -349,7 +353,7 @@ def train(
                 manifest, several, out, device=device, evolution=not no_evolution, tensorboard=tensorboard,
                 track=track, imports=imports, test_episodes=test_episodes,
             )  # fmt: skip
-            train_side_by_side(group, processes or "auto", quiet, imports)
+            train_side_by_side(group, processes or "auto", quiet, imports, as_json="train" if as_json else None)
             return
         from agilerl.api import run_training
 
@@ -358,7 +362,9 @@ def train(
         processes = processes or (1 if ray in (None, "none") else "auto")
         more |= {"closing_episodes": test_episodes, "begun": begun, "imports": imports, "workers": processes}
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals, "ancestors": ancestors}
-        _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
+        _close(
+            run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes, as_json
+        )
 
 
 def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
@@ -393,7 +399,7 @@ def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float | None) -> None:
+def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float | None, as_json: bool) -> None:
     from agilerl.api import with_known_env
     from agilerl.config import dump_yaml
     from agilerl.options import LoopOptions
@@ -411,6 +417,10 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
     training = manifest.training
     names = ("max_steps", "evo_steps", "evo_first")
     generations = LoopOptions(**{name: vars(training)[name] for name in names}).generations()
+    if as_json:
+        facts: dict[str, Any] = {"manifest": manifest.as_dict(), "manifest_hash": manifest.hash(), "device": where}
+        print_json("train", dry_run=True, **facts, generations=generations, evolution=evolution, minutes=minutes)
+        return
     typer.echo(dump_yaml(manifest), nl=False)
     typer.echo(
         f"# {manifest.algorithm.name} on {manifest.environment.name}: {training.pop_size} members x "
@@ -423,15 +433,18 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
         typer.echo(f"# in place of training.max_steps: what fits into {minutes:g} minutes, measured when it begins")
 
 
-def _close(run: Run, test_episodes: int) -> None:
+def _close(run: Run, test_episodes: int, as_json: bool = False) -> None:
     """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
-    from agilerl.cli.output import closing_lines
+    from agilerl.cli.output import closing_facts, closing_lines
     from agilerl.training.manifest.launch import score_best
 
     evaluation = None if run.interrupted else score_best(run, test_episodes)
-    for line in closing_lines(run, evaluation):
+    name = command_as_json() or "train"
+    if as_json:
+        print_json(name, **closing_facts(run, evaluation))
+    for line in () if as_json else closing_lines(run, evaluation):
         typer.echo(line)
-    if not run.interrupted:
+    if not run.interrupted and not as_json:
         typer.echo(run.in_words())
     if run.interrupted:
         raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)
@@ -493,13 +506,14 @@ def resume(
         bool | None, typer.Option("--track/--no-track", help="Log to Weights & Biases; default: as the run began.")
     ] = None,
     imports: Imports = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Continue a run from where it was saved.
 
     The newest checkpoint that can be read is taken. Without changes, the result is that of a run that never stopped.
     """
-    begun = time.perf_counter()
+    begun, quiet = time.perf_counter(), quiet or as_json
     with user_errors(debug, imports, run):
         from agilerl.runs.seed_group import SeedGroup, is_group
 
@@ -513,7 +527,8 @@ def resume(
             options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
             options |= {"tensorboard": tensorboard, "track": track}
             options = {name: value for name, value in options.items() if value not in (None, False, [])}
-            train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options)
+            as_name = "resume" if as_json else None
+            train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options, as_name)
             return
         from agilerl.api import resume_training
 
@@ -523,7 +538,7 @@ def resume(
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
         more |= {"minutes": minutes, "closing_episodes": test_episodes, "begun": begun}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
-        _close(ended, test_episodes)
+        _close(ended, test_episodes, as_json)
 
 
 @app.command(
@@ -580,7 +595,7 @@ def evaluate(
             typer.echo(unfinished, err=True)
         if as_json:
             facts = {"run": str(run), "env_id": loaded.manifest.environment.name, **seeded}
-            typer.echo(json.dumps({**facts, **evaluation.as_dict()}))
+            print_json("evaluate", **facts, **evaluation.as_dict())
             return
         for line in evaluation_lines(loaded, evaluation):
             typer.echo(line)
@@ -616,6 +631,7 @@ def export(
         ),
     ] = None,
     imports: Imports = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Export the best policy of a run.
@@ -627,6 +643,9 @@ def export(
         from agilerl.cli.output import exported_adapter
 
         if (lines := exported_adapter(run, out, onnx)) is not None:
+            if as_json:
+                print_json("export", **{key: value for key, _, value in (line.partition("  ") for line in lines)})
+                return
             for line in lines:
                 typer.echo(line)
             return
@@ -637,7 +656,11 @@ def export(
 
         best, target = load(run, "cpu").best, out or run / "best" / "policy.onnx"
         is_team = hasattr(best, "grouped_agents")  # one file for each group of agents
-        for report in export_team(best, target).values() if is_team else [export_onnx(best, target)]:
+        reports = list(export_team(best, target).values()) if is_team else [export_onnx(best, target)]
+        if as_json:
+            print_json("export", onnx=[vars(report) for report in reports])
+            return
+        for report in reports:
             typer.echo(f"onnx  {report.path}")
             typer.echo(f"check  {report}")
 
@@ -645,4 +668,4 @@ def export(
 viewing.register(app, user_errors)
 configuring.register(app, user_errors)
 data.register(app, user_errors)
-continuing.register(app, user_errors, close=lambda run, episodes: _close(run, episodes))
+continuing.register(app, user_errors, close=lambda run, episodes, as_json: _close(run, episodes, as_json))
