@@ -1,7 +1,7 @@
 """Documentation generated from the code: replaces `<!-- name: argument -->` in a page when the site is built.
 
-The built site also has every page as Markdown beside it (`speed.md`), a list of them (`llms.txt`) and all of them in one
-file (`llms-full.txt`), for programs that read documentation.
+The built site also has every page as Markdown beside it (`speed.md`), a list of them
+(`llms.txt`) and all of them in one file (`llms-full.txt`), for programs that read documentation.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def listed(name: str, description: str, items: Iterable[Any]) -> str:
 
 def _line(path: str) -> str:
     title, text = _pages[path]
-    return f"- [{title}]({path}): {first_sentence(text)}"
+    return f"- [{title}]({path}): {first_sentence(text) or title}"
 
 
 def first_sentence(markdown: str) -> str:
@@ -118,7 +118,7 @@ def _documented(path: str, options: Mapping[str, Any]) -> list[str]:
 
 def _entry(name: str, thing: Any) -> list[str]:
     try:
-        shown = f"{name}{inspect.signature(thing)}"
+        shown = name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(thing)))  # annotations are texts
     except (TypeError, ValueError):
         shown = name
     return [f"### `{shown}`", "", inspect.cleandoc(thing.__doc__ or ""), ""]
