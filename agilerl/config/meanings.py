@@ -36,10 +36,13 @@ def unit_of(name: str) -> str | None:
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the meaning of the keys of a section: the comment behind each, or the text of the loop's option."""
+    """Return the meaning of the keys of a section: the comment behind or above it, or the text of the option."""
     texts: dict[str, str] = {}
     for cls in reversed([each for each in model.__mro__ if each.__module__ == model.__module__]):
-        texts |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", _source(cls), re.M))
+        source = _source(cls)
+        texts |= dict(re.findall(r"^    (\w+): .*?  # (.+)$", source, re.M))
+        for comment, name in re.findall(r"((?:^    # .+\n)+)^    (\w+): ", source, re.M):
+            texts[name] = " ".join(line.strip(" #") for line in comment.splitlines())
     for options in (LoopOptions, OffPolicyOptions):
         for name, meaning in _entries((options.__doc__ or "").split("Attributes:")[1]).items():
             texts.setdefault(OTHER_NAMES.get(name, name), meaning)

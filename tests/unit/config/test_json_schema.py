@@ -94,7 +94,10 @@ GOOD: list[dict[str, Any]] = [
     {"selection_strategy": {"tournament_size": 3}, "network": {"encoder_config": None}},
     {"algorithm": {"name": "PPO"}, "mutation": {"rl_hp_selection": {"lr": {"min": 1e-4, "max": 1e-2}}}},
     {"evolution": {"widths": [16, 64], "founders": "spread"}},
-    {"evolution": {"scheme": "mf_pbt", "frequencies": [1, 5]}},
+    {
+        "evolution": {"scheme": "mf_pbt", "frequencies": [1, 5]},
+        "mutation": {"rl_hp_selection": {"lr": {"min": 1e-4, "max": 1e-2}}},
+    },
 ]
 BAD: list[dict[str, Any]] = [
     {"trainig": {}},
