@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     RANK = 14
     FOUNDERS = 15
     RANDOM_PLAY = 16
+    PREDICTION = 17
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

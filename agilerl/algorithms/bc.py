@@ -138,3 +138,6 @@ class BC(RLAlgorithm):
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         return self.get_action(obs, False, mask)
+
+    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+        return self._drawn(rng, obs, mask) if self.discrete else self._greedy(obs, mask)

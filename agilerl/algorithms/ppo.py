@@ -586,13 +586,21 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
         return self.recur(learner_of(self, plain=True).groups[0].engine, obs, hidden)
 
-    def _greedy(self, obs: Any, mask: Mask = None) -> Any:
+    def _play(self, obs: Any) -> Tensor:
+        """Return raw output [E, out]; the hidden states of evaluation advance."""
         if self.recurrent:
             outputs, _, self._playing = self._run(obs, self._playing)
-        else:
-            with torch.no_grad():  # values are not needed
-                outputs = self.policy_output(obs)
-        return self.environment_action(self.greedy(outputs, mask))
+            return outputs
+        with torch.no_grad():  # values are not needed
+            return self.policy_output(obs)
+
+    def _greedy(self, obs: Any, mask: Mask = None) -> Any:
+        return self.environment_action(self.greedy(self._play(obs), mask))
+
+    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+        outputs = self._play(obs)
+        draws = self.draw_exploration(rng, tuple(outputs.shape[:-1]))
+        return self.environment_action(self.explore(outputs, draws, 0.0, mask))
 
     # --- files -----------------------------------------------------------------------------------------------------
 

@@ -1,20 +1,24 @@
-"""The commands about configurations: `agilerl config convert`."""
+"""The commands about configurations: `agilerl config convert`, `agilerl config check`, `agilerl config schema`."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.options import Debug, examples
+from agilerl.cli.as_json import print_json
+from agilerl.cli.options import AsJson, Debug, Imports, examples
 from agilerl.errors import ConfigError
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
     """Register the commands in `app`; `user_errors` is the context manager that handles their errors."""
-    group = typer.Typer(help="Translate configurations.", no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(
+        help="Translate, check and describe configurations.", no_args_is_help=True, rich_markup_mode=None
+    )
     app.add_typer(group, name="config")
 
     @group.command(epilog=examples("agilerl config convert dqn.yaml", "agilerl config convert dqn.yaml --out new.yaml"))
@@ -42,6 +46,53 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             write_atomic(out, text)
             typer.echo(f"written  {out}   {shlex.join(['agilerl', 'train', '--config', str(out)])}")
 
+    @group.command(epilog=examples("agilerl config check run.yaml", "agilerl config check run.yaml --json"))
+    def check(
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML or JSON manifest.")],
+        env_id: Annotated[
+            str | None, typer.Option("--env", metavar="ENV_ID", help="The environment, if the file names none.")
+        ] = None,
+        imports: Imports = None,
+        as_json: AsJson = False,
+        debug: Debug = False,
+    ) -> None:
+        """Check a configuration and name every problem.
+
+        Exits with 0 if a run would accept it, else with 2. The environment is not made.
+        """
+        with user_errors(debug, imports):
+            from agilerl.config.check import problems_of
+
+            problems = problems_of(file, env_id)
+            if as_json:
+                print_json("config check", file=file, ok=not problems, problems=[each.as_dict() for each in problems])
+            for problem in () if as_json else problems:
+                typer.echo(str(problem))
+            if problems:
+                raise typer.Exit(2)
+            if not as_json:
+                typer.echo(f"ok  {file}")
+
+    @group.command(epilog=examples("agilerl config schema", "agilerl config schema --out manifest.schema.json"))
+    def schema(
+        out: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="The file to write; default: standard output.")
+        ] = None,
+        imports: Imports = None,
+        debug: Debug = False,
+    ) -> None:
+        """Print the JSON schema of a manifest: keys, ranges, units, defaults and meanings (draft 2020-12)."""
+        with user_errors(debug, imports):
+            from agilerl.checkpoint import write_atomic
+            from agilerl.config.json_schema import manifest_schema
+
+            text = json.dumps(manifest_schema(), indent=1) + "\n"
+            if out is None:
+                typer.echo(text, nl=False)
+                return
+            write_atomic(out, text)
+            typer.echo(f"written  {out}")
+
     @group.callback()
     def group_help() -> None:
-        """Translate configurations."""
+        """Translate, check and describe configurations."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from agilerl.cli.options import (
+    AsJson,
     Debug,
     Device,
     Imports,
@@ -45,6 +46,7 @@ def register(app: typer.Typer, user_errors: Any, close: Any) -> None:
         quiet: Quiet = False,
         test_episodes: TestEpisodes = 100,
         imports: Imports = None,
+        as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
         """Begin a new run from the agents of an old one.
@@ -57,8 +59,9 @@ def register(app: typer.Typer, user_errors: Any, close: Any) -> None:
 
             if out is None:
                 out = folder_beside(run, str(RunDirectory.open(run).facts().get("env_id")))
+            is_loud = not (quiet or as_json)
             new_run = continue_training(
-                run, steps=steps, seed=seed, device=device, sets=settings or (), out=out, verbose=not quiet,
+                run, steps=steps, seed=seed, device=device, sets=settings or (), out=out, verbose=is_loud,
                 imports=imports or (),
             )  # fmt: skip
-            close(new_run, test_episodes)
+            close(new_run, test_episodes, as_json)

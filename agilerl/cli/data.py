@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.as_json import print_json
 from agilerl.cli.options import AsJson, Debug, Imports, Settings, examples, real_option, steps_option, whole_option
 from agilerl.errors import ConfigError
 
@@ -56,6 +57,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         ] = None,
         settings: Settings = None,
         imports: Imports = None,
+        as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
         """Record a data set from a policy.
@@ -84,13 +86,13 @@ def register(app: typer.Typer, user_errors: Any) -> None:
                     f"--algo and --set are of the training of medium and expert; {policy} needs none. "
                     "fix: leave them out."
                 )
-            maker = Maker(env_id, algo, seed, settings or (), typer.echo)
+            maker = Maker(env_id, algo, seed, settings or (), partial(typer.echo, err=as_json))
             if policy in POLICIES:
                 maker.make(policy, rows, out, noise=noise, about={"command": command})
             else:
                 agent, name, about = _agent_of(policy, maker.env_id)
                 maker.make(agent, rows, out, noise=noise, name=name, about={**about, "command": command})
-            _show(str(out), as_json=False)
+            _show(str(out), "data make" if as_json else None)
 
     @group.command(epilog=examples("agilerl data show cartpole.h5", "agilerl data show minari:mine/pendulum-v0 --json"))
     def show(
@@ -106,7 +108,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         Prints rows, episodes, returns, what actions and observations cover, and what is missing.
         """
         with user_errors(debug):
-            _show(file, as_json)
+            _show(file, "data show" if as_json else None)
 
 
 def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
@@ -133,13 +135,14 @@ def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
     return run.best, f"best of {'/'.join(path.resolve().parts[-2:])}", about
 
 
-def _show(file: str, as_json: bool) -> None:
+def _show(file: str, as_json: str | None) -> None:
+    """Describe a data set; `as_json`: the command that prints JSON, None for text."""
     from agilerl.data.dataset import read_dataset
     from agilerl.data.describe import describe, lines
 
     facts = describe(read_dataset(file))
-    if as_json:
-        typer.echo(json.dumps(facts))
+    if as_json is not None:
+        print_json(as_json, **facts)
         return
     for line in lines(facts, file):
         typer.echo(line)

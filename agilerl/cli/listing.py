@@ -6,8 +6,8 @@ import ast
 import importlib.util
 import json
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,53 @@ NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": 
 OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
 
 
+@dataclass(frozen=True)
+class Named:
+    """A name with what is said of it, as a line (`width` letters for the name) and as JSON values."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    width: int = 35
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name:<{self.width - 1}} {'   '.join(self.words)}".rstrip()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Facts, or what the line says."""
+        return {"name": self.name, **(self.facts or {"notes": list(self.words)})}
+
+
 def listing(what: str, out: Path = Path("runs")) -> list[str]:
     """One line per algorithm, environment, preset or run under `out`."""
     if what == "runs":
         return list(runs(out))
+    return [str(each) for each in _named(what)]
+
+
+def entries(what: str, out: Path = Path("runs")) -> list[dict[str, Any]]:
+    """The same as JSON values, one for each line."""
+    if what == "runs":
+        return [each.as_dict() for each in _runs_in(out)] if out.is_dir() else []
+    return [each.as_dict() for each in _named(what)]
+
+
+def _named(what: str) -> Iterator[Named]:
     makers = {"algos": algorithms, "envs": environments, "presets": presets}
     if what not in makers:
         raise ConfigError(unknown_choice("list", what, LISTS))
-    return list(makers[what]())
+    return makers[what]()
 
 
-def algorithms() -> Iterator[str]:
+def algorithms() -> Iterator[Named]:
     """Names with their hyperparameters; those not implemented yet last."""
     from agilerl.algorithms import NOT_YET, available
 
     for name in available():
-        yield f"{name:<14}{', '.join(_hyperparameters(name))}"
+        names = _hyperparameters(name)
+        yield Named(name, (", ".join(names),), 14, {"hyperparameters": names, "is_available": True})
     for name in NOT_YET:
-        yield f"{name:<14}not in this version yet"
+        yield Named(name, ("not in this version yet",), 14, {"hyperparameters": [], "is_available": False})
 
 
 def _hyperparameters(name: str) -> list[str]:
@@ -94,7 +123,7 @@ def _is_declared(annotation: ast.expr | None) -> bool:
     return any(isinstance(call.func, ast.Name) and call.func.id == "hp" for call in calls)
 
 
-def presets() -> Iterator[str]:
+def presets() -> Iterator[Named]:
     """Environments with shipped presets."""
     from agilerl.config import preset_for, preset_names
     from agilerl.telemetry.console import count, number
@@ -105,10 +134,12 @@ def presets() -> Iterator[str]:
         preset = preset_for(name)
         training = preset.training
         budget = f"{training.pop_size} members x {count(training.max_steps)} {preset.steps}"
-        yield f"{name:<{width}}{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
+        text = f"{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
+        facts = {"algo": preset.algorithm.name, "population": training.pop_size, "steps": training.max_steps}
+        yield Named(name, (text,), width, {**facts, "unit": preset.steps, "target": training.target_score})
 
 
-def environments() -> Iterator[str]:
+def environments() -> Iterator[Named]:
     """Environment ids, with missing requirements and retired versions marked."""
     import gymnasium
 
@@ -127,13 +158,13 @@ def environments() -> Iterator[str]:
         if name in specs:
             entry = specs[name].entry_point
             words += _obstacles(entry, version < newest[base])
-        yield f"{name:<34}{'   '.join(words)}".rstrip()
+        yield Named(name, tuple(words))
     yield from families(specs)
     yield from team_environments(shipped)
     yield from questions()
 
 
-def families(known: Collection[str]) -> Iterator[str]:
+def families(known: Collection[str]) -> Iterator[Named]:
     """Id prefixes of packages that are imported on demand. Nothing is imported here."""
     from agilerl.env_ids import FAMILIES
 
@@ -144,17 +175,17 @@ def families(known: Collection[str]) -> Iterator[str]:
         needed = [] if importlib.util.find_spec(package) else [f'needs: pip install "agilerl[{family.extra}]"']
         for start in family.starts:
             words = [f"as {family.example}"] if family.example.startswith(start) else []
-            yield f"{f'{start}*':<34}{'   '.join([*words, *needed])}".rstrip()
+            yield Named(f"{start}*", (*words, *needed))
 
 
-def questions() -> Iterator[str]:
+def questions() -> Iterator[Named]:
     """Id patterns of language environments, which are too many for a list."""
     needed = [] if importlib.util.find_spec("peft") else ['needs: pip install "agilerl[llm]"']
     for name in ("arithmetic/addition-<digits>", "reasoning/<task of reasoning-gym>"):
-        yield f"{name:<34} {'   '.join(['language models', *needed])}"
+        yield Named(name, ("language models", *needed))
 
 
-def team_environments(shipped: Collection[str] = ()) -> Iterator[str]:
+def team_environments(shipped: Collection[str] = ()) -> Iterator[Named]:
     """Ids of multi-agent environments: modules of the supported packages, with missing requirements.
 
     Nothing is imported: modules are located, and their imports read from the source.
@@ -164,7 +195,7 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[str]:
     for package in TEAM_PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            yield f'{package + ".*":<34}several agents   needs: pip install "agilerl[marl]"'
+            yield Named(f"{package}.*", ("several agents", 'needs: pip install "agilerl[marl]"'))
             continue
         root = Path(next(iter(spec.submodule_search_locations)))
         for path in sorted({*root.glob("*_v[0-9]*.py"), *root.glob("*/*_v[0-9]*.py")}):
@@ -173,7 +204,7 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[str]:
                 needed = sorted(_absent(path, root, set()))
                 words = ["several agents", *(["preset"] if name in shipped else [])]
                 words += [f"needs the package {' and '.join(needed)}"] if needed else []
-                yield f"{name:<34} {'   '.join(words)}"
+                yield Named(name, tuple(words))
 
 
 def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
@@ -231,6 +262,18 @@ class ListedRun:
     def status(self) -> str:
         return status_of(self.path, self.facts)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The run as JSON values."""
+        if self.trouble:
+            return {"path": str(self.path), "status": "damaged", "trouble": self.trouble}
+        result, status = self.facts.get("result") or {}, self.status
+        names = {name: self.facts.get(name) for name in ("env_id", "algo", "seed")}
+        numbers = {
+            name: result.get(name) for name in ("env_steps_population", "env_steps_member", "best_fitness", "test")
+        }
+        way = way_on(self.path, self.facts) if status == "interrupted" else None
+        return {"path": str(self.path), "status": status, **names, **numbers, "resume": way}
+
     def cells(self) -> tuple[str, ...]:
         """env, algorithm, seed, status, steps, score, path."""
         if self.trouble:
@@ -247,11 +290,8 @@ class ListedRun:
         )
 
 
-def runs(out: Path) -> Iterator[str]:
-    """Every run under `out`, by environment, algorithm and number; damaged ones are named as such."""
-    if not out.is_dir():
-        yield f"no runs yet: there is no folder {out}"
-        return
+def _runs_in(out: Path) -> list[ListedRun]:
+    """Every run under `out`, by environment, algorithm and number; those of seeds one by one."""
     folders = [path for path in sorted(out.glob("*/*")) if path.is_dir() and re.search(r"-\d{4,}$", path.name)]
     groups = {
         path: sorted(
@@ -260,7 +300,15 @@ def runs(out: Path) -> Iterator[str]:
         for path in folders
         if is_group(path)
     }
-    entries = [_read_entry(path) for folder in folders for path in groups.get(folder, [folder])]
+    return [_read_entry(path) for folder in folders for path in groups.get(folder, [folder])]
+
+
+def runs(out: Path) -> Iterator[str]:
+    """Every run under `out` as a line; damaged ones are named as such."""
+    if not out.is_dir():
+        yield f"no runs yet: there is no folder {out}"
+        return
+    entries = _runs_in(out)
     if not entries:
         yield f"no runs in {out}"
         return

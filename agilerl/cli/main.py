@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -18,8 +17,11 @@ import typer
 import agilerl
 from agilerl import foreign
 from agilerl.cli import configuring, continuing, data, sharing, steering, viewing, watching
-from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
+from agilerl.cli.as_json import print_error, print_json
+from agilerl.cli.founders import From, ancestors_from, check_alone, with_founders
+from agilerl.cli.messages import OPTION_KEYS, Commands, command_as_json, on_command_line
 from agilerl.cli.options import (
+    AsJson,
     Debug,
     Device,
     Episodes,
@@ -96,6 +98,8 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         message = on_command_line(_naming_imports(error, run, list(imports or ())))
         for line in (f"{type(error).__name__}: {message}", *foreign.notes(error)):
             typer.echo(redact(line), err=True)
+        if (name := command_as_json()) is not None:
+            print_error(name, type(error).__name__, redact(message))
         raise typer.Exit(USER_ERROR) from None
     except BrokenPipeError:  # the reader has closed the pipe: `agilerl ... | head`
         sys.stdout = None
@@ -184,6 +188,7 @@ def main(
         "agilerl train Hopper-v5 --algo SAC --steps 1e6 --population 4 --set lr_actor=3e-4",
         "agilerl train Trading-v0 --import myenvs.py --minutes 10",
         "agilerl train Pendulum-v1 --algo CQL --dataset data.h5",
+        "agilerl train CartPole-v1 --from ppo_cartpole.zip",
     ),
 )
 def train(
@@ -273,6 +278,7 @@ def train(
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.")
     ] = None,
+    from_file: From = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False,
     test_episodes: TestEpisodes = 100,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False,
@@ -284,10 +290,11 @@ def train(
         bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
     ] = False,
     imports: Imports = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Train a population on an environment."""
-    begun = time.perf_counter()
+    begun, quiet = time.perf_counter(), quiet or as_json
     with user_errors(debug, imports), ExitStack() as closing:
         if replay is not None:
             steering.check_alone(context, "replay")
@@ -300,7 +307,7 @@ def train(
                 replay, out=out, verbose=not quiet, workers=workers_in(workers) or 1, ray=ray,
                 allow_insecure_ray=allow_insecure_ray, closing_episodes=test_episodes,
             )  # fmt: skip
-            _close(again, test_episodes)
+            _close(again, test_episodes, as_json)
             return
         from agilerl.api import starting_manifest
         from agilerl.config import apply_sets, has_preset
@@ -309,6 +316,14 @@ def train(
         named = env_id if allow_code and env_id else ""
         if named:
             env_id = import_environment(named)
+        check_alone(from_file, {"--seeds": seeds, "--dataset": dataset, "--model": model, "--opponents": opponents})
+        ancestors = None
+        if from_file is not None:
+            kwargs = with_env_kwargs(env_kwargs)
+            ancestors = ancestors_from(
+                from_file, env_id, algo, config, settings or (), preset=not no_preset, env_kwargs=kwargs
+            )
+            algo = algo if config is not None else str(ancestors.agents[0].algo)
         is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
         is_untuned = is_untuned and not is_language_id(str(env_id))
         has_steps = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
@@ -317,7 +332,8 @@ def train(
             minutes = DEFAULT_MINUTES
         manifest, note = starting_manifest(
             env_id, algo, config, preset=not no_preset, minutes=None if has_steps else minutes,
-            kwargs=with_env_kwargs(env_kwargs) if env_kwargs else {}, is_plain=not (opponents or dataset or model),
+            kwargs=with_env_kwargs(env_kwargs) if env_kwargs else {},
+            is_plain=not (opponents or dataset or model or from_file),
         )  # fmt: skip
         if note and not quiet:
             typer.echo(f"{'# ' if dry_run else ''}{note}")
@@ -340,6 +356,8 @@ def train(
         module = [named.rpartition(":")[0]] if ":" in named else []
         imports = [*(imports or ()), *module]
         is_set = any(text.partition("=")[0].strip() in ("seed", "training.seed") for text in settings or [])
+        if ancestors is not None:
+            manifest, ancestors = with_founders(ancestors, manifest, settings or ())
         several = seeds_to_train(seeds, seed is not None or is_set, array_index)
         if len(several) == 1:
             manifest = _with_options(manifest, {"--seed": several[0]})
@@ -347,8 +365,8 @@ def train(
         if note and (len(several) > 1 or processes not in (None, 1)):  # these processes take the cores
             manifest = apply_sets(manifest, ["environment.num_workers=1"])
         if dry_run:
-            _print_plan(manifest, device, not no_evolution, minutes)
-            if len(several) > 1:
+            _print_plan(manifest, device, not no_evolution, minutes, as_json)
+            if len(several) > 1 and not as_json:
                 typer.echo(f"# in place of training.seed: {len(several)} seeds, {seeds}, each a run of its own")
             return
         if watch:
@@ -365,7 +383,7 @@ def train(
                 manifest, several, out, device=device, evolution=not no_evolution, tensorboard=tensorboard,
                 track=track or False, imports=imports, test_episodes=test_episodes,
             )  # fmt: skip
-            train_side_by_side(group, processes or "auto", quiet, imports)
+            train_side_by_side(group, processes or "auto", quiet, imports, as_json="train" if as_json else None)
             return
         from agilerl.api import run_training
 
@@ -374,8 +392,10 @@ def train(
         more |= {"uses_spare_cores": processes is None and ray in (None, "none")}
         processes = processes or (1 if ray in (None, "none") else "auto")
         more |= {"closing_episodes": test_episodes, "begun": begun, "imports": imports, "workers": processes}
-        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals}
-        _close(run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes)
+        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals, "ancestors": ancestors}
+        _close(
+            run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes, as_json
+        )
 
 
 def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
@@ -410,7 +430,7 @@ def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float | None) -> None:
+def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float | None, as_json: bool) -> None:
     from agilerl.api import with_known_env
     from agilerl.config import dump_yaml
     from agilerl.options import LoopOptions
@@ -428,6 +448,10 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
     training = manifest.training
     names = ("max_steps", "evo_steps", "evo_first")
     generations = LoopOptions(**{name: vars(training)[name] for name in names}).generations()
+    if as_json:
+        facts: dict[str, Any] = {"manifest": manifest.as_dict(), "manifest_hash": manifest.hash(), "device": where}
+        print_json("train", dry_run=True, **facts, generations=generations, evolution=evolution, minutes=minutes)
+        return
     typer.echo(dump_yaml(manifest), nl=False)
     typer.echo(
         f"# {manifest.algorithm.name} on {manifest.environment.name}: {training.pop_size} members x "
@@ -440,15 +464,18 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
         typer.echo(f"# in place of training.max_steps: what fits into {minutes:g} minutes, measured when it begins")
 
 
-def _close(run: Run, test_episodes: int) -> None:
+def _close(run: Run, test_episodes: int, as_json: bool = False) -> None:
     """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
-    from agilerl.cli.output import closing_lines
+    from agilerl.cli.output import closing_facts, closing_lines
     from agilerl.training.manifest.launch import score_best
 
     evaluation = None if run.interrupted else score_best(run, test_episodes)
-    for line in closing_lines(run, evaluation):
+    name = command_as_json() or "train"
+    if as_json:
+        print_json(name, **closing_facts(run, evaluation))
+    for line in () if as_json else closing_lines(run, evaluation):
         typer.echo(line)
-    if not run.interrupted:
+    if not run.interrupted and not as_json:
         typer.echo(run.in_words())
     if run.interrupted:
         raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)
@@ -510,13 +537,14 @@ def resume(
     track: Tracker = None,
     no_track: NoTrack = False,
     imports: Imports = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Continue a run from where it was saved.
 
     The newest checkpoint that can be read is taken. Without changes, the result is that of a run that never stopped.
     """
-    begun = time.perf_counter()
+    begun, quiet = time.perf_counter(), quiet or as_json
     with user_errors(debug, imports, run):
         from agilerl.runs.seed_group import SeedGroup, is_group
 
@@ -532,7 +560,8 @@ def resume(
             options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
             options |= {"tensorboard": tensorboard, "track": tracker}
             options = {name: value for name, value in options.items() if value not in (None, False, [])}
-            train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options)
+            as_name = "resume" if as_json else None
+            train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options, as_name)
             return
         from agilerl.api import resume_training
 
@@ -542,7 +571,7 @@ def resume(
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
         more |= {"minutes": minutes, "closing_episodes": test_episodes, "begun": begun}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
-        _close(ended, test_episodes)
+        _close(ended, test_episodes, as_json)
 
 
 @app.command(
@@ -601,7 +630,7 @@ def evaluate(
             typer.echo(unfinished, err=True)
         if as_json:
             facts = {"run": asked, "env_id": loaded.manifest.environment.name, **seeded}
-            typer.echo(json.dumps({**facts, **evaluation.as_dict()}))
+            print_json("evaluate", **facts, **evaluation.as_dict())
             return
         for line in evaluation_lines(loaded, evaluation):
             typer.echo(line)
@@ -637,6 +666,7 @@ def export(
         ),
     ] = None,
     imports: Imports = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Export the best policy of a run.
@@ -648,6 +678,9 @@ def export(
         from agilerl.cli.output import exported_adapter
 
         if (lines := exported_adapter(run, out, onnx)) is not None:
+            if as_json:
+                print_json("export", **{key: value for key, _, value in (line.partition("  ") for line in lines)})
+                return
             for line in lines:
                 typer.echo(line)
             return
@@ -658,7 +691,11 @@ def export(
 
         best, target = load(run, "cpu").best, out or run / "best" / "policy.onnx"
         is_team = hasattr(best, "grouped_agents")  # one file for each group of agents
-        for report in export_team(best, target).values() if is_team else [export_onnx(best, target)]:
+        reports = list(export_team(best, target).values()) if is_team else [export_onnx(best, target)]
+        if as_json:
+            print_json("export", onnx=[vars(report) for report in reports])
+            return
+        for report in reports:
             typer.echo(f"onnx  {report.path}")
             typer.echo(f"check  {report}")
 
@@ -669,4 +706,4 @@ configuring.register(app, user_errors)
 data.register(app, user_errors)
 steering.register(app, user_errors)
 sharing.register(app, user_errors)
-continuing.register(app, user_errors, close=lambda run, episodes: _close(run, episodes))
+continuing.register(app, user_errors, close=lambda run, episodes, as_json: _close(run, episodes, as_json))

@@ -42,6 +42,14 @@ def remember_command(context: typer.Context, value: bool) -> bool:
     return value
 
 
+def command_as_json() -> str | None:
+    """The name of the current command if it was called with `--json`, else None."""
+    context = _command.get()
+    if context is None or not context.params.get("as_json"):
+        return None
+    return context.command_path.partition(" ")[2]
+
+
 def on_command_line(message: str) -> str:
     """Rewrite the fix of a library message in options of the command: `dataset='data.h5'` becomes `--dataset data.h5`.
 

@@ -140,7 +140,7 @@ EpisodeSeed = Annotated[
     int | None, whole_option("Seed of the episodes; default: the one of the run.", "--seed", example="1", least=0)
 ]
 Episodes = Annotated[int, whole_option("Whole episodes, played greedily.", "--episodes", example="100", least=1)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
 
 
 def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.api import Run, load
@@ -67,6 +68,25 @@ def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:
     if run.interrupted and run.path is not None:
         return [*lines, f"resume  {run.command('resume')}"]
     return [*lines, f"load  agilerl.load({json.dumps(str(run.path), ensure_ascii=False)})"]
+
+
+def closing_facts(run: Run, evaluation: Evaluation | None) -> dict[str, Any]:
+    """The same as data: where the run is, how it ended, its score and its cost."""
+    status = "interrupted" if run.interrupted else "done"
+    way = run.command("resume") if run.interrupted and run.path is not None else None
+    return {
+        "path": None if run.path is None else str(run.path),
+        "status": status,
+        "env_id": run.manifest.environment.name,
+        "algo": run.manifest.algorithm.name,
+        "seed": run.manifest.training.seed,
+        "target": run.manifest.training.target_score,
+        "evaluation": None if evaluation is None else evaluation.as_dict(),
+        "random_play": None if run.random_play is None else run.random_play.as_dict(),
+        "result": run.result,
+        "failed_saves": run.failed_saves,
+        "resume": way,
+    }
 
 
 def unfinished_line(path: Path) -> str | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.as_json import print_json
 from agilerl.cli.options import whole_option
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.importing import import_code
@@ -80,9 +81,18 @@ def seeds_to_train(seeds: str | None, has_seed: bool, array_index: int | None) -
 
 
 def train_side_by_side(
-    group: Any, workers: int | str, quiet: bool, imports: Sequence[str], changes: Mapping[str, Any] | None = None
+    group: Any,
+    workers: int | str,
+    quiet: bool,
+    imports: Sequence[str],
+    changes: Mapping[str, Any] | None = None,
+    as_json: str | None = None,
 ) -> None:
-    """Train what is left of a group, print how its runs compare, and exit with an error if one failed."""
+    """Train what is left of a group, print how its runs compare, and exit with an error if one failed.
+
+    Args:
+        as_json: the name of the command, which prints JSON; None prints text.
+    """
     from agilerl.telemetry.side_by_side import SideBySide
     from agilerl.training.seeds import LOG, compared, train_group
 
@@ -91,18 +101,35 @@ def train_side_by_side(
         options = " ".join(f"--import {shlex.quote(name)}" for name in missing)
         raise ConfigError(f"{group.path} was made with {options}. fix: repeat {options}.")
     result = train_group(group, workers, SideBySide(not quiet), partial(import_code, list(imports)), changes)
-    for line in compared(group) if group.run_paths else ():
+    lines = compared(group) if group.run_paths else []
+    if as_json is not None:
+        _print_group(as_json, group, result)
+    for line in () if as_json is not None else lines:
         typer.echo(line)
     for seed, end in result.failed.items():
         typer.echo(f"seed {seed} failed: {end.error}", err=True)
         if end.traceback:
             typer.echo(f"its traceback is in {group.run_path(seed) / LOG}", err=True)
     if result.signal is not None:
-        typer.echo(f"resume  {result.command()}")
+        if as_json is None:
+            typer.echo(f"resume  {result.command()}")
         raise typer.Exit(128 + result.signal)
     if result.failed:
         typer.echo(f"after solving that  {result.command()}", err=True)
         raise typer.Exit(2 if all(end.is_user_error for end in result.failed.values()) else 1)
+
+
+def _print_group(name: str, group: Any, result: Any) -> None:
+    """Print how the runs of a group ended and compare."""
+    from agilerl.report.compare import comparison
+
+    is_open = result.signal is not None or result.failed
+    facts: dict[str, Any] = {"path": group.path, "runs": list(group.run_paths)}
+    facts["status"] = "interrupted" if result.signal is not None else "failed" if result.failed else "done"
+    facts["failed"] = {seed: str(end.error) for seed, end in result.failed.items()}
+    facts["resume"] = result.command() if is_open else None
+    compares = comparison(group.run_paths).as_dict() if group.run_paths else {"groups": [], "improvement": []}
+    print_json(name, **facts, **compares)
 
 
 Seeds = Annotated[

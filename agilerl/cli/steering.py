@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.as_json import print_json
 from agilerl.cli.options import AsJson, Debug, RunPath, examples, whole_option
 from agilerl.errors import ConfigError
 
 WITH_REPLAY = (
-    "replay", "out", "workers", "ray", "allow_insecure_ray", "quiet", "imports", "test_episodes", "watch", "debug",
+    "replay", "out", "workers", "ray", "allow_insecure_ray", "quiet", "imports", "test_episodes", "watch", "as_json",
+    "debug",
 )  # fmt: skip
 
 
@@ -79,11 +80,17 @@ def register(app: typer.Typer, user_errors: Any) -> None:
 
             if action is None:
                 lines = overview(run)
-                typer.echo(json.dumps(lines[1]) if as_json else "\n".join(lines[0]))
+                if as_json:
+                    print_json("steer", **lines[1])
+                    return
+                typer.echo("\n".join(lines[0]))
                 return
             name, value = name_and_value(setting)
             path = ask(run, Request(action, member, name, value, reason, author))
-            typer.echo(json.dumps({"request": str(path)}) if as_json else f"asked  {path}")
+            if as_json:
+                print_json("steer", request=path)
+                return
+            typer.echo(f"asked  {path}")
 
 
 def name_and_value(setting: str | None) -> tuple[str, Any]:

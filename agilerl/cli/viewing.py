@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.as_json import print_json
 from agilerl.cli.options import AsJson, Debug, Episodes, EpisodeSeed, Imports, RunOrAddress, RunPaths, examples
 from agilerl.errors import ConfigError
 
@@ -31,12 +31,16 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         ] = "presets",
         out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the runs.")] = Path("runs"),
         imports: Imports = None,
+        as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
         """List algorithms, environments, presets or runs."""
         with user_errors(debug, imports):
-            from agilerl.cli.listing import listing
+            from agilerl.cli.listing import entries, listing
 
+            if as_json:
+                print_json("list", what=what, entries=entries(what, out))
+                return
             for line in listing(what, out):
                 typer.echo(line)
 
@@ -50,6 +54,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
     def report(
         runs: RunPaths,
         out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file; default: RUN/report.html.")] = None,
+        as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
         """Write the HTML report of a run.
@@ -63,9 +68,14 @@ def register(app: typer.Typer, user_errors: Any) -> None:
 
             if out is not None and len(runs) > 1:
                 raise ConfigError("--out names one file, for one run. fix: name one run, or leave --out out.")
-            for run in runs:
-                target = Path(REPORT) if out is None and is_address(run) else out  # local copies stay as they are
-                typer.echo(f"report  {write_report(local_run(run), target)}")
+            # Local copies of runs on the Hub stay as they are.
+            targets = [Path(REPORT) if out is None and is_address(run) else out for run in runs]
+            written = [write_report(local_run(run), target) for run, target in zip(runs, targets, strict=True)]
+            if as_json:
+                print_json("report", reports=written)
+                return
+            for path in written:
+                typer.echo(f"report  {path}")
 
     @app.command(
         epilog=examples(
@@ -85,6 +95,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             Path | None, typer.Option(metavar="FILE", help="The file; default: RUN/best/rollout.webp.")
         ] = None,
         imports: Imports = None,
+        as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
         """Film the best agent of a run; no display is needed."""
@@ -97,9 +108,13 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             if out is None and is_address(run):  # local copies stay as they are
                 out = Path(f"rollout.{format or 'webp'}")
             path = loaded.record(out, format=format, episodes=episodes, seed=seed)
+            report = write_report(run) if out is None else None
+            if as_json:
+                print_json("record", film=path, bytes=path.stat().st_size, report=report)
+                return
             typer.echo(f"film  {path}  ({path.stat().st_size / 1000:.0f} kB)")
-            if out is None:
-                typer.echo(f"report  {write_report(run)}")
+            if report is not None:
+                typer.echo(f"report  {report}")
 
     @app.command(
         epilog=examples(
@@ -124,7 +139,10 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             from agilerl.report.compare import comparison, write_comparison
 
             result = comparison(runs)
-            typer.echo(json.dumps(result.as_dict()) if as_json else "\n".join(result.lines()))
+            if as_json:
+                print_json("compare", **result.as_dict())
+            else:
+                typer.echo("\n".join(result.lines()))
             if html is not None:
                 typer.echo(f"curves  {write_comparison(result, html)}", err=as_json)
 
@@ -137,6 +155,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             str | None, typer.Option("--env", metavar="ENV_ID", help="Make and step this environment too.")
         ] = None,
         imports: Imports = None,
+        as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
         """Check this machine and what is installed.
@@ -146,9 +165,13 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         with user_errors(debug, imports):
             from agilerl.cli.doctor import examine
 
-            broken = False
+            findings = []
             for finding in examine(full=full, env_id=env_id):
-                typer.echo(str(finding))
-                broken = broken or finding.is_broken
+                findings.append(finding)
+                if not as_json:
+                    typer.echo(str(finding))
+            broken = any(finding.is_broken for finding in findings)
+            if as_json:
+                print_json("doctor", ok=not broken, findings=[vars(finding) for finding in findings])
             if broken:
                 raise typer.Exit(1)

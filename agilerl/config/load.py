@@ -103,7 +103,7 @@ def explain(error: ValidationError, source: str, data: dict[str, Any], before: M
     algorithm = data.get("algorithm")
     name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, dict) else DEFAULT_ALGORITHM
     errors = error.errors(include_url=False)
-    problems = dict.fromkeys(_problem(e["type"], e["loc"], e, str(name), before or {}) for e in errors)
+    problems = dict.fromkeys(problem_of(e["type"], e["loc"], e, str(name), before or {}) for e in errors)
     return f"{source}: {with_one_fix(problems)}"
 
 
@@ -144,8 +144,9 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
-def _problem(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str, before: Mapping[str, Any]) -> str:
-    path, field, siblings = _locate(loc, algorithm)
+def problem_of(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str, before: Mapping[str, Any]) -> str:
+    """One message for a validation error of pydantic; `before`: see `explain`."""
+    path, field, siblings = located(loc, algorithm)
     message = str(error.get("ctx", {}).get("error", ""))
     if kind == "extra_forbidden":
         return unknown_key(".".join(str(p) for p in loc), siblings)
@@ -189,7 +190,7 @@ def _no_range(loc: tuple[int | str, ...], algorithm: str) -> str:
     return "" if loc[2] in names else no_hyperparameter(path, canonical_name(algorithm), names)
 
 
-def _locate(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo | None, list[str]]:
+def located(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo | None, list[str]]:
     """(dotted path, the field there or None for a section, the keys of the innermost section)."""
     model: type[BaseModel] = Manifest
     path: list[str] = []
@@ -358,6 +359,11 @@ def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None 
     Raises:
         ConfigError: no such file, not YAML, or unknown keys and values; all of them are listed in one line.
     """
+    return on_preset(read_data(path), Path(path).name, env_id, algo)
+
+
+def read_data(path: str | Path) -> Any:
+    """The content of a YAML file as plain data, {} for an empty one; see `load_manifest`."""
     source = Path(path)
     if source.is_dir():
         raise ConfigError(
@@ -370,7 +376,7 @@ def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None 
     except RunError as error:
         raise ConfigError(str(error)) from None
     data = parse_yaml(text, source.name)
-    return on_preset({} if data is None else data, source.name, env_id, algo)
+    return {} if data is None else data
 
 
 def on_preset(

@@ -115,9 +115,9 @@ class Head(Encoder):
 class Network(Section):
     """Encoder, latent vector, head: the founders' architecture and the bounds of its mutation."""
 
-    latent_dim: Count = 64
-    min_latent_dim: Count = 8
-    max_latent_dim: Count = 128
+    latent_dim: Count = 64  # width between encoder and head
+    min_latent_dim: Count = 8  # exclusive limit of mutations
+    max_latent_dim: Count = 128  # exclusive limit of mutations
     scale_observations: bool = False  # features with finite bounds are mapped to [-1, 1]
     simba: bool = False  # residual blocks with LayerNorm instead of plain dense layers
     encoder: dict[str, Any] | None = None  # keys of the encoder for images, Dict and Tuple spaces, or of SimBa
@@ -132,7 +132,7 @@ class Training(Section):
     """
 
     max_steps: Count = 200_000
-    pop_size: Count = 4
+    pop_size: Count = 4  # members of the population
     evo_steps: Count = DEFAULT_OPTIONS.evo_steps
     evo_first: Count | None = DEFAULT_OPTIONS.evo_first  # generations that double until they last evo_steps
     eval_steps: Count | None = DEFAULT_OPTIONS.eval_steps
@@ -150,7 +150,7 @@ class Training(Section):
     target_score: Number | None = DEFAULT_OPTIONS.target
     stop_after: Count | None = DEFAULT_OPTIONS.stop_after  # steps of a run with a budget in minutes whose time was up
     patience: Count | None = DEFAULT_OPTIONS.patience  # without a target: generations without improvement
-    seed: CountOrZero = 0
+    seed: CountOrZero = 0  # of every random stream
     train_max_episode_steps: Count | None = None  # truncates TRAINING episodes, with bootstrap
     evolve_from: Fraction = DEFAULT_OPTIONS.evolve_from
     confirm_episodes: CountOrZero = 100
@@ -224,16 +224,16 @@ class Mutation(Section):
     """Mutations: kinds, probabilities and strength."""
 
     probabilities: Probabilities = Probabilities()
-    rl_hp_selection: dict[str, HyperparameterRange] = {}
-    mutation_sd: NonNegative = 0.1
-    mutate_elite: bool = False
+    rl_hp_selection: dict[str, HyperparameterRange] = {}  # hyperparameters that mutate, with their ranges
+    mutation_sd: NonNegative = 0.1  # of noise on weights, relative to them
+    mutate_elite: bool = False  # whether the best member mutates too
 
 
 class TournamentSelection(Section):
     """Selection of the survivors of a generation."""
 
-    tournament_size: Count = 2
-    elitism: bool = True
+    tournament_size: Count = 2  # members drawn, of which the fittest survives
+    elitism: bool = True  # the best member survives unchanged
     eval_loop: Count = 1  # fitness is the mean of a member's last `eval_loop` evaluations
 
 
@@ -281,9 +281,9 @@ WITHOUT_MUTATION = {
 class ReplayBuffer(Section):
     """Off-policy memory, in transitions."""
 
-    max_size: Count = 100_000
+    max_size: Count = 100_000  # transitions kept
     n_step: Count = 1  # steps whose rewards a transition sums, discounted by the algorithm's gamma
-    prioritized: bool = False
+    prioritized: bool = False  # sample by priority, the TD error
     alpha: Fraction = 0.6  # exponent of the priorities
 
 

@@ -131,10 +131,14 @@ def test_a_memory_goes_from_call_to_call_and_leaves_the_agents_own_alone() -> No
 
 def test_what_cannot_be_done_is_said() -> None:
     agent = made("DQN", "Box", "Discrete")
-    with pytest.raises(NotAvailableYetError, match=r"deterministic=False.*fix: agent\.get_action"):
-        agent.predict(np.zeros(3), deterministic=False)
-    with pytest.raises(NotAvailableYetError, match="begins in only some lanes"):
-        agent.predict(np.zeros((2, 3)), episode_start=np.array([True, False]))
+    with pytest.raises(ShapeError, match=r"got None for an observation.*fix: agent.act\(obs\)"):
+        agent.predict(None)
+    with pytest.raises(ShapeError, match=r"2 observations, and a state or episode_start of 3. fix"):
+        agent.predict(np.zeros((2, 3)), episode_start=np.array([True, False, True]))
+    recurrent: Any = find_algorithm("PPO")(OBSERVATIONS["Box"], ACTIONS["Box"], recurrent=True)
+    state = recurrent.predict(np.zeros((3, 3), np.float32))[1]
+    with pytest.raises(ShapeError, match=r"2 observations, and a state or episode_start of 3. fix"):
+        recurrent.predict(np.zeros((2, 3), np.float32), state)
     for algo in (*TEXTS, *READERS):
         policy = object.__new__(find_algorithm(algo))
         object.__setattr__(policy, "algo", algo)

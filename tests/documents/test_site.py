@@ -74,6 +74,35 @@ def test_pages_show_what_the_code_declares(site: Path) -> None:
     assert "<td>CartPole-v1, DQN</td>" in page(site, "algorithms/dqn")
 
 
+def test_every_page_is_there_as_markdown_too(site: Path) -> None:
+    pages = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    assert len(pages) > 50
+    for name in pages:
+        text = (site / name).read_text(encoding="utf-8")
+        assert text.startswith("# "), name
+        assert not re.search(r"^:::|<!-- (?:hyperparameters|measured|manifest|commands)", text, re.M), name
+        for link in re.findall(
+            r"\]\((?!https?:|#|mailto:)([^)#\s]+)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.S)
+        ):
+            assert (site / name).parent.joinpath(link).resolve().exists(), f"{name}: {link}"
+    assert "| `evo_steps` | a whole number >= 1 | `10000` |" in (site / "manifest.md").read_text(encoding="utf-8")
+    reference = (site / "api.md").read_text(encoding="utf-8")
+    assert "### `train(env: Any, algo: str | type | None = None" in reference
+    assert "### `DQN.learn(" in reference
+    assert "### `RunError`" in reference
+
+
+def test_llms_txt_lists_every_page_and_one_file_has_all(site: Path) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# agilerl\n\n> Evolutionary hyperparameter optimisation for reinforcement learning\n")
+    listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): (.+)$", text, re.M)
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {path for path, _ in listed} == pages
+    assert "## Running\n\n- [Learning from data](offline.md): " in text
+    whole = (site / "llms-full.txt").read_text(encoding="utf-8")
+    assert all(whole.count(f"<!-- {name} -->\n\n# ") == 1 for name in pages)
+
+
 def test_no_marker_is_left(site: Path) -> None:
     for path in site.rglob("*.html"):
         assert not re.search(r"<!-- \w+: \w+ -->", path.read_text(encoding="utf-8")), path.name

@@ -160,3 +160,6 @@ class StochasticActorCritic(ActorCritic):
         else:
             chosen = squashed_normal_sample(outputs, numbers)[0]
         return chosen.cpu().numpy()
+
+    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+        return self._drawn(rng, obs, mask)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms.base import copies
-from agilerl.algorithms.base import evaluation as playing
+from agilerl.algorithms.base import predict as predicting
 from agilerl.algorithms.base import registry as registering
 from agilerl.algorithms.base.declared import Experience, check_arguments, check_mutable
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
@@ -114,6 +114,7 @@ class EvolvableAlgorithm:
     action_space: Any = None
     action_ent_steps: int | None = None
     end_episodes: Any = None
+    _predictions: np.random.Generator | None = None  # of `predict(deterministic=False)`
     registry: MutationRegistry
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -310,14 +311,14 @@ class EvolvableAlgorithm:
     get_action.is_missing = True  # type: ignore[attr-defined]
 
     def act(self, obs: Any, mask: Any = None, **unknown: Any) -> Any:
-        """Return the greedy action for an observation or a batch; see `evaluation.act`."""
-        return playing.act(self, obs, mask, **unknown)
+        """Return the greedy action for an observation or a batch; see `predict.act`."""
+        return predicting.act(self, obs, mask, **unknown)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
     ) -> tuple[Any, Any]:
-        """Return (greedy action, hidden state), as Stable-Baselines3's `predict`; see `evaluation.predict`."""
-        return playing.predict(self, obs, state, episode_start, deterministic, mask=mask)
+        """Return (action, hidden state), as Stable-Baselines3's `predict`; see `predict.predict`."""
+        return predicting.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def learn(self, experiences: Any) -> Any:
         """Perform one update; implemented by subclasses."""

@@ -16,25 +16,21 @@ import numpy as np
 from torch import Tensor
 
 from agilerl import foreign, tree
-from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
-from agilerl.algorithms.teams.evaluation import greedy_by_get_action, masks_of, observed
-from agilerl.algorithms.teams.names import keep_ids
+from agilerl.algorithms.teams.evaluation import greedy_by_get_action
 from agilerl.engine.protocol import Mask
 from agilerl.env_ids import check_lookup
 from agilerl.envs.limits import EpisodeLimit
-from agilerl.envs.masks import MASK
-from agilerl.envs.observed_masks import follow_masks, parted
+from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.returned import short
 from agilerl.envs.step import as_lanes
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, EnvError, NotAvailableYetError, ShapeError
+from agilerl.errors import ConfigError, EnvError
 from agilerl.modules.layers import whole
 from agilerl.options import is_number
 from agilerl.rng import Purpose, resolve_seed, seeds
 from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
-from agilerl.spaces import nested
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
@@ -222,108 +218,6 @@ def _made(agent: Any, env: Any, num_envs: int, **kwargs: Any) -> Any:
     if isinstance(env, str):
         return make_vect_envs(env, num_envs=num_envs, **kwargs)
     return make_vect_envs(num_envs=num_envs, make_env=env, **kwargs)
-
-
-def predict(
-    agent: Any,
-    obs: Any,
-    state: Any = None,
-    episode_start: Any = None,
-    deterministic: bool = True,
-    *,
-    mask: Any = None,
-) -> tuple[Any, Any]:
-    """Return (greedy action in the environment's format, hidden state) for one observation or a batch.
-
-    The arguments are those of Stable-Baselines3's `predict`. Networks run in evaluation mode; the agent's mode and
-    memory are unchanged.
-
-    Args:
-        agent: any agent except a language model, wrapped or not.
-        obs: observation of the environment, or a batch [E, ...]; for several agents a mapping by agent. PettingZoo's
-            {"observation", "action_mask"} is accepted. The action has a leading axis if the observation has one.
-        state: hidden state from the last call, for recurrent agents; None starts an episode.
-        episode_start: [E] bool; if all are true the state is reset.
-        deterministic: must be True; exploration is only available in training.
-        mask: 1 = legal, for one environment or each; for several agents a mapping by agent.
-
-    Raises:
-        NotAvailableYetError: language policy, sampled actions, or an episode that starts in only some environments.
-    """
-    if agent.learns_language or agent.reads_texts:
-        raise NotAvailableYetError(
-            f"{agent.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
-        )
-    if obs is None:
-        raise ShapeError(f"{agent.algo} got None for an observation. fix: agent.act(obs), where obs, _ = env.reset().")
-    if not deterministic:
-        raise NotAvailableYetError("predict(deterministic=False) does not sample. fix: agent.get_action(obs, ...).")
-    if episode_start is not None and np.any(episode_start):
-        if not np.all(episode_start):
-            raise NotAvailableYetError(
-                "an episode begins in only some lanes. fix: predict these separately, with state=None."
-            )
-        state = None
-    before, memory = agent.training, agent._playing if agent.is_recurrent else None
-    agent.set_training_mode(False)
-    try:
-        if agent.is_recurrent:
-            agent._playing = state
-        action = _team_action(agent, obs, mask) if hasattr(agent, "agent_ids") else _action(agent, obs, mask)
-        return action, agent._playing if agent.is_recurrent else None
-    finally:
-        agent.set_training_mode(before)
-        if agent.is_recurrent:
-            agent._playing = memory
-
-
-def act(agent: Any, obs: Any, mask: Any = None, **unknown: Any) -> Any:
-    """Return only the greedy action, for agents without memory; see `predict`.
-
-    Raises:
-        AlgorithmError: a recurrent agent, whose state must be carried between calls.
-        ArgumentError: an unknown argument, such as `action_mask`.
-    """
-    if unknown:
-        raise ArgumentError(
-            f"{agent.algo}.act takes obs and mask (1 = legal); got {', '.join(unknown)}. fix: agent.act(obs, mask=...)."
-        )
-    if agent.is_recurrent:
-        raise AlgorithmError(
-            f"{agent.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."
-        )
-    return predict(agent, obs, mask=mask)[0]
-
-
-def _is_one(space: gym.Space[Any], obs: Any) -> bool:
-    """Whether an observation lacks a leading environment axis."""
-
-    def lacks(part: gym.Space[Any], values: Any) -> bool:
-        is_text = isinstance(values, str) or np.asarray(values).dtype.kind in "US"  # of `WordCounts`
-        return np.ndim(values) == (0 if is_text else len(part.shape or ()))
-
-    axes = tree.map_leaves(lacks, nested(space), obs)
-    return bool(next(iter(tree.leaves(axes))))
-
-
-def _action(agent: Any, obs: Any, mask: Any) -> Any:
-    obs, mask = seen_with_mask(agent, obs, mask, warns=False)
-    is_one = _is_one(agent.observation_space, obs)
-    if is_one:
-        obs = tree.map_leaves(lambda x: np.asarray(x)[None], obs)
-    actions = greedy_of(agent)(obs, legal_actions(agent, mask, tree.count_rows(obs)))
-    return tree.take(actions, 0) if is_one else actions
-
-
-@keep_ids
-def _team_action(team: Any, obs: Any, mask: Any) -> dict[str, Any]:
-    masks = {agent: {MASK: agent_mask} for agent, agent_mask in dict(mask or {}).items()}
-    seen, lanes = observed(team, obs)
-    each = team.team.split(greedy_of(team)(seen, masks_of(team, masks, lanes, obs)))
-    first = next(iter(obs))
-    space = team.possible_observation_spaces[first]
-    is_one = _is_one(space, parted(obs[first], space)[0])
-    return {agent: tree.take(each[agent], 0) if is_one else each[agent] for agent in obs}
 
 
 class _GreedyActor:

@@ -403,6 +403,17 @@ class RLAlgorithm(EvolvableAlgorithm):
         action: np.ndarray = self.get_action(obs, 0.0, mask)
         return action
 
+    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+        """Return sampled actions [E, ...] for the environment; the greedy ones of a policy without a distribution."""
+        return self._greedy(obs, mask)
+
+    def _drawn(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
+        """Implement `_sampled` by `explore`, for a stochastic policy."""
+        with torch.no_grad():
+            outputs = self.policy_output(obs)
+        draws = self.draw_exploration(rng, tuple(outputs.shape[:-1]))
+        return self.environment_action(self.explore(outputs, draws, 0.0, mask))
+
     # --- files, copies, populations ---------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:

@@ -85,8 +85,12 @@ def _run(team: TeamPPO, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Te
     return torch.cat(outputs), torch.cat(values), {key: torch.cat([x[key] for x in after], 1) for key in after[0]}
 
 
-def greedy_in_lanes(team: TeamPPO, obs: Any, mask: Mask = None) -> np.ndarray:
-    """Return greedy actions [E, A] for team lanes; hidden states continue from the last call."""
+def play_in_lanes(team: TeamPPO, obs: Any, mask: Mask = None, rng: np.random.Generator | None = None) -> np.ndarray:
+    """Return greedy actions [E, A] for team lanes, or sampled ones; hidden states continue from the last call.
+
+    Args:
+        rng: samples actions; None acts greedily.
+    """
     if team.recurrent:
         lanes = len(obs[PRESENT])
         hidden = team._playing or team.get_initial_hidden_state(lanes)
@@ -94,7 +98,10 @@ def greedy_in_lanes(team: TeamPPO, obs: Any, mask: Mask = None) -> np.ndarray:
     else:
         with torch.no_grad():
             outputs = team.policy_output(obs)
-    return team.environment_action(team.greedy(outputs, mask))
+    if rng is None:
+        return team.environment_action(team.greedy(outputs, mask))
+    draws = team.draw_exploration(rng, tuple(outputs.shape[:-1]))
+    return team.environment_action(team.sample(outputs, draws, mask)[0])
 
 
 @keep_ids

@@ -335,6 +335,10 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             outputs = self.policy_output(obs)
         return self.environment_action(self.greedy(outputs, mask))
 
+    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> np.ndarray:
+        """Return sampled actions [E, A] for team lanes; the greedy ones of policies without a distribution."""
+        return self._greedy(obs, mask)
+
     # --- files, copies, populations -----------------------------------------------------------------------------------
 
     def policy_spec(self) -> dict[str, Any]:

@@ -233,7 +233,11 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, A] for team lanes; hidden states continue from the last call."""
-        return acting.greedy_in_lanes(self, obs, mask)
+        return acting.play_in_lanes(self, obs, mask)
+
+    def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> np.ndarray:
+        """Return sampled actions [E, A] for team lanes; see `_greedy`."""
+        return acting.play_in_lanes(self, obs, mask, rng)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import Manifest
+from agilerl.config.meanings import OTHER_NAMES
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
@@ -273,10 +274,6 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
         device=device,
     )
     return TournamentEvolution(tournament, mutation, keeps_elite_id=False)
-
-
-# Options with different names in a manifest's training section.
-OTHER_NAMES = {"target": "target_score", "rescore_episodes": "elite_rescore_episodes"}
 
 
 def make_options(manifest: Manifest) -> OffPolicyOptions:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import sys
 import time
 import uuid
@@ -598,10 +599,11 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
             f"{folder} has no checkpoint, and its config.yaml is not the one that it began with. fix: train again."
         )
     if facts.get("parent") is not None:
-        raise RunError(
-            f"{folder} began with the agents of {facts['parent'].get('run')} and has no checkpoint. "
-            f"fix: {command('continue', facts['parent'].get('run') or 'RUN', imports=imports_of(facts))}"
-        )
+        parent = facts["parent"].get("run")
+        again = command("continue", parent or "RUN", imports=imports_of(facts))
+        if parent is not None and Path(parent).is_file():  # the policy of another library
+            again = f"`agilerl train {manifest.environment.name} --from {shlex.quote(parent)}`"
+        raise RunError(f"{folder} began with the agents of {parent} and has no checkpoint. fix: {again}")
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
     names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals", "script", "tracker")
     start |= {name: facts[name] for name in names if name in facts}

@@ -1,0 +1,186 @@
+"""Acting outside of training: `predict` with the arguments of Stable-Baselines3, and `act`.
+
+The functions accept any agent, wrapped or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from agilerl import foreign, tree
+from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
+from agilerl.algorithms.base.evaluation import greedy_of
+from agilerl.algorithms.teams.evaluation import masks_of, observed
+from agilerl.algorithms.teams.names import keep_ids
+from agilerl.envs.masks import MASK
+from agilerl.envs.observed_masks import parted
+from agilerl.errors import AlgorithmError, ArgumentError, NotAvailableYetError, ShapeError
+from agilerl.rng import Purpose, stream
+from agilerl.spaces import nested
+
+Policy = Callable[..., Any]  # (observations [E, ...], mask) -> actions [E, ...] of the environment
+
+
+def predict(
+    agent: Any,
+    obs: Any,
+    state: Any = None,
+    episode_start: Any = None,
+    deterministic: bool = True,
+    *,
+    mask: Any = None,
+) -> tuple[Any, Any]:
+    """Return (action in the environment's format, next hidden state) for one observation or a batch.
+
+    The arguments are those of Stable-Baselines3's `predict`. Networks run in evaluation mode; the agent's mode and
+    memory are unchanged.
+
+    Args:
+        agent: any agent except a language model, wrapped or not.
+        obs: observation of the environment, or a batch [E, ...]; for several agents a mapping by agent. PettingZoo's
+            {"observation", "action_mask"} is accepted. The action has a leading axis if the observation has one.
+        state: hidden state from the last call, for recurrent agents (key -> [layers, E, units]); None starts an
+            episode. Other agents ignore it and return None.
+        episode_start: [E] or one bool: environments whose episode starts with `obs`, whose states are reset.
+        deterministic: False samples a stochastic policy. The numbers come from a stream of the agent's seed that
+            nothing else reads (`Purpose.PREDICTION`), so that training and its exploration do not change. Policies
+            without a distribution (those of values, and deterministic ones) act greedily in either case, as in
+            Stable-Baselines3.
+        mask: 1 = legal, for one environment or each; for several agents a mapping by agent.
+
+    Raises:
+        NotAvailableYetError: language policy, or sampling from a class with a `get_action` of the user.
+        ShapeError: no observation, or `state` or `episode_start` of another number of environments.
+    """
+    if agent.learns_language or agent.reads_texts:
+        raise NotAvailableYetError(
+            f"{agent.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
+        )
+    if obs is None:
+        raise ShapeError(f"{agent.algo} got None for an observation. fix: agent.act(obs), where obs, _ = env.reset().")
+    policy = greedy_of(agent) if deterministic else _sampling(agent)
+    before, memory = agent.training, agent._playing if agent.is_recurrent else None
+    agent.set_training_mode(False)
+    try:
+        if agent.is_recurrent:
+            agent._playing = _begun(agent, state, episode_start)
+        is_team = hasattr(agent, "agent_ids")
+        action = (_team_action if is_team else _action)(agent, obs, mask, policy, episode_start)
+        return action, agent._playing if agent.is_recurrent else None
+    finally:
+        agent.set_training_mode(before)
+        if agent.is_recurrent:
+            agent._playing = memory
+
+
+def act(agent: Any, obs: Any, mask: Any = None, **unknown: Any) -> Any:
+    """Return only the greedy action, for agents without memory; see `predict`.
+
+    Raises:
+        AlgorithmError: a recurrent agent, whose state must be carried between calls.
+        ArgumentError: an unknown argument, such as `action_mask`.
+    """
+    if unknown:
+        raise ArgumentError(
+            f"{agent.algo}.act takes obs and mask (1 = legal); got {', '.join(unknown)}. fix: agent.act(obs, mask=...)."
+        )
+    if agent.is_recurrent:
+        raise AlgorithmError(
+            f"{agent.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."
+        )
+    return predict(agent, obs, mask=mask)[0]
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def sampled_of(agent: Any, rng: np.random.Generator) -> Policy:
+    """Return the agent's policy with sampled actions, see `greedy_of`.
+
+    Raises:
+        NotAvailableYetError: the class has a `get_action` of the user.
+    """
+    if foreign.defined_outside(type(agent), "get_action", unless="_sampled"):
+        raise NotAvailableYetError(
+            f"{type(agent).__name__} has a get_action of its own, which predict(deterministic=False) does not replace. "
+            "fix: agent.get_action(obs)."
+        )
+    return partial(agent._sampled, rng)
+
+
+def _sampling(agent: Any) -> Policy:
+    if agent._predictions is None:
+        agent._predictions = stream(agent.seed, Purpose.PREDICTION, member=abs(int(agent.index)))
+    return sampled_of(agent, agent._predictions)
+
+
+# --- hidden states ----------------------------------------------------------------------------------------------------
+
+
+def _begun(agent: Any, state: Any, episode_start: Any) -> Any:
+    """Return the hidden state before this step: zeros where an episode starts; None if all start."""
+    if state is None or episode_start is None or not np.any(episode_start):
+        return state
+    starts = np.asarray(episode_start, bool).reshape(-1)
+    if starts.all():
+        return None
+    begun = {key: part.clone() for key, part in state.items()}
+    for part in begun.values():
+        if part.shape[1] == len(starts):  # `_check_count` names any other
+            part[:, torch.from_numpy(starts).to(part.device)] = 0
+    return begun
+
+
+def _check_count(agent: Any, count: int, episode_start: Any) -> None:
+    """Raise ShapeError unless state and `episode_start` are of `count` environments."""
+    parts = {} if not agent.is_recurrent or agent._playing is None else agent._playing
+    sizes = {int(part.shape[1]) for part in parts.values()}
+    sizes |= set() if episode_start is None or np.ndim(episode_start) == 0 else {int(np.size(episode_start))}
+    if sizes - {count}:
+        raise ShapeError(
+            f"{agent.algo}.predict got {count} observations, and a state or episode_start of "
+            f"{', '.join(map(str, sorted(sizes)))}. fix: the state that the last call returned, or None."
+        )
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+def _is_one(space: gym.Space[Any], obs: Any) -> bool:
+    """Whether an observation lacks a leading environment axis."""
+
+    def lacks(part: gym.Space[Any], values: Any) -> bool:
+        is_text = isinstance(values, str) or np.asarray(values).dtype.kind in "US"  # of `WordCounts`
+        return np.ndim(values) == (0 if is_text else len(part.shape or ()))
+
+    axes = tree.map_leaves(lacks, nested(space), obs)
+    return bool(next(iter(tree.leaves(axes))))
+
+
+def _action(agent: Any, obs: Any, mask: Any, policy: Policy, episode_start: Any) -> Any:
+    obs, mask = seen_with_mask(agent, obs, mask, warns=False)
+    is_one = _is_one(agent.observation_space, obs)
+    if is_one:
+        obs = tree.map_leaves(lambda x: np.asarray(x)[None], obs)
+    count = tree.count_rows(obs)
+    _check_count(agent, count, episode_start)
+    actions = policy(obs, legal_actions(agent, mask, count))
+    return tree.take(actions, 0) if is_one else actions
+
+
+@keep_ids
+def _team_action(team: Any, obs: Any, mask: Any, policy: Policy, episode_start: Any) -> dict[str, Any]:
+    masks = {agent: {MASK: agent_mask} for agent, agent_mask in dict(mask or {}).items()}
+    seen, lanes = observed(team, obs)
+    _check_count(team, lanes, episode_start)
+    each = team.team.split(policy(seen, masks_of(team, masks, lanes, obs)))
+    first = next(iter(obs))
+    space = team.possible_observation_spaces[first]
+    is_one = _is_one(space, parted(obs[first], space)[0])
+    return {agent: tree.take(each[agent], 0) if is_one else each[agent] for agent in obs}

@@ -1,0 +1,24 @@
+"""`--json`: one object on one line of standard output, the same shape for every command.
+
+`command` names the command; a failed one has `error` with type, message and fix, and the exit code of the text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+
+
+def print_json(command: str, **facts: Any) -> None:
+    """Print facts as one line of JSON; numbers that are not finite are null."""
+    from agilerl.telemetry.files import jsonable
+
+    typer.echo(json.dumps({"command": command, **jsonable(facts)}, allow_nan=False))
+
+
+def print_error(command: str, kind: str, message: str) -> None:
+    """Print an error as JSON, beside its text on standard error."""
+    what, _, fix = message.partition("fix: ")
+    print_json(command, error={"type": kind, "message": what.strip(), "fix": fix.strip()})

@@ -1,0 +1,125 @@
+"""Check a manifest's file and return every problem as data, for people and for programs that write configurations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
+from agilerl.config.convert import is_published
+from agilerl.config.load import load_manifest, located, normalise, problem_of, read_data
+from agilerl.config.schema import Manifest
+from agilerl.errors import AgileRLError
+from agilerl.ranges import describe
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a configuration.
+
+    Attributes:
+        path: dotted key, or "" for the whole file. message: what is wrong. expected: values of the key, or "".
+        got: value in the file, as JSON holds it; None if the key is missing. fix: what to write.
+    """
+
+    path: str
+    message: str
+    expected: str = ""
+    got: Any = None
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.message} fix: {self.fix}" if self.fix else self.message
+
+
+def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
+    """Return every problem of a manifest's file; empty if a run would accept its settings.
+
+    Types, ranges and names are all checked. Rules over several keys follow once these hold, as the loader applies them
+    last. Whether the environment exists is not checked: making it runs code.
+
+    Args:
+        env_id: names an environment if the file does not.
+    """
+    source = Path(path).name
+    try:
+        data = read_data(path)
+        if is_published(data):
+            _load(path, env_id)
+            return []
+        plain = normalise(data, source)
+    except AgileRLError as error:
+        return [_of_error(error, source)]
+    problems = _of_keys(plain, source)
+    if problems:
+        return problems
+    try:
+        _load(path, env_id)
+    except AgileRLError as error:
+        return [_of_error(error, source)]
+    return []
+
+
+def _load(path: str | Path, env_id: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # notes of a translation, which `config convert` shows
+        load_manifest(path, env_id)
+
+
+def _of_keys(plain: dict[str, Any], source: str) -> list[Problem]:
+    """Return the problems of the keys; those of the algorithm's own keys only if its name is known."""
+    found: list[Problem] = []
+    algorithm = plain.get("algorithm")
+    name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, Mapping) else DEFAULT_ALGORITHM
+    try:
+        name = canonical_name(str(name))
+    except AgileRLError as error:
+        found = [_of_error(error, source, "algorithm.name", name)]
+        plain, name = {key: part for key, part in plain.items() if key not in ("algorithm", "mutation")}, ""
+    else:
+        if isinstance(algorithm, Mapping):
+            plain = {**plain, "algorithm": {**algorithm, "name": name}}
+    try:
+        Manifest.model_validate(plain)
+    except ValidationError as error:
+        for each in error.errors(include_url=False):
+            problem = _of_validation(each, name or DEFAULT_ALGORITHM)
+            found += [problem] if problem not in found else []
+    return found
+
+
+def _of_validation(error: Any, algorithm: str) -> Problem:
+    message, _, fix = problem_of(error["type"], error["loc"], error, algorithm, {}).partition(" fix: ")
+    path, field, _ = located(error["loc"], algorithm)
+    is_rule = error["type"] == "value_error" and field is None
+    is_unknown = error["type"] == "extra_forbidden"
+    return Problem(
+        path=".".join(map(str, error["loc"])) if is_unknown else path,
+        message=message,
+        expected="" if field is None or is_rule or is_unknown else describe(field.annotation, field.metadata),
+        got=None if error["type"] == "missing" or is_rule else _as_json(error["input"]),
+        fix=fix,
+    )
+
+
+def _of_error(error: AgileRLError, source: str, path: str = "", got: Any = None) -> Problem:
+    message, _, fix = str(error).removeprefix(f"{source}: ").partition(" fix: ")
+    return Problem(path, message, got=_as_json(got), fix=fix)
+
+
+def _as_json(value: Any) -> Any:
+    """Return the value if JSON holds it, else its text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(part) for key, part in value.items()}
+    return [_as_json(part) for part in value] if isinstance(value, list | tuple) else str(value)
