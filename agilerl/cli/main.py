@@ -17,7 +17,7 @@ import typer
 
 import agilerl
 from agilerl import foreign
-from agilerl.cli import configuring, continuing, data, viewing
+from agilerl.cli import configuring, continuing, data, schedules, viewing
 from agilerl.cli.messages import OPTION_KEYS, Commands, on_command_line
 from agilerl.cli.options import (
     Debug,
@@ -240,6 +240,10 @@ def train(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
     ] = None,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes."),
+    ] = None,
     settings: Settings = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the run directory.")] = Path("runs"),
     quiet: Quiet = False,
@@ -274,7 +278,7 @@ def train(
     """Train a population on an environment."""
     begun = time.perf_counter()
     with user_errors(debug, imports):
-        from agilerl.api import starting_manifest
+        from agilerl.api import settings_of_schedule, starting_manifest
         from agilerl.config import apply_sets, has_preset
         from agilerl.env_ids import import_environment, is_language_id
 
@@ -282,13 +286,20 @@ def train(
         if named:
             env_id = import_environment(named)
         is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
-        is_untuned = is_untuned and not is_language_id(str(env_id))
+        is_untuned = is_untuned and not is_language_id(str(env_id)) and schedule is None
         has_steps = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
         has_steps = bool(has_steps or steps or total_timesteps)
         if minutes is None and is_untuned and not (has_steps or dataset or model):
             minutes = DEFAULT_MINUTES
+        start: Any = config
+        if schedule is not None:
+            start = settings_of_schedule(
+                schedule, _one_budget(steps, total_timesteps), algo=algo, config=config, minutes=minutes,
+                evolution=not no_evolution, preset=not no_preset,
+            )  # fmt: skip
+            steps = total_timesteps = None
         manifest, note = starting_manifest(
-            env_id, algo, config, preset=not no_preset, minutes=None if has_steps else minutes,
+            env_id, algo, start, preset=not no_preset, minutes=None if has_steps else minutes,
             kwargs=with_env_kwargs(env_kwargs) if env_kwargs else {}, is_plain=not (opponents or dataset or model),
         )  # fmt: skip
         if note and not quiet:
@@ -629,6 +640,7 @@ def export(
 
 
 viewing.register(app, user_errors)
+schedules.register(app, user_errors)
 configuring.register(app, user_errors)
 data.register(app, user_errors)
 continuing.register(app, user_errors, close=lambda run, episodes: _close(run, episodes))
