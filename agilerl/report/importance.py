@@ -33,6 +33,7 @@ MIN_RUNS = 6  # from which on whole runs are drawn, not members
 QUANTILE = 0.5  # the better half, which PED-ANOVA compares with all: a quarter needs twice the lives (docs/decisions.md)
 MAX_WIDTH = 0.75  # of the interval of the most important one's share; a wider one says nothing
 REPLICATES = 200  # of half samples and of permutations
+MAX_LIVES = 2000  # of more, a random part is taken
 OF_REPORTS, LIVES_OF_REPORTS = 20, 500  # the same and a random part of the lives, for a report, where seconds count
 LATER = 3  # generations after which descendants are counted
 RESAMPLES = 2000
@@ -97,22 +98,21 @@ class Importance:
     """What mattered in some runs.
 
     Attributes:
-        runs, lives: their numbers. hyperparameters: most important first; empty if nothing can be said, and `silence`
+        runs, lives: their numbers. lives_in_all: of which those are a part. hyperparameters: most important first; empty if nothing can be said, and `silence`
             is the reason. mutations: the best first.
     """
 
     runs: int
     lives: int
+    lives_in_all: int
     hyperparameters: tuple[Hyperparameter, ...]
     silence: str
     mutations: tuple[Effect, ...]
 
-    def __bool__(self) -> bool:
-        return bool(self.hyperparameters or self.mutations)
-
     def lines(self) -> list[str]:
         """Two tables in words."""
-        many = f"{self.lives} lives of {self.runs} {'run' if self.runs == 1 else 'runs'}"
+        part = f" (drawn from {self.lives_in_all})" if self.lives_in_all > self.lives else ""
+        many = f"{self.lives} lives{part} of {self.runs} {'run' if self.runs == 1 else 'runs'}"
         lines = [f"hyperparameters: share of the importance for being in the better half of {many}"]
         for each in self.hyperparameters:
             chance = "" if each.matters else "   not told from chance"
@@ -139,6 +139,7 @@ class Importance:
         return {
             "runs": self.runs,
             "lives": self.lives,
+            "lives_in_all": self.lives_in_all,
             "hyperparameters": [
                 {**vars(each), "ci95": list(each.ci95), "best": list(each.best)} for each in self.hyperparameters
             ],
@@ -159,26 +160,35 @@ def check_installed() -> None:
 
 
 def importance(
-    runs: Sequence[RunRecords], replicates: int = REPLICATES, max_lives: int | None = None
+    runs: Sequence[RunRecords], replicates: int = REPLICATES, max_lives: int = MAX_LIVES
 ) -> Importance:
     """Return what mattered in runs.
 
     Args:
         replicates: half samples for the intervals, and permutations for the level of chance.
-        max_lives: a random part of the lives is used if there are more; None: all.
+        max_lives: a random part of the lives is used if there are more.
 
     Raises:
         ConfigError: Optuna is not installed, and there is enough data for it.
     """
     lives = [life for number, run in enumerate(runs) for life in lives_of(run, number)]
-    if max_lives is not None and len(lives) > max_lives:
-        drawn = np.random.default_rng(0).permutation(len(lives))[:max_lives]
+    total = len(lives)
+    if total > max_lives:
+        drawn = np.random.default_rng(0).permutation(total)[:max_lives]
         lives = [lives[place] for place in sorted(drawn.tolist())]
     ranked, silence = _hyperparameters(lives, replicates)
-    return Importance(len(runs), len(lives), ranked, silence, effects_of(runs))
+    return Importance(len(runs), len(lives), total, ranked, silence, effects_of(runs))
 
 
 # -- lives ---------------------------------------------------------------------------------------------------------
+
+
+def of_report(run: RunRecords) -> Importance | None:
+    """Return what a report shows; None without Optuna, or if there is nothing to say."""
+    if not is_available():
+        return None
+    found = importance([run], OF_REPORTS, LIVES_OF_REPORTS)
+    return found if found.hyperparameters or any(effect.sign for effect in found.mutations) else None
 
 
 def lives_of(run: RunRecords, number: int = 0) -> list[Life]:
