@@ -33,6 +33,7 @@ HEAD = """\
 # The schedule of the winner of an evolved run. One agent trains by it, with any seed:
 #   agilerl train --schedule {name} --seed 1
 # changes: what the winner's line became, after so many environment steps of one member.
+# adapted: hyperparameters that the algorithm moves by itself, so that `final` has other values than a repetition.
 # Not repeated: noise on weights (`parameters` in not_repeated), copies of members that had diverged, and the
 # experience of the other members, which a population with a replay memory shares.
 """
@@ -57,6 +58,7 @@ class WinnerSchedule:
         env_steps: of one member, from its founder to the winner.
         founder, final: state of the founder, and of the winner.
         changes: each with `env_steps`, `kind`, `path`, `before` and `after`; see `hpo.schedule.Change`.
+        adapted: hyperparameters that the algorithm itself moves while it trains; the schedule leaves them to it.
         not_repeated: births of other kinds on the line, in the same form.
         manifest: settings of one agent that begins as the founder, without changes.
         source: facts of the run: environment, algorithm, seed, the winner's id and generation.
@@ -66,6 +68,7 @@ class WinnerSchedule:
     founder: State
     final: State
     changes: tuple[Mapping[str, Any], ...]
+    adapted: tuple[str, ...]
     not_repeated: tuple[Mapping[str, Any], ...]
     manifest: Manifest
     source: Mapping[str, Any]
@@ -80,7 +83,8 @@ class WinnerSchedule:
         ]
         events = sorted([*self.changes, *self.not_repeated], key=lambda event: event["env_steps"])
         lines += [f"{count(event['env_steps']):>8}  {_words(event)}" for event in events]
-        return [*lines, f"{count(self.env_steps):>8}  winner  {_in_short(self.final)}"]
+        lines.append(f"{count(self.env_steps):>8}  winner  {_in_short(self.final)}")
+        return lines + ([f"moved by {source['algo']} itself: {', '.join(self.adapted)}"] if self.adapted else [])
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, in the order of the file."""
@@ -91,6 +95,7 @@ class WinnerSchedule:
             "founder": self.founder.as_dict(),
             "changes": [dict(change) for change in self.changes],
             "final": self.final.as_dict(),
+            "adapted": list(self.adapted),
             "not_repeated": [dict(event) for event in self.not_repeated],
             "manifest": self.manifest.as_dict(),
         }
@@ -211,10 +216,13 @@ class _Walk:
                 f"fix: `{run_command('resume', run.path)}`, which restores it."
             )
         self.births = [run.births_by_id[member] for member in self.line]
+        self.adapted = _adapted(run)
 
     def schedule(self) -> WinnerSchedule:
         founder_row, start = self._first_row(), self._start()
-        founder = State(self._typed(founder_row.hyperparameters), founder_row.network)
+        settings = self.manifest.algorithm.hyperparameters
+        begun = {name: settings[name] for name in self.adapted if name in settings}
+        founder = State(self._typed({**founder_row.hyperparameters, **begun}), founder_row.network)
         values: dict[str, Any] = dict(founder.hyperparameters)
         changes: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
@@ -233,7 +241,7 @@ class _Walk:
         facts = {"env_id": self.run.env_id, "algo": self.run.algo, "seed": self.manifest.training.seed}
         facts |= {"member": self.winner.id, "generation": self.winner.generation, "manifest": self.manifest.hash()}
         manifest = _of_one_agent(self._founders_manifest(founder), steps)
-        return WinnerSchedule(steps, founder, final, tuple(changes), tuple(others), manifest, facts)
+        return WinnerSchedule(steps, founder, final, tuple(changes), self.adapted, tuple(others), manifest, facts)
 
     def _first_row(self) -> Member:
         founder = self.births[0]
@@ -269,7 +277,8 @@ class _Walk:
             if row is None:
                 continue
             typed = self._typed(row.hyperparameters)
-            moved = {name: value for name, value in typed.items() if name in values and values[name] != value}
+            left = {name: value for name, value in typed.items() if name in values and name not in self.adapted}
+            moved = {name: value for name, value in left.items() if values[name] != value}
             if moved:
                 at = (self._steps_before(birth) if birth.parent is not None else start) if steps is None else steps
                 before = {name: values[name] for name in moved}
@@ -296,6 +305,25 @@ class _Walk:
             if name in settings and settings[name] != value
         }
         return apply_overrides(manifest, changed, "the founder")
+
+
+def _adapted(run: RunRecords) -> tuple[str, ...]:
+    """Return the hyperparameters that differ without a birth in more than a fifth of the cases: the algorithm moves them."""
+    moved: dict[str, list[bool]] = {}
+    before: dict[int, Member] = {}
+    for generation in run.generations:
+        for member in generation:
+            birth = run.births_by_id.get(member.id)
+            source = before.get(member.id) or (None if birth is None or birth.parent is None else before.get(birth.parent))
+            if source is None:
+                continue
+            is_born = birth is not None and birth.kind == "rl_hp" and member.id not in before
+            mutated = _event(birth)["after"] if is_born and birth is not None else {}
+            for name, value in member.hyperparameters.items():
+                if name not in mutated and name in source.hyperparameters:
+                    moved.setdefault(name, []).append(value != source.hyperparameters[name])
+        before = {member.id: member for member in generation}
+    return tuple(sorted(name for name, changes in moved.items() if 5 * sum(changes) > len(changes)))
 
 
 def _of_one_agent(manifest: Manifest, steps: int) -> Manifest:
