@@ -17,7 +17,6 @@ from agilerl.cli.options import (
     Quiet,
     RunPath,
     RunPaths,
-    RunPaths,
     examples,
     whole_option,
 )
@@ -59,7 +58,9 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         ] = None,
         episodes: Annotated[
             int | None,
-            whole_option("Of --verdict: held-out episodes of each score; default: 100.", "--episodes", example="100", least=1),
+            whole_option(
+                "Of --verdict: held-out episodes of each score; default: 100.", "--episodes", example="100", least=1
+            ),
         ] = None,
         device: Device = "auto",
         as_json: AsJson = False,
@@ -77,12 +78,14 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             if not verdict:
                 named = {"--seeds": seeds, "--workers": workers, "--episodes": episodes}
                 if wrong := [name for name, value in named.items() if value is not None]:
-                    raise ConfigError(f"{', '.join(wrong)}: of --verdict alone. fix: --verdict, or leave {wrong[0]} out.")
-            found = schedule_of(run)
+                    raise ConfigError(
+                        f"{', '.join(wrong)}: of --verdict alone. fix: --verdict, or leave {wrong[0]} out."
+                    )
+            winner = schedule_of(run)
             if out is not None:
-                typer.echo(f"schedule  {found.write(out)}", err=as_json)
+                typer.echo(f"schedule  {winner.write(out)}", err=as_json)
             if not verdict:
-                typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
+                typer.echo(json.dumps(winner.as_dict()) if as_json else "\n".join(winner.lines()))
                 return
             _judge(run, seeds, workers, episodes, device, quiet or as_json, as_json, imports or [])
 
@@ -104,8 +107,8 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             from agilerl.runs.seed_group import with_groups
 
             check_installed()
-            found = measure([RunRecords.read(path) for path in with_groups(runs)])
-            typer.echo(json.dumps(found.as_dict()) if as_json else "\n".join(found.lines()))
+            mattered = measure([RunRecords.read(path) for path in with_groups(runs)])
+            typer.echo(json.dumps(mattered.as_dict()) if as_json else "\n".join(mattered.lines()))
 
 
 def _judge(

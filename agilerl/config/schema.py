@@ -376,7 +376,9 @@ class Manifest(Section):
                 )
             unknown = [name for name in change.after if name not in declared] if change.kind == "rl_hp" else []
             if unknown:
-                raise ValueError(no_hyperparameter(f"evolution.schedule.{unknown[0]}", self.algorithm.name, [*declared]))
+                raise ValueError(
+                    no_hyperparameter(f"evolution.schedule.{unknown[0]}", self.algorithm.name, [*declared])
+                )
             if change.kind == "architecture" and not change.path:
                 raise ValueError(
                     f"evolution.schedule: `path` of an architecture change names its method; got none at "

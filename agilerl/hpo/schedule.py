@@ -65,9 +65,7 @@ class Schedule(Evolution):
             ConfigError: more than one agent. MutationError: a change does not apply to it.
         """
         if len(population) != 1:
-            raise ConfigError(
-                f"a schedule trains one agent; got {len(population)} members. fix: training.pop_size=1."
-            )
+            raise ConfigError(f"a schedule trains one agent; got {len(population)} members. fix: training.pop_size=1.")
         (parent,), steps = population, records[0].env_steps
         due = [change for change in self.changes[self.applied :] if change.env_steps <= steps]
         if not due:

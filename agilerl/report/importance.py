@@ -30,8 +30,9 @@ MIN_LIVES = 40  # with different hyperparameters; with 20, PED-ANOVA finds no ef
 MIN_VALUES = 4  # different values of a hyperparameter
 MIN_BIRTHS = 10  # by a mutation, next to unmutated siblings
 MIN_RUNS = 6  # from which on whole runs are drawn, not members
-QUANTILE = 0.5  # the better half, which PED-ANOVA compares with all: a quarter needs twice the lives (docs/decisions.md)
-MAX_WIDTH = 0.75  # of the interval of the most important one's share; a wider one says nothing
+QUANTILE = (
+    0.5  # the better half, which PED-ANOVA compares with all: a quarter needs twice the lives (docs/decisions.md)
+)
 REPLICATES = 200  # of half samples and of permutations
 MAX_LIVES = 2000  # of more, a random part is taken
 OF_REPORTS, LIVES_OF_REPORTS = 20, 500  # the same and a random part of the lives, for a report, where seconds count
@@ -98,8 +99,9 @@ class Importance:
     """What mattered in some runs.
 
     Attributes:
-        runs, lives: their numbers. lives_in_all: of which those are a part. hyperparameters: most important first; empty if nothing can be said, and `silence`
-            is the reason. mutations: the best first.
+        runs, lives: their numbers. lives_in_all: of which those are a part.
+        hyperparameters: most important first; empty if nothing can be said. silence: the reason, else empty.
+        mutations: the best first.
     """
 
     runs: int
@@ -159,9 +161,7 @@ def check_installed() -> None:
         raise ConfigError('the importance of hyperparameters needs Optuna. fix: pip install "agilerl[optuna]".')
 
 
-def importance(
-    runs: Sequence[RunRecords], replicates: int = REPLICATES, max_lives: int = MAX_LIVES
-) -> Importance:
+def importance(runs: Sequence[RunRecords], replicates: int = REPLICATES, max_lives: int = MAX_LIVES) -> Importance:
     """Return what mattered in runs.
 
     Args:
@@ -187,8 +187,8 @@ def of_report(run: RunRecords) -> Importance | None:
     """Return what a report shows; None without Optuna, or if there is nothing to say."""
     if not is_available():
         return None
-    found = importance([run], OF_REPORTS, LIVES_OF_REPORTS)
-    return found if found.hyperparameters or any(effect.sign for effect in found.mutations) else None
+    mattered = importance([run], OF_REPORTS, LIVES_OF_REPORTS)
+    return mattered if mattered.hyperparameters or any(effect.sign for effect in mattered.mutations) else None
 
 
 def lives_of(run: RunRecords, number: int = 0) -> list[Life]:
@@ -254,7 +254,8 @@ def _hyperparameters(lives: Sequence[Life], replicates: int) -> tuple[tuple[Hype
     shares = np.array([_shares(evaluate(np.where(half, gains, np.nan))) for half in halves])
     low, high = np.quantile(shares, [0.025, 0.975], axis=0)
     order = np.argsort(-raw, kind="stable")
-    if raw[order[0]] <= chance or high[order[0]] - low[order[0]] > MAX_WIDTH:
+    # Chance alone is exceeded once in twenty times; an interval that holds the equal share tells nothing apart.
+    if raw[order[0]] <= chance or low[order[0]] <= 1 / len(names):
         return (), f"no hyperparameter stands out from chance in {len(lives)} lives"
     best = gains >= np.quantile(gains, 1 - QUANTILE)
     ranked = []
@@ -299,12 +300,12 @@ def _evaluator(names: Sequence[str], values: np.ndarray) -> Callable[[np.ndarray
     from optuna.importance import PedAnovaImportanceEvaluator
 
     scaled = np.column_stack([_scaled(name, values[:, k]) for k, name in enumerate(names)])
-    ranges = {
+    ranges: dict[str, optuna.distributions.BaseDistribution] = {
         name: optuna.distributions.FloatDistribution(float(column.min()), float(column.max()))
         for name, column in zip(names, scaled.T, strict=True)
     }
     is_older = "target_quantile" not in inspect.signature(PedAnovaImportanceEvaluator).parameters
-    quantile = {"baseline_quantile" if is_older else "target_quantile": QUANTILE}
+    quantile: dict[str, Any] = {"baseline_quantile" if is_older else "target_quantile": QUANTILE}
     with _quiet(optuna):
         study = optuna.create_study()
         study.add_trials(
@@ -318,8 +319,8 @@ def _evaluator(names: Sequence[str], values: np.ndarray) -> Callable[[np.ndarray
     def evaluate(gains: np.ndarray) -> np.ndarray:
         losses = (-gains).tolist()  # it explains low values, and leaves out those that are not finite
         with _quiet(optuna):
-            found = ped_anova.evaluate(study, params=list(names), target=lambda trial: losses[trial.number])
-        return np.array([found[name] for name in names])
+            divergences = ped_anova.evaluate(study, params=list(names), target=lambda trial: losses[trial.number])
+        return np.array([divergences[name] for name in names])
 
     return evaluate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,9 @@ class WinnerSchedule:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(target, HEAD.format(name=target.name) + body)
         except OSError as error:
-            raise RunError(f"the schedule cannot be written to {target} ({error.strerror}). fix: --out FILE.") from error
+            raise RunError(
+                f"the schedule cannot be written to {target} ({error.strerror}). fix: --out FILE."
+            ) from error
         return target
 
     def scheduled(self) -> Manifest:
@@ -186,7 +188,9 @@ def schedule_of(path: str | os.PathLike[str]) -> WinnerSchedule:
     """
     directory, run = RunDirectory.open(path), RunRecords.read(path)
     if run.winner is None:
-        raise RunError(f"{path} has no winner yet: no generation has been evaluated. fix: wait for one, or name another run.")
+        raise RunError(
+            f"{path} has no winner yet: no generation has been evaluated. fix: wait for one, or name another run."
+        )
     if run.facts.get("parent") is not None:
         raise RunError(
             f"{path} began with the trained agents of another run, and a schedule begins with an untrained one. "
@@ -308,13 +312,15 @@ class _Walk:
 
 
 def _adapted(run: RunRecords) -> tuple[str, ...]:
-    """Return the hyperparameters that differ without a birth in more than a fifth of the cases: the algorithm moves them."""
+    """Return the hyperparameters that the algorithm moves: they differ without a birth in over a fifth of cases."""
     moved: dict[str, list[bool]] = {}
     before: dict[int, Member] = {}
     for generation in run.generations:
         for member in generation:
             birth = run.births_by_id.get(member.id)
-            source = before.get(member.id) or (None if birth is None or birth.parent is None else before.get(birth.parent))
+            source = before.get(member.id) or (
+                None if birth is None or birth.parent is None else before.get(birth.parent)
+            )
             if source is None:
                 continue
             is_born = birth is not None and birth.kind == "rl_hp" and member.id not in before
@@ -332,9 +338,7 @@ def _of_one_agent(manifest: Manifest, steps: int) -> Manifest:
         update={**{name: Training.model_fields[name].default for name in OF_POPULATIONS}, "pop_size": 1}
     )
     longest = max(training.max_steps, steps)
-    training = training.model_copy(
-        update={"max_steps": longest, "stop_after": steps if steps < longest else None}
-    )
+    training = training.model_copy(update={"max_steps": longest, "stop_after": steps if steps < longest else None})
     mutation = manifest.mutation.model_copy(update={"probabilities": Probabilities()})
     changed = {"training": training, "mutation": mutation, "evolution": Evolution()}
     return manifest_from(manifest.model_copy(update=changed).as_dict(), "schedule")
@@ -345,7 +349,9 @@ def _event(birth: Birth) -> dict[str, Any]:
     before, after = birth.before, birth.after
     if birth.kind == "rl_hp" and not isinstance(after, Mapping):
         before, after = {birth.path: before}, {birth.path: after}
-    return {key: value for key, value in _change(0, birth.kind, birth.path, before, after).items() if key != "env_steps"}
+    return {
+        key: value for key, value in _change(0, birth.kind, birth.path, before, after).items() if key != "env_steps"
+    }
 
 
 def _change(env_steps: int, kind: str, path: str, before: Any, after: Any) -> dict[str, Any]:

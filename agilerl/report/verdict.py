@@ -75,11 +75,15 @@ class Verdict:
         signs = {(chance.better, chance.worse): chance.sign for chance in self.chances()}
         schedule, total, constants = (signs[pair] for pair in PAIRS)
         if schedule > 0:
-            over = "and better than the founder's values" if total > 0 else "but not clearly than the founder's values"
+            over = (
+                "and better than the founder's values"
+                if total > 0
+                else "though not clearly better than the founder's values"
+            )
             return f"The schedule carries the gain: it is better than its final constants, {over}."
         if constants > 0:
             how = "is worse than them" if schedule < 0 else "adds nothing that these seeds show"
-            return f"The final constants carry the gain: they are better than the founder's values, and the schedule {how}."
+            return f"The final constants carry the gain: they beat the founder's values, and the schedule {how}."
         if total > 0:
             return (
                 "The schedule is better than the founder's values, but these seeds do not tell whether it or its final "
@@ -103,10 +107,8 @@ class Verdict:
             many = f"{len(score.returns)} {'seed' if len(score.returns) == 1 else 'seeds'}"
             lines.append(f"{arm:<9}  mean {mean}   95% CI {low}..{high} over {many}")
         for chance in self.chances():
-            low, high = chance.ci95
-            lines.append(
-                f"P({chance.better} better than {chance.worse}) = {chance.chance:.2f}   95% CI {low:.2f}..{high:.2f}"
-            )
+            sure = f"95% CI {chance.ci95[0]:.2f}..{chance.ci95[1]:.2f}"
+            lines.append(f"P({chance.better} better than {chance.worse}) = {chance.chance:.2f}   {sure}")
         if self.missing:
             lines.append(f"no score yet: {', '.join(f'{arm} of seed {seed}' for arm, seed in self.missing)}")
         return [*lines, self.sentence()]
@@ -119,7 +121,7 @@ class Verdict:
             numbers = {} if score is None else {"mean": score.mean, "ci95": list(score.ci95)}
             arms[arm] = {"scores": {str(k): v for k, v in self.scores.get(arm, {}).items()}, **numbers}
         chances = [
-            {"better": c.better, "worse": c.worse, "chance": c.chance, "ci95": list(c.ci95)} for c in self.chances()
+            {"better": c.better, "worse": c.worse, "chance": c.chance, "ci95": [*c.ci95]} for c in self.chances()
         ]
         return {
             "episodes": self.episodes,

@@ -55,13 +55,13 @@ class Arms:
                 f"{path} was trained in an environment that was handed over, which a command cannot make. "
                 "fix: agilerl.train(env, schedule=FILE) in Python, with that environment."
             )
-        own = int(schedule.source["seed"])
+        run_seed = int(schedule.source["seed"])
         if seeds is None:
-            seeds = [seed for seed in range(DEFAULT_SEEDS + 1) if seed != own][:DEFAULT_SEEDS]
-        if own in seeds:
+            seeds = [seed for seed in range(DEFAULT_SEEDS + 1) if seed != run_seed][:DEFAULT_SEEDS]
+        if run_seed in seeds:
             raise ConfigError(
-                f"seed {own} is that of {path}, whose winner was chosen by it: a verdict needs fresh seeds. "
-                f"fix: --seeds {own + 1}-{own + len(seeds)}."
+                f"seed {run_seed} is that of {path}, whose winner was chosen by it: a verdict needs fresh seeds. "
+                f"fix: --seeds {run_seed + 1}-{run_seed + len(seeds)}."
             )
         arms = cls(folder, _manifests(schedule), tuple(seeds), episodes, schedule.env_steps)
         arms.check_earlier()
@@ -113,7 +113,7 @@ class Arms:
     def jobs(self, device: str = "auto", imports: Sequence[str] = ()) -> dict[str, SeedJob]:
         """Return the runs without a score, by their names; all ways of a seed before the next seed."""
         chosen, gpus = choose_device(device, self.manifests["schedule"]).name, count_gpus()
-        jobs = {}
+        jobs: dict[str, SeedJob] = {}
         for seed in self.seeds:
             for arm in ARMS:
                 if self._score(arm, seed) is None:
@@ -177,8 +177,8 @@ def train_arms(
 
 def _manifests(schedule: WinnerSchedule) -> dict[str, Manifest]:
     """Return the settings of each arm: one agent, the whole budget, whatever it scores on the way."""
-    made = {"schedule": schedule.scheduled(), "constants": schedule.constants(), "founder": schedule.unchanged()}
+    of_arms = {"schedule": schedule.scheduled(), "constants": schedule.constants(), "founder": schedule.unchanged()}
     return {
         arm: apply_overrides(manifest, {"training.target_score": None, "training.seed": 0}, "verdict")
-        for arm, manifest in made.items()
+        for arm, manifest in of_arms.items()
     }

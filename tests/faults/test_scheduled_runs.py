@@ -1,4 +1,4 @@
-"""One agent trained by the schedule of an evolved run: it becomes the winner, with any seed, also when it is stopped."""
+"""One agent trained by the schedule of an evolved run becomes the winner, with any seed, also when it is stopped."""
 
 from __future__ import annotations
 

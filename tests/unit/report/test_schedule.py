@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from agilerl.cli import app
 from agilerl.config import load_manifest, manifest_from
 from agilerl.errors import ConfigError, RunError
-from agilerl.hpo.schedule import candidates
 from agilerl.hpo.schedule import Change as Changed
+from agilerl.hpo.schedule import candidates
 from agilerl.report.schedule import schedule_manifest, schedule_of
 
 GREW = "[64] 64 [64]", "[96] 64 [64]"
@@ -52,7 +52,9 @@ CHANGES = [
 def test_the_winners_line_is_exported_exactly(tmp_path: Path) -> None:
     found = schedule_of(line(tmp_path / "run", seed=7))
     assert [dict(change) for change in found.changes] == CHANGES
-    assert [(e["env_steps"], e["kind"], e["after"]) for e in found.not_repeated] == [(3000, "parameters", {"scale": 0.5})]
+    assert [(e["env_steps"], e["kind"], e["after"]) for e in found.not_repeated] == [
+        (3000, "parameters", {"scale": 0.5})
+    ]
     assert found.founder.as_dict() == {"hyperparameters": {"batch_size": 64, "lr": 0.001}, "network": GREW[0]}
     assert found.final.as_dict() == {"hyperparameters": {"batch_size": 64, "lr": 0.0012}, "network": GREW[1]}
     assert (found.env_steps, found.adapted) == (4000, ())
