@@ -19,6 +19,7 @@ from agilerl.algorithms import (
     DEFAULT_BY_GYM,
     DEFAULT_FOR_TEAMS,
     DEFAULT_UNTUNED,
+    canonical_name,
     find_algorithm,
     is_team,
     name_of,
@@ -94,6 +95,7 @@ def train(
     ray: str | None = None,
     allow_insecure_ray: bool = False,
     arrivals: str | os.PathLike[str] | None = None,
+    schedule: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> Run:
     """Train a population and evolve its hyperparameters.
@@ -132,6 +134,9 @@ def train(
         allow_insecure_ray: accept a cluster of other machines that asks for no token.
         arrivals: in asynchronous mode (`mode="async"`), the directory of a run whose shards arrived in an order that
             this one follows: with the same settings it gives the same bits.
+        schedule: a file of `agilerl schedule RUN --out FILE`, by which one agent is trained. Its settings come from the
+            file, changed by `seed`, `steps` (ends earlier or later; the changes keep their steps) and `overrides`;
+            `env=None` takes its environment.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
             4}`). `dataset` may be arrays, or anything that `agilerl.data.dataset.read_dataset` accepts: the run
             directory keeps them as a file.
@@ -147,6 +152,12 @@ def train(
             f"evolution must be True or False; got {_kind(evolution)}. "
             "fix: evolution=True, with its settings as keywords: **{'evolution.scheme': 'halving'}."
         )
+    if schedule is not None:
+        config = settings_of_schedule(
+            schedule, steps, algo=name_of(algo), config=config, agents=agents, minutes=minutes, evolution=evolution,
+            preset=preset,
+        )  # fmt: skip
+        steps = None
     with HandedData() as data:
         config = data.in_config(config)
         overrides = {key: data.file_of(value) if key in DATASET else value for key, value in overrides.items()}
@@ -216,6 +227,42 @@ def train(
     if out is None and data.holds(run.manifest.training.dataset):  # its file is gone
         return replace(run, manifest=apply_overrides(run.manifest, {"training.dataset": None}))
     return run
+
+
+def settings_of_schedule(
+    path: str | os.PathLike[str],
+    steps: int | None = None,
+    *,
+    algo: str | None = None,
+    config: Any = None,
+    agents: Any = None,
+    minutes: float | None = None,
+    evolution: bool = True,
+    preset: bool = True,
+) -> Manifest:
+    """The settings of one agent that trains by a schedule; the other arguments are those of `train`.
+
+    Raises:
+        ConfigError: no schedule at the path, or an argument that contradicts one.
+    """
+    contradicting = {
+        "config": config is not None,
+        "agents": agents is not None,
+        "minutes": minutes is not None,
+        "evolution=False": not evolution,
+        "preset=False": not preset,
+    }
+    names = [name for name, is_named in contradicting.items() if is_named]
+    if names:
+        raise ConfigError(
+            f"a schedule has settings and a budget in steps of its own; got {', '.join(names)} too. "
+            f"fix: leave {names[0].partition('=')[0]} out."
+        )
+    manifest = import_module("agilerl.report.schedule").schedule_manifest(path, steps)
+    trained: Manifest = manifest
+    if algo is not None and canonical_name(algo) != trained.algorithm.name:
+        raise ConfigError(f"the schedule is one of {trained.algorithm.name}; got algo={algo!r}. fix: leave algo out.")
+    return trained
 
 
 def _check_kinds(algo: Any, config: Any, out: Any, sinks: Any, callbacks: Any) -> None:

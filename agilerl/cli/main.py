@@ -16,7 +16,7 @@ import typer
 
 import agilerl
 from agilerl import foreign
-from agilerl.cli import configuring, continuing, data, sharing, steering, viewing, watching
+from agilerl.cli import configuring, continuing, data, schedules, sharing, steering, viewing, watching
 from agilerl.cli.as_json import print_error, print_json
 from agilerl.cli.founders import From, ancestors_from, check_alone, with_founders
 from agilerl.cli.messages import OPTION_KEYS, Commands, command_as_json, on_command_line
@@ -257,6 +257,10 @@ def train(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
     ] = None,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes."),
+    ] = None,
     settings: Settings = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the run directory.")] = Path("runs"),
     quiet: Quiet = False,
@@ -309,14 +313,15 @@ def train(
             )  # fmt: skip
             _close(again, test_episodes, as_json)
             return
-        from agilerl.api import starting_manifest
+        from agilerl.api import settings_of_schedule, starting_manifest
         from agilerl.config import apply_sets, has_preset
         from agilerl.env_ids import import_environment, is_language_id
 
         named = env_id if allow_code and env_id else ""
         if named:
             env_id = import_environment(named)
-        check_alone(from_file, {"--seeds": seeds, "--dataset": dataset, "--model": model, "--opponents": opponents})
+        others = {"--seeds": seeds, "--dataset": dataset, "--model": model, "--opponents": opponents}
+        check_alone(from_file, {**others, "--schedule": schedule})
         ancestors = None
         if from_file is not None:
             kwargs = with_env_kwargs(env_kwargs)
@@ -325,13 +330,20 @@ def train(
             )
             algo = algo if config is not None else str(ancestors.agents[0].algo)
         is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
-        is_untuned = is_untuned and not is_language_id(str(env_id))
+        is_untuned = is_untuned and not is_language_id(str(env_id)) and schedule is None
         has_steps = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
         has_steps = bool(has_steps or steps or total_timesteps)
         if minutes is None and is_untuned and not (has_steps or dataset or model):
             minutes = DEFAULT_MINUTES
+        start: Any = config
+        if schedule is not None:
+            start = settings_of_schedule(
+                schedule, _one_budget(steps, total_timesteps), algo=algo, config=config, minutes=minutes,
+                evolution=not no_evolution, preset=not no_preset,
+            )  # fmt: skip
+            steps = total_timesteps = None
         manifest, note = starting_manifest(
-            env_id, algo, config, preset=not no_preset, minutes=None if has_steps else minutes,
+            env_id, algo, start, preset=not no_preset, minutes=None if has_steps else minutes,
             kwargs=with_env_kwargs(env_kwargs) if env_kwargs else {},
             is_plain=not (opponents or dataset or model or from_file),
         )  # fmt: skip
@@ -702,6 +714,7 @@ def export(
 
 viewing.register(app, user_errors)
 watching.register(app, user_errors)
+schedules.register(app, user_errors)
 configuring.register(app, user_errors)
 data.register(app, user_errors)
 steering.register(app, user_errors)

@@ -237,6 +237,16 @@ class TournamentSelection(Section):
     eval_loop: Count = 1  # fitness is the mean of a member's last `eval_loop` evaluations
 
 
+class ScheduledChange(Section):
+    """A change of the one agent that a schedule trains; see `hpo.schedule.Change`."""
+
+    env_steps: CountOrZero
+    kind: Literal["rl_hp", "architecture", "activation"]
+    path: str = ""
+    before: Any = None
+    after: Any = None
+
+
 class Evolution(Section):
     """Initial population and evolution scheme."""
 
@@ -257,6 +267,7 @@ class Evolution(Section):
     # generations ahead of the slowest
     mode: Literal["generations", "async"] = "generations"
     max_lag: Count = 2
+    schedule: list[ScheduledChange] | None = None  # changes of one agent, in place of selection and mutation
 
 
 OF_SCHEMES = {
@@ -344,6 +355,38 @@ class Manifest(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_schedule(self) -> Manifest:
+        changes = self.evolution.schedule
+        if changes is None:
+            return self
+        if self.training.pop_size != 1 or self.evolution.scheme != "tournament" or self.evolution.restarts:
+            raise ValueError(
+                f"evolution.schedule is the evolution of one agent; got training.pop_size={self.training.pop_size}, "
+                f"evolution.scheme={self.evolution.scheme}, evolution.restarts={_as_typed(self.evolution.restarts)}. "
+                "fix: training.pop_size=1, evolution.scheme=tournament, evolution.restarts=false."
+            )
+        if [change.env_steps for change in changes] != sorted(change.env_steps for change in changes):
+            raise ValueError("evolution.schedule: changes must be in the order of their env_steps. fix: sort them.")
+        declared = hyperparameters(find_algorithm(self.algorithm.name))
+        for change in changes:
+            if change.kind == "rl_hp" and not (isinstance(change.after, dict) and change.after):
+                raise ValueError(
+                    f"evolution.schedule: `after` of a change of hyperparameters holds their values by name; got "
+                    f"{change.after!r} at {change.env_steps} steps. fix: after={{lr: 0.001}}, say."
+                )
+            unknown = [name for name in change.after if name not in declared] if change.kind == "rl_hp" else []
+            if unknown:
+                raise ValueError(
+                    no_hyperparameter(f"evolution.schedule.{unknown[0]}", self.algorithm.name, [*declared])
+                )
+            if change.kind == "architecture" and not change.path:
+                raise ValueError(
+                    f"evolution.schedule: `path` of an architecture change names its method; got none at "
+                    f"{change.env_steps} steps. fix: path=encoder.add_node, say."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_mode(self) -> Manifest:
         if self.evolution.mode != "async":
             if self.evolution.max_lag != Evolution().max_lag:
@@ -406,8 +449,11 @@ class Manifest(Section):
         return steps
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain nested dictionaries of JSON values."""
-        return self.model_dump(mode="json")
+        """Plain nested dictionaries of JSON values; `evolution.schedule` only if there is one."""
+        content = self.model_dump(mode="json")
+        if content["evolution"]["schedule"] is None:
+            del content["evolution"]["schedule"]
+        return content
 
     def hash(self) -> str:
         """16 hexadecimal digits of a SHA-256 over the canonical JSON; independent of key order and of the process.

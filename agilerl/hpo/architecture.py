@@ -135,6 +135,26 @@ def mutate_architecture(
     if mutated is None:
         return MutationRecord()
     new_policy, result, change = mutated
+    return spread_change(agent, group, new_policy, result, change, options, probe)
+
+
+def spread_change(
+    agent: Any,
+    group: Any,
+    new_policy: EvolvableModule,
+    result: Any,
+    change: float | None,
+    options: ArchitectureOptions,
+    probe: Probe | None,
+) -> MutationRecord:
+    """Apply the mutation of a policy to the agent's other networks, and install all of them; return the record.
+
+    Args:
+        group: of the policy, which is still the agent's. new_policy: its changed copy. result: of the method.
+        change: relative change of the policy's output, None if not measured.
+    """
+    networks: dict[str, Any] = effects.networks_of(agent)
+    policy = networks.pop(group.eval_network)
     applied = str(new_policy.last_mutation_attr)
     changed = {group.eval_network: new_policy}
     for attribute, network in networks.items():

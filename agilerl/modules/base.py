@@ -211,9 +211,10 @@ class EvolvableModule(nn.Module):
             raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
         return cls(**{**data, **arguments})
 
-    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
-        """Build with `from_spec`; user-defined modules and encoder classes come from this instance."""
-        return type(self).from_spec(spec, device=device)
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> Self:
+        """Build with `from_spec`; user-defined modules and encoder classes come from this instance.
+        more: `random_seed`, of the fresh weights."""
+        return type(self).from_spec(spec, device=device, **more)
 
     def clone(self) -> Self:
         """Return an independent copy without shared storage or generators, and without probe inputs."""
@@ -593,5 +594,5 @@ class DummyEvolvable(EvolvableModule):
             raise ConfigError(f"this is the spec of {dict(spec)}; got {wrapper.spec()}")
         return wrapper
 
-    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
-        return type(self).from_spec(spec, module=copy_module(self.module, {}), device=device)
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> Self:
+        return type(self).from_spec(spec, module=copy_module(self.module, {}), device=device, **more)

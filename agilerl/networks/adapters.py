@@ -109,10 +109,10 @@ class AdapterNetwork(EvolvableModule):
             "class": type(self).__name__, "base": self.base.identity(), "config": config, "with_value": self.with_value
         }  # fmt: skip
 
-    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> Self:
         """Build an adapter on the same base; RunError if the specification belongs to another base."""
         self.base.check_identity(spec["base"], "the saved adapter")
-        return type(self)(self.base, spec["config"], spec["with_value"], device)
+        return type(self)(self.base, spec["config"], spec["with_value"], device, **more)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:

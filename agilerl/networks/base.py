@@ -580,16 +580,16 @@ class EvolvableNetwork(EvolvableModule):
         """Build a network; `arguments` may include `encoder_cls`, which a user-defined encoder class requires."""
         return cast(Self, specs.made_of_spec(cls, spec, arguments))
 
-    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device) -> Self:
+    def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> Self:
         """Build from a spec, with this network's encoder class if the spec names it, or with its source."""
         kind = type(self.encoder)
         if self.encoder_source is not None and spec.get("encoder_cls") == specs.BORROWED:
             encoder = {**specs.stand_in(self.encoder_source), "latent_dim": spec["latent_dim"]}
-            network = type(self).from_spec(spec, device=device, **encoder)
+            network = type(self).from_spec(spec, device=device, **encoder, **more)
             network.share_encoder(self.encoder_source)
             return network
         is_custom = spec.get("encoder_cls") == f"{kind.__module__}.{kind.__qualname__}"
-        return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if is_custom else {}))
+        return type(self).from_spec(spec, device=device, **({"encoder_cls": kind} if is_custom else {}), **more)
 
     def describe(self) -> str:
         """Return a short form for tables, e.g. "[64, 64] 64 [32]": encoder, latent width, head."""

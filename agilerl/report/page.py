@@ -17,6 +17,7 @@ from agilerl.errors import RunError
 from agilerl.hostile import malformed
 from agilerl.redaction import redact
 from agilerl.report import charts, lineage
+from agilerl.report.importance import LATER, Importance, of_report
 from agilerl.report.plot import Plot
 from agilerl.report.records import Member, RunRecords, compact, tidy
 from agilerl.report.score import Score, scoreboard
@@ -92,17 +93,18 @@ def render(run: RunRecords, beside: Path | None = None) -> str:
     Args:
         beside: the folder of the page, from which a large film is linked.
     """
-    film = _film(run, beside)
+    film, mattered = _film(run, beside), of_report(run)
     page = ""
     for detail in LESS[sum(sum(map(len, run.generations)) > many for many in MANY) :]:
-        page = _render(run, film, detail)
+        page = _render(run, film, detail, mattered)
         if len(page.encode()) < SIZE_LIMIT:
             return page
     return page
 
 
-def _render(run: RunRecords, film: dict[str, str] | None, detail: Detail) -> str:
-    return str(templates().get_template("report.html.j2").render(**_facts(run, detail), film=film))
+def _render(run: RunRecords, film: dict[str, str] | None, detail: Detail, mattered: Importance | None) -> str:
+    facts = {**_facts(run, detail), "film": film, "mattered": mattered, "later": LATER}
+    return str(templates().get_template("report.html.j2").render(**facts))
 
 
 @cache

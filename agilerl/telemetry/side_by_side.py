@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -52,39 +53,40 @@ class _Row:
         )
 
 
-COLUMNS = ("seed", "status", "steps of a member", "generation", "best fitness", "test mean", "elapsed", "left at most")
+COLUMNS = ("status", "steps of a member", "generation", "best fitness", "test mean", "elapsed", "left at most")
 
 
 class SideBySide:
     """Shows runs by seed: a table that is redrawn on a terminal; elsewhere a line for each start and end.
 
     Args:
-        verbose: False shows nothing. stream: standard output by default.
+        verbose: False shows nothing. stream: standard output by default. unit: what the keys of the runs name.
     """
 
-    def __init__(self, verbose: bool = True, stream: TextIO | None = None) -> None:
+    def __init__(self, verbose: bool = True, stream: TextIO | None = None, unit: str = "seed") -> None:
+        self._unit = unit
         self._stream = sys.stdout if stream is None else stream
         self._is_shown = verbose
         self._console = Console(file=self._stream, highlight=False)
         self._is_live = verbose and bool(foreign.is_terminal(self._stream))
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int | str, _Row] = {}
         self._live: Live | None = None
         self._drawn = -math.inf
         self._spoke = time.monotonic()
 
-    def start(self, paths: Mapping[int, Path], processes: int) -> None:
+    def start(self, paths: Mapping[Any, Path], processes: int) -> None:
         """Show which runs are to train in how many processes."""
         self._rows = {seed: _Row() for seed in paths}
         if not self._is_shown or not paths:
             return
-        where = next(iter(paths.values())).parent
-        many = f"{len(paths)} {'seed' if len(paths) == 1 else 'seeds'}"
+        where = os.path.commonpath([path.parent for path in paths.values()])
+        many = f"{len(paths)} {self._unit if len(paths) == 1 else f'{self._unit}s'}"
         self._say(f"{many} in {processes} {'process' if processes == 1 else 'processes'}   {where}")
         if self._is_live:
             self._live = Live(self._table(), console=self._console, auto_refresh=False)
             self._live.start()
 
-    def message(self, seed: int, message: tuple[Any, ...]) -> None:
+    def message(self, seed: int | str, message: tuple[Any, ...]) -> None:
         """Take over what a run has sent: ("start", plan), ("progress", env_steps, seconds), ("generation", record)."""
         row, (kind, *content) = self._rows[seed], message
         if kind == "start":
@@ -100,7 +102,7 @@ class SideBySide:
         elif kind == "testing":
             row.status = "tests"
 
-    def ended(self, seed: int, end: Any) -> None:
+    def ended(self, seed: int | str, end: Any) -> None:
         """Show how a run has ended: `workers.processes.Ended` of `training.seeds.train_seed`."""
         row = self._rows[seed]
         if end.error:
@@ -134,7 +136,7 @@ class SideBySide:
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name in COLUMNS:
+        for name in (self._unit, *COLUMNS):
             table.add_column(name, no_wrap=True)
         rows = list(self._rows.items())
         room = max(1, self._console.height - LINES_LEFT)
@@ -145,9 +147,9 @@ class SideBySide:
             table.add_row(str(seed), *row.cells())
         return table
 
-    def _line(self, seed: int, text: str) -> None:
+    def _line(self, seed: int | str, text: str) -> None:
         if self._is_shown and self._live is None:
-            self._say(f"seed {seed}   {text}")
+            self._say(f"{self._unit} {seed}   {text}")
 
     def _say(self, text: str) -> None:
         self._spoke = time.monotonic()

@@ -18,12 +18,14 @@ from agilerl.components.replay_buffer import (
 )
 from agilerl.config import Manifest
 from agilerl.config.meanings import OTHER_NAMES
+from agilerl.config.widths import within_widths
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit
 from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving
+from agilerl.hpo.schedule import Change, Schedule, begin_with
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose, seeds
@@ -167,6 +169,8 @@ def make_founders(
         population = ancestors.adopt(population)
     elif manifest.evolution.founders == "spread":
         spread_founders(population, seed)
+    if manifest.evolution.schedule:
+        begin_with(population[0], scheduled(manifest), seed)
     set_lanes(population, foreign.num_envs(train_env))
     for agent in population:  # lets evaluate() recreate the environment; None for one passed by the user
         name, kwargs = manifest.environment.name, dict(manifest.environment.kwargs)
@@ -175,31 +179,16 @@ def make_founders(
     return population
 
 
+def scheduled(manifest: Manifest) -> list[Change]:
+    """Changes of the schedule in a manifest; none without one."""
+    return [Change(**vars(change)) for change in manifest.evolution.schedule or ()]
+
+
 def of_restarts(manifest: Manifest) -> Manifest:
     """Manifest for the founders of a restart: ranges are those of mutation, updated by `evolution.restart_ranges`."""
     ranges = {**manifest.mutation.rl_hp_selection, **manifest.evolution.restart_ranges}
     mutation = manifest.mutation.model_copy(update={"rl_hp_selection": ranges})
     return manifest.model_copy(update={"mutation": mutation})
-
-
-def within_widths(manifest: Manifest, low: int, high: int) -> Manifest:
-    """Clip dense layers and the latent vector to `low` to `high` units; mutation bounds are widened to fit."""
-    network = manifest.network
-
-    def dense(part: Any) -> Any:
-        units = [min(max(each, low), high) for each in part.hidden_size]
-        bounds = {"min_mlp_nodes": min(part.min_mlp_nodes, *units), "max_mlp_nodes": max(part.max_mlp_nodes, *units)}
-        return part.model_copy(update={"hidden_size": units, **bounds})
-
-    latent = min(max(network.latent_dim, low), high)
-    changes = {
-        "latent_dim": latent,
-        "min_latent_dim": min(network.min_latent_dim, latent),
-        "max_latent_dim": max(network.max_latent_dim, latent),
-        "encoder_config": None if network.encoder_config is None else dense(network.encoder_config),
-        "head_config": dense(network.head_config),
-    }
-    return manifest.model_copy(update={"network": network.model_copy(update=changes)})
 
 
 def _save_best(run_directory: RunDirectory, agent: Any) -> None:
@@ -248,6 +237,8 @@ def make_evolution(
 
 def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     asked, training = manifest.evolution, manifest.training
+    if asked.schedule is not None:
+        return Schedule(scheduled(manifest), seed)
     if asked.scheme == "race":
         return Race(asked.survivors, asked.certainty)
     if asked.scheme == "halving":

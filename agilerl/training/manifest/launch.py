@@ -367,7 +367,9 @@ def _finish(
     if result.test is not None:
         facts["test"] = result.test.as_dict()
     interrupted, manifest = result.stopped == "interrupted", setup.manifest
-    if result.stopped == "minutes":  # so that config.yaml repeats the run; a resumed one goes on to max_steps
+    if result.stopped == "minutes" and manifest.evolution.schedule is not None and setup.deadline is None:
+        facts["stopped"] = "budget"  # of a schedule, which `stop_after` holds from the beginning
+    elif result.stopped == "minutes":  # so that config.yaml repeats the run; a resumed one goes on to max_steps
         manifest = apply_overrides(manifest, {"training.stop_after": result.env_steps_member}, "minutes")
     if result.best is not None:
         result.best.set_training_mode(False)  # evaluation mode, like agents returned by `agilerl.load`
