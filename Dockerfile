@@ -23,7 +23,7 @@ WORKDIR /src
 # Dependencies first, with an empty package: this layer stays while only code changes.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir agilerl && touch agilerl/__init__.py \
-    && pip install -c constraints.txt ".[${EXTRAS}]" \
+    && pip install -c constraints.txt ".${EXTRAS:+[$EXTRAS]}" \
     && pip uninstall -y agilerl && rm -r agilerl build ./*.egg-info
 COPY setup.py MANIFEST.in ./
 COPY agilerl agilerl

@@ -18,7 +18,6 @@ import agilerl
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CONDA_NAMES = {"torch": "pytorch"}  # other packages have the same name in conda channels
-CONDA_ONLY = {"python"}
 
 
 def read(name: str) -> str:
@@ -45,7 +44,9 @@ def test_licences_agree() -> None:
     citation, recipe = yaml.safe_load(read("CITATION.cff")), yaml.safe_load(read("recipe/recipe.yaml"))
     assert PROJECT["license"] == citation["license"] == recipe["about"]["license"] == "Apache-2.0"
     assert all((ROOT / name).is_file() for name in [*PROJECT["license-files"], PROJECT["readme"]])
-    assert not [each for each in PROJECT["classifiers"] if each.startswith("License ::")]  # the expression replaces them
+    assert not [
+        each for each in PROJECT["classifiers"] if each.startswith("License ::")
+    ]  # the expression replaces them
 
 
 def test_the_recipe_has_the_dependencies_of_the_package() -> None:
