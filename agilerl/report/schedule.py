@@ -26,6 +26,7 @@ from agilerl.telemetry.record import Birth
 
 FORMAT = 1
 REPLAYED = ("rl_hp", "architecture", "activation")
+STEERED = "steered"  # births whose values a user has set
 OF_POPULATIONS = ("pop_size", "eval_members", "evolve_from", "patience", "shards", "share", "elite_rescore_episodes")
 """Settings of the training section that one agent does without."""
 
@@ -238,10 +239,10 @@ class _Walk:
         for birth, following in zip(self.births, [*self.births[1:], None], strict=True):
             if birth is not self.births[0]:
                 event = {"env_steps": self._steps_before(birth) - start, **_event(birth)}
-                if birth.kind in REPLAYED:
+                if event["kind"] in REPLAYED:
                     changes.append(event)
-                    values |= event["after"] if birth.kind == "rl_hp" else {}
-                elif birth.kind not in ("none", "elite"):
+                    values |= event["after"] if event["kind"] == "rl_hp" else {}
+                elif birth.kind not in ("none", "elite", STEERED):  # several steered values are in metrics.csv alone
                     others.append(event)
             last = self.winner.generation if following is None else following.generation - 1
             changes += self._unborn(birth, last, values, start)
@@ -328,8 +329,8 @@ def _adapted(run: RunRecords) -> tuple[str, ...]:
             )
             if source is None:
                 continue
-            is_born = birth is not None and birth.kind == "rl_hp" and member.id not in before
-            mutated = _event(birth)["after"] if is_born and birth is not None else {}
+            is_born = birth is not None and birth.kind in ("rl_hp", STEERED) and member.id not in before
+            mutated = birth.path.split(", ") if is_born and birth is not None else []
             for name, value in member.hyperparameters.items():
                 if name not in mutated and name in source.hyperparameters:
                     moved.setdefault(name, []).append(value != source.hyperparameters[name])
@@ -350,9 +351,11 @@ def _of_one_agent(manifest: Manifest, steps: int) -> Manifest:
 
 
 def _event(birth: Birth) -> dict[str, Any]:
-    """Return a birth's mutation; hyperparameters by name."""
-    before, after = birth.before, birth.after
-    if birth.kind == "rl_hp" and not isinstance(after, Mapping):
+    """Return a birth's mutation, hyperparameters by name; a value that was set is one like another."""
+    kind, before, after = birth.kind, birth.before, birth.after
+    if kind == STEERED and birth.path and after is not None:
+        kind = "rl_hp"
+    if kind == "rl_hp" and not isinstance(after, Mapping):
         before, after = {birth.path: before}, {birth.path: after}
     return {
         key: value for key, value in _change(0, birth.kind, birth.path, before, after).items() if key != "env_steps"

@@ -95,6 +95,25 @@ def test_a_value_without_a_birth_is_a_change_too(tmp_path: Path) -> None:
     assert [(c["env_steps"], c["after"]) for c in found.changes] == [(4000, {"lr": 0.005})]
 
 
+def test_values_that_a_user_has_set_are_changes(tmp_path: Path) -> None:
+    """One value is in its birth; of several, the birth has the names alone, and metrics.csv the values."""
+    births = [
+        birth(0, None, 0, "founder"),
+        birth(1, 0, 1, "steered", "lr", before=0.001, after=0.004),
+        birth(2, 1, 2, "steered", "lr, batch_size", before={"lr": 0.004, "batch_size": 64}),
+    ]
+    rows = [
+        member(0, 0, 0, 1.0),
+        member(1, 1, 0, 2.0, parent=0, **{"hp.lr": 0.004}),
+        member(2, 2, 0, 3.0, parent=1, **{"hp.lr": 0.002, "hp.batch_size": 32}),
+    ]
+    found = schedule_of(write_run(tmp_path / "run", rows, births, lr=0.001))
+    assert [(change["env_steps"], change["kind"], change["after"]) for change in found.changes] == [
+        (1000, "rl_hp", {"lr": 0.004}), (2000, "rl_hp", {"lr": 0.002, "batch_size": 32})
+    ]  # fmt: skip
+    assert (found.not_repeated, found.adapted) == ((), ())
+
+
 def test_a_value_that_moves_all_the_time_is_left_to_the_algorithm(tmp_path: Path) -> None:
     rows = [member(n, 0, 0, 10.0 + n, **{"hp.lr": 0.001 / (n + 2)}) for n in range(6)]
     found = schedule_of(write_run(tmp_path / "run", rows, [birth(0, None, 0, "founder")], lr=0.001))
