@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.matd3 import MATD3
     from agilerl.algorithms.ppo import PPO
     from agilerl.algorithms.rainbow import RainbowDQN
+    from agilerl.algorithms.recurrent_ppo import RecurrentPPO
     from agilerl.algorithms.sac import SAC
     from agilerl.algorithms.sft import SFT
     from agilerl.algorithms.td3 import TD3
@@ -68,6 +69,7 @@ __all__ = [
     "MultiAgentRLAlgorithm",
     "RLAlgorithm",
     "RainbowDQN",
+    "RecurrentPPO",
     "available",
     "canonical_name",
     "find_algorithm",
@@ -98,6 +100,7 @@ _SHIPPED = {
     "MATD3": "agilerl.algorithms.matd3",
     "PPO": "agilerl.algorithms.ppo",
     "RainbowDQN": "agilerl.algorithms.rainbow",
+    "RecurrentPPO": "agilerl.algorithms.recurrent_ppo",
     "SAC": "agilerl.algorithms.sac",
     "SFT": "agilerl.algorithms.sft",
     "TD3": "agilerl.algorithms.td3",
