@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from agilerl.algorithms.maddpg import MADDPG
     from agilerl.algorithms.mappo import MAPPO
     from agilerl.algorithms.matd3 import MATD3
+    from agilerl.algorithms.neural_ts import NeuralTS
+    from agilerl.algorithms.neural_ucb import NeuralUCB
     from agilerl.algorithms.ppo import PPO
     from agilerl.algorithms.rainbow import RainbowDQN
     from agilerl.algorithms.recurrent_ppo import RecurrentPPO
@@ -67,6 +69,8 @@ __all__ = [
     "EvolvableAlgorithm",
     "LLMAlgorithm",
     "MultiAgentRLAlgorithm",
+    "NeuralTS",
+    "NeuralUCB",
     "RLAlgorithm",
     "RainbowDQN",
     "RecurrentPPO",
@@ -98,6 +102,8 @@ _SHIPPED = {
     "MADDPG": "agilerl.algorithms.maddpg",
     "MAPPO": "agilerl.algorithms.mappo",
     "MATD3": "agilerl.algorithms.matd3",
+    "NeuralTS": "agilerl.algorithms.neural_ts",
+    "NeuralUCB": "agilerl.algorithms.neural_ucb",
     "PPO": "agilerl.algorithms.ppo",
     "RainbowDQN": "agilerl.algorithms.rainbow",
     "RecurrentPPO": "agilerl.algorithms.recurrent_ppo",
@@ -117,7 +123,7 @@ LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # shipped multi-agent algorithms
 _OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for discrete actions, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
-NOT_YET = ("NeuralTS", "NeuralUCB")
+NOT_YET: tuple[str, ...] = ()
 """Published names that this version does not include yet."""
 
 DEFAULT_ALGORITHM, DEFAULT_FOR_BOX, DEFAULT_FOR_TEAMS, DEFAULT_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
