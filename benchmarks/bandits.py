@@ -131,7 +131,8 @@ def jobs(sets: list[str], seeds: list[int]) -> list[dict[str, Any]]:
             base = {"set": name, "rounds": ROUNDS, "seed": seed}
             found += [{"key": {**base, "algo": "LinUCB", "settings": {"alpha": alpha}}} for alpha in ALPHAS]
             found += [
-                {"key": {**base, "algo": algo, "settings": NEURAL, "commit": commit}} for algo in ("NeuralUCB", "NeuralTS")
+                {"key": {**base, "algo": algo, "settings": NEURAL, "commit": commit}}
+                for algo in ("NeuralUCB", "NeuralTS")
             ]
     return found
 

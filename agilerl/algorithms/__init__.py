@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agilerl.errors import AlgorithmError, NotAvailableYetError, UnknownAlgorithmError, nearest
+from agilerl.errors import AlgorithmError, UnknownAlgorithmError, nearest
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.agent import EvolvableAlgorithm
@@ -123,8 +123,6 @@ LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # shipped multi-agent algorithms
 _OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for discrete actions, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
-NOT_YET: tuple[str, ...] = ()
-"""Published names that this version does not include yet."""
 
 DEFAULT_ALGORITHM, DEFAULT_FOR_BOX, DEFAULT_FOR_TEAMS, DEFAULT_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
 """Default algorithms for discrete actions, Box actions, several agents and language tasks."""
@@ -179,7 +177,7 @@ def register(cls: Algorithm) -> Algorithm:
             f"register got {name}, which does not derive from RLAlgorithm. fix: derive it (of several agents: from "
             "MultiAgentRLAlgorithm, of a language model: from LLMAlgorithm)."
         )
-    if _plain(name) in map(_plain, (*_SHIPPED, *NOT_YET)):
+    if _plain(name) in map(_plain, _SHIPPED):
         raise AlgorithmError(f"register got {name}, a name of the package's own. fix: another name.")
     _registered[name] = cls
     return cls
@@ -206,7 +204,6 @@ def canonical_name(name: str) -> str:
     """Return the canonical spelling of a name; case, spaces, dashes and underscores are ignored.
 
     Raises:
-        NotAvailableYetError: the algorithm was published, but this version does not include it.
         UnknownAlgorithmError: unknown name; the message suggests the nearest one.
     """
     names = available()
@@ -214,14 +211,10 @@ def canonical_name(name: str) -> str:
         if _plain(each) == _plain(name):
             return each
     listed = ", ".join(names)
-    for later in NOT_YET:
-        if _plain(later) == _plain(name):
-            raise NotAvailableYetError(f"{later} is not available in this version. fix: use one of: {listed}.")
-    close = nearest(name, [*names, *NOT_YET], limit=1)
+    close = nearest(name, names, limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    later = f"not in this version yet: {', '.join(NOT_YET)}"
     raise UnknownAlgorithmError(
-        f"unknown algorithm {name!r}.{hint} (known: {listed}; {later}) fix: {close[0] if close else 'a known name'}."
+        f"unknown algorithm {name!r}.{hint} (known: {listed}) fix: {close[0] if close else 'a known name'}."
     )
 
 
@@ -237,7 +230,6 @@ def find_algorithm(name: str) -> Any:
     """Return the algorithm class; case, spaces, dashes and underscores in `name` are ignored.
 
     Raises:
-        NotAvailableYetError: a published name that this version does not include yet.
         AlgorithmError: unknown name (the message suggests the nearest one), or a registered name without a class.
     """
     canonical = canonical_name(str(name))

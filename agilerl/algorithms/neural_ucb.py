@@ -11,9 +11,8 @@ from agilerl.engine.protocol import Draws
 class NeuralUCB(NeuralBandit):
     """Choose the arm of the highest upper confidence bound of the reward (algorithm 1 of the paper).
 
-    U(x) = f(x; θ) + γ √(g(x; θ)ᵀ Z⁻¹ g(x; θ) / m), line 6, and Z ← Z + g gᵀ/m for the chosen arm, line 10. γ is constant
-    here, where the paper's γ_t grows by a bound on constants that are unknown in practice (section 7.2 fixes it too).
-    Arguments as `NeuralBandit`.
+    U(x) = f(x; θ) + γ √(g(x; θ)ᵀ Z⁻¹ g(x; θ) / m), and Z ← Z + g gᵀ/m for the chosen arm. γ is constant, where the γ_t
+    of the analysis grows by a bound whose constants are unknown in practice. Arguments as `NeuralBandit`.
     """
 
     def arm_scores(self, mean: Tensor, width: Tensor, draws: Draws) -> Tensor:

@@ -35,13 +35,11 @@ def listing(what: str, out: Path = Path("runs")) -> list[str]:
 
 
 def algorithms() -> Iterator[str]:
-    """Names with their hyperparameters; those not implemented yet last."""
-    from agilerl.algorithms import NOT_YET, available
+    """Names with their hyperparameters."""
+    from agilerl.algorithms import available
 
     for name in available():
         yield f"{name:<14}{', '.join(_hyperparameters(name))}"
-    for name in NOT_YET:
-        yield f"{name:<14}not in this version yet"
 
 
 def _hyperparameters(name: str) -> list[str]:

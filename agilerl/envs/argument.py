@@ -72,7 +72,8 @@ class Factory:
 def environment_argument(env: Any) -> Any:
     """Normalise `env` for a run: an id (text), None, an environment, a vector, or a `Factory`.
 
-    A Gymnasium specification and a PettingZoo module become their id, or a factory; a bandit becomes its rounds. A function is called once to detect
+    A Gymnasium specification and a PettingZoo module become their id, or a factory; a bandit
+    becomes its rounds. A function is called once to detect
     the number of agents; if it creates a vector environment, that one is used directly.
 
     Raises:

@@ -129,7 +129,7 @@ def rounds_of(bandit: Any, rounds: int = ROUNDS) -> gym.Env[Any, Any]:
     return gym.wrappers.TimeLimit(BanditRounds(own), rounds)
 
 
-# --- data sets with an id -----------------------------------------------------------------------------------------------
+# --- data sets with an id ---------------------------------------------------------------------------------------------
 
 
 def labelled(name: str) -> tuple[np.ndarray, np.ndarray]:

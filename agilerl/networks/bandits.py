@@ -22,7 +22,7 @@ class RewardNetwork(EvolvableNetwork):
     """f(x; θ) and the inputs h of its output layer: contexts [..., *context] -> [..., 1 + m].
 
     The output layer is linear, so that (h, 1) is the gradient of f in its weights and bias. It starts at zero, so that
-    f(x; θ₀) = 0 for every context, as by the initialisation of Zhou et al. 2020 (arXiv:1911.04462, algorithm 1, line 3).
+    f(x; θ₀) = 0 for every context, which the initialisation of Zhou et al. 2020 (arXiv:1911.04462) has too.
 
     Args:
         observation_space: of the context of ONE arm. action_space: of the arms, stored only. Others as in
@@ -42,10 +42,11 @@ class RewardNetwork(EvolvableNetwork):
         super().__init__(observation_space, action_space=action_space, **vars(options))
         self.build_head(1)
         head = self.head_net
-        if not head.hidden_size or head.noisy or head.output_layernorm or head.output_activation not in (None, "Identity"):
+        is_linear = not head.noisy and not head.output_layernorm and head.output_activation in (None, "Identity")
+        if not head.hidden_size or not is_linear:
             raise ConfigError(
-                "the head of a bandit's network has hidden layers, then one linear output, whose inputs measure what is "
-                "unknown. fix: head_config={'hidden_size': [64]}, without noisy, output_activation and "
+                "the head of a bandit's network has hidden layers, then one linear output, whose inputs measure what "
+                "is unknown. fix: head_config={'hidden_size': [64]}, without noisy, output_activation and "
                 "output_layernorm."
             )
         with torch.no_grad():

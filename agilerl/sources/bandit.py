@@ -96,6 +96,6 @@ class BanditSource(OffPolicySource):
 
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         raise AlgorithmError(
-            f"{type(shard.agents[0]).__name__} brings its own learn() or get_action(), which this source does not call. "
-            "fix: override update(engine, batch) or arm_scores(mean, width, draws)."
+            f"{type(shard.agents[0]).__name__} brings its own learn() or get_action(), which this source does not "
+            "call. fix: override update(engine, batch) or arm_scores(mean, width, draws)."
         )

@@ -61,7 +61,8 @@ LAYERS = {
     "vector": 11,
     "wrappers": 11,
     "api": 12,
-    "cli": 13,
+    "trainer": 13,
+    "cli": 14,
     "integrations": 13,
 }
 # `agilerl/__init__.py` is the lazy facade over all of them and is checked by tests/contract/test_import.py.

@@ -41,6 +41,7 @@ from agilerl.losses.bandits import inverse_design, scaled_gradient, squared_widt
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.bandits import RewardNetwork
 from agilerl.ranges import Count, Positive, StepsPerUpdate
+from agilerl.telemetry.evaluation import Evaluation
 
 CONTEXTS = ("context", "state", "observation")  # published names of the field "obs"
 
@@ -152,7 +153,7 @@ class NeuralBandit(RLAlgorithm):
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Perform one Adam step on (f(x; θ) − r)² + reg · ‖θ − θ₀‖², x the context of the chosen arm.
 
-        Zhou et al. 2020 (arXiv:1911.04462), algorithm 2, line 3, with the mean over a batch.
+        Zhou et al. 2020 (arXiv:1911.04462), the loss of algorithm 2, with the mean over a batch.
         """
         reward = engine.network("actor")(batch.obs)[..., 0]
         error, _ = weighted_squared_error(reward, batch.reward, batch.weight)
@@ -172,8 +173,8 @@ class NeuralBandit(RLAlgorithm):
             fields = {}
         if not {"obs", "reward"} <= fields.keys():
             raise ShapeError(
-                f"{self.algo}.learn got {sorted(fields) or type(experiences).__name__}; expected obs, the context of the "
-                "chosen arm, and reward. fix: memory.add({'obs': contexts[action], 'reward': reward})."
+                f"{self.algo}.learn got {sorted(fields) or type(experiences).__name__}; expected obs, the context of "
+                "the chosen arm, and reward. fix: memory.add({'obs': contexts[action], 'reward': reward})."
             )
         owner, dtype = f"{self.algo}.learn", next(iter(self.actor.parameters())).dtype
         obs = sampled_observations(self.network_space, fields["obs"], self.device, owner)
@@ -236,9 +237,7 @@ class NeuralBandit(RLAlgorithm):
         self.rounds += arms.size
         return arms
 
-    def get_action(
-        self, obs: Any, action_mask: Any = None, training: bool | None = None, **kwargs: Any
-    ) -> Any:
+    def get_action(self, obs: Any, action_mask: Any = None, training: bool | None = None, **kwargs: Any) -> Any:
         """Choose arms: exploring in training, and counting the choices; greedy outside of it.
 
         Args:
@@ -285,7 +284,7 @@ class NeuralBandit(RLAlgorithm):
         if tuple(contexts.shape[1:]) != self.observation_space.shape:
             raise ShapeError(
                 f"{self.algo} got contexts of shape {tuple(contexts.shape)}; it was built for [E, "
-                f"{', '.join(map(str, self.observation_space.shape))}]. fix: what the bandit's reset() and step() return."
+                f"{', '.join(map(str, self.observation_space.shape))}]. fix: what reset() and step() return."
             )
         return super().policy_output(contexts.flatten(0, 1), noisy).unflatten(0, (-1, self.arms))
 
@@ -320,7 +319,12 @@ class NeuralBandit(RLAlgorithm):
     # --- evaluation ------------------------------------------------------------------------------------------------
 
     def test(
-        self, env: Any, swap_channels: bool = False, max_steps: int | None = ROUNDS_OF_EPISODE, loop: int = 1, **more: Any
+        self,
+        env: Any,
+        swap_channels: bool = False,
+        max_steps: int | None = ROUNDS_OF_EPISODE,
+        loop: int = 1,
+        **more: Any,
     ) -> float:
         """Return the mean reward of `max_steps` greedy rounds, over `loop` times as many episodes; appended to
         `fitness`. See `RLAlgorithm.test`.
@@ -331,7 +335,9 @@ class NeuralBandit(RLAlgorithm):
         env = rounds_of(env, max_steps or ROUNDS_OF_EPISODE) if is_bandit(env) else env
         return super().test(env, swap_channels, max_steps, loop, **more)
 
-    def evaluate(self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None) -> Any:
+    def evaluate(
+        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
         """Play greedy episodes; see `RLAlgorithm.evaluate`. `env` may be a `BanditEnv`."""
         env = rounds_of(env, max_steps or ROUNDS_OF_EPISODE) if is_bandit(env) else env
         return super().evaluate(episodes, seed, env, max_steps)
