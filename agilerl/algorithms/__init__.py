@@ -249,7 +249,7 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
     taking = [
         name
         for name in available()
-        if not is_team(name) and kind in find_algorithm(name).action_spaces and not find_algorithm(name).reads_texts
+        if not is_team(name) and kind in find_algorithm(name).action_spaces and not _is_special(find_algorithm(name))
     ]
     fitting = [name for name in taking if _learns_from_data(name) == data]
     none = f"; no algorithm of this version takes {kind} actions"
@@ -281,14 +281,21 @@ def offline_instead(name: str) -> str:
 def with_memory(for_team: bool) -> list[str]:
     """Names of the multi-agent or single-agent algorithms that keep hidden states with `recurrent=True`."""
     return [
-        name for name in available() if is_team(name) == for_team and takes_argument(find_algorithm(name), "recurrent")
-    ]
+        name for name in available()
+        if is_team(name) == for_team and takes_argument(find_algorithm(name), "recurrent")
+        and not find_algorithm(name).always_recurrent
+    ]  # fmt: skip
 
 
 def takes_argument(cls: type, argument: str) -> bool:
     """Whether the constructor of an algorithm, or of one of its base classes, has this argument."""
     constructors = (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind))
     return any(argument in inspect.signature(init).parameters for init in constructors)
+
+
+def _is_special(cls: Any) -> bool:
+    """Whether an algorithm is for texts or bandits alone, or another name of one: no suggestion for an environment."""
+    return bool(cls.reads_texts or cls.always_recurrent or cls.experience.name == "rounds")
 
 
 def _learns_from_data(name: str) -> bool:

@@ -15,8 +15,8 @@ from agilerl.engine.protocol import Draws
 class NeuralTS(NeuralBandit):
     """Choose the arm of the highest reward that is drawn from its posterior (algorithm 1 of the paper).
 
-    r̃ ~ N(f(x; θ), ν² σ²) with σ² = λ g(x; θ)ᵀ U⁻¹ g(x; θ) / m, lines 5 and 6, and U ← U + g gᵀ/m for the chosen arm,
-    line 11. The published name of ν is `gamma`. Arguments as `NeuralBandit`.
+    r̃ ~ N(f(x; θ), ν² σ²) with σ² = λ g(x; θ)ᵀ U⁻¹ g(x; θ) / m, and U ← U + g gᵀ/m for the chosen arm. The published
+    name of ν is `gamma`. Arguments as `NeuralBandit`.
     """
 
     def width_scale(self) -> float:

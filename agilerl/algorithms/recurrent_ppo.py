@@ -12,4 +12,5 @@ class RecurrentPPO(PPO):
     The arguments are those of `PPO`.
     """
 
+    always_recurrent = True
     __init__ = with_defaults(PPO.__init__, recurrent=True, learn_step=8192)

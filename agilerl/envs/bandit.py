@@ -79,7 +79,7 @@ class BanditEnv:
         return disjoint(self._x[self._row], self.arms)
 
 
-class BanditRounds(gym.Env[np.ndarray, int]):
+class BanditRounds(gym.Env[np.ndarray, Any]):
     """Rounds of a bandit as a Gymnasium environment; episodes end by a time limit alone.
 
     Args:

@@ -7,6 +7,8 @@ g(x)/√m = (h(x), 1)/√m. Leading axes are arbitrary, such as members [N] and 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,11 +16,11 @@ from torch import Tensor
 def scaled_gradient(hidden: Tensor) -> Tensor:
     """Return g/√m = (h, 1)/√m [..., m + 1] for the inputs h [..., m] of the output layer."""
     ones = hidden.new_ones(*hidden.shape[:-1], 1)
-    return torch.cat((hidden, ones), -1) / hidden.shape[-1] ** 0.5
+    return torch.cat((hidden, ones), -1) / math.sqrt(hidden.shape[-1])
 
 
 def squared_width(gradient: Tensor, inverse: Tensor) -> Tensor:
-    """Return gᵀ Z⁻¹ g / m [..., A]: Zhou et al. 2020 (arXiv:1911.04462), algorithm 1, line 6, without γ and root.
+    """Return gᵀ Z⁻¹ g / m [..., A]: Zhou et al. 2020 (arXiv:1911.04462), algorithm 1, without γ and the root.
 
     Args:
         gradient: [..., A, p] result of `scaled_gradient`. inverse: [..., p, p] inverse design matrix.
@@ -27,8 +29,8 @@ def squared_width(gradient: Tensor, inverse: Tensor) -> Tensor:
 
 
 def with_choice(inverse: Tensor, gradient: Tensor) -> Tensor:
-    """Return the inverse of Z + g gᵀ / m [..., p, p] (algorithm 1, line 10 there; algorithm 1, line 11 of
-    arXiv:2010.00827), by Sherman and Morrison: Z⁻¹ − Z⁻¹g gᵀZ⁻¹ / (m + gᵀZ⁻¹g).
+    """Return the inverse of Z + g gᵀ / m [..., p, p], the update of both algorithms (arXiv:1911.04462 and
+    arXiv:2010.00827, algorithm 1), by the formula of Sherman and Morrison: Z⁻¹ − Z⁻¹g gᵀZ⁻¹ / (m + gᵀZ⁻¹g).
 
     Args:
         inverse: [..., p, p]. gradient: [..., p] result of `scaled_gradient` for the chosen arm.

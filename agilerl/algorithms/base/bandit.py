@@ -24,6 +24,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.base.actions import DiscreteActions, legal_actions, masked_argmax, seen_with_mask
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import ROUNDS, hp
@@ -273,7 +274,7 @@ class NeuralBandit(RLAlgorithm):
         def program(x: Tensor) -> Tensor:
             """Map prepared contexts [N, E, A, d] to outputs [N, E, A, 1 + m]."""
             outputs: Tensor = run(x.flatten(1, 2))
-            return outputs.unflatten(1, (-1, arms))
+            return outputs.reshape(len(x), -1, arms, outputs.shape[-1])
 
         return program
 
@@ -286,7 +287,8 @@ class NeuralBandit(RLAlgorithm):
                 f"{self.algo} got contexts of shape {tuple(contexts.shape)}; it was built for [E, "
                 f"{', '.join(map(str, self.observation_space.shape))}]. fix: what reset() and step() return."
             )
-        return super().policy_output(contexts.flatten(0, 1), noisy).unflatten(0, (-1, self.arms))
+        outputs = super().policy_output(contexts.flatten(0, 1), noisy)
+        return outputs.reshape(-1, self.arms, outputs.shape[-1])
 
     # --- design matrix ---------------------------------------------------------------------------------------------
 
@@ -343,7 +345,7 @@ class NeuralBandit(RLAlgorithm):
         return super().evaluate(episodes, seed, env, max_steps)
 
 
-def _contexts_of(algo: str, space: Any, actions: Any) -> spaces.Box:
+def _contexts_of(algo: str, space: Any, actions: Any) -> spaces.Box[Any]:
     """Return the space of the contexts of all arms [A, *context].
 
     Raises:
@@ -351,7 +353,7 @@ def _contexts_of(algo: str, space: Any, actions: Any) -> spaces.Box:
     """
     fix = "fix: env.observation_space of a BanditEnv, or Box(low, high, env.context_dim)."
     if not isinstance(actions, spaces.Discrete):
-        return space  # refused by the base class
+        raise wrong_actions(algo, ("Discrete",), actions)
     arms = int(actions.n)
     if not isinstance(space, spaces.Box) or not space.shape:
         raise AlgorithmError(f"{algo} reads a Box, the context of one arm or of all {arms}; got {space}. {fix}")

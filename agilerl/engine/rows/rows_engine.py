@@ -548,7 +548,8 @@ class RowsEngine:
         return None if all(agreed) else agreed
 
     def distance(self, name: str) -> Tensor:
-        distance: Tensor = DistanceFunction.apply(self._gradients, self._units[(name,)], self._anchor)
+        apply: Any = DistanceFunction.apply
+        distance: Tensor = apply(self._gradients, self._units[(name,)], self._anchor)
         return distance
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
