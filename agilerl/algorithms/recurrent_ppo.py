@@ -1,4 +1,4 @@
-"""Recurrent PPO by its published name (Schulman et al. 2017, arXiv:1707.06347; Ni et al. 2022, arXiv:2110.05038)."""
+"""PPO with recurrent encoders by its published name (Schulman et al. 2017, arXiv:1707.06347)."""
 
 from __future__ import annotations
 

@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from gymnasium import spaces
+
 from agilerl.engine.learner import Learner
 from agilerl.envs.bandit import is_bandit, rounds_of
+from agilerl.envs.lanes import name_of
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import AlgorithmError
 from agilerl.sources.acting import Acting
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import Running, Shard, Steps
 from agilerl.sources.updates import Updates
+from agilerl.spaces import short_form
 
 
 class BanditActing(Acting):
@@ -83,6 +87,22 @@ class BanditSource(OffPolicySource):
     def __init__(self, env: Any, memory: Any, options: Any, n_step_memory: Any = None, eval_env: Any = None) -> None:
         env, eval_env = (rounds_of(each) if is_bandit(each) else each for each in (env, eval_env))
         super().__init__(env, memory, options, n_step_memory, eval_env)
+
+    @staticmethod
+    def spaces(env: Any) -> tuple[Any, Any]:
+        """See `LaneSource.spaces`.
+
+        Raises:
+            AlgorithmError: observations that are not the contexts of all arms.
+        """
+        space, actions = OffPolicySource.spaces(env)
+        arms = actions.n if isinstance(actions, spaces.Discrete) else 0
+        if arms and (not isinstance(space, spaces.Box) or len(space.shape) not in (2, 4) or space.shape[0] != arms):
+            raise AlgorithmError(
+                f"{name_of(env)} shows {short_form(space)}, and bandits read the contexts of all {arms} arms, "
+                f"[{arms}, ...]. fix: an id such as bandit/iris, or BanditEnv(features, targets)."
+            )
+        return space, actions
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         memory = shard.shared.memories["memory"]
