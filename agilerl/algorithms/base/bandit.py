@@ -31,7 +31,7 @@ from agilerl.algorithms.base.declared import ROUNDS, hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm, refuse_criterion
-from agilerl.algorithms.base.transitions import as_tensor, column, sampled_observations
+from agilerl.algorithms.base.transitions import as_tensor, check_observation_space, column, sampled_observations
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.envs.bandit import ROUNDS as ROUNDS_OF_EPISODE
@@ -355,6 +355,8 @@ def _contexts_of(algo: str, space: Any, actions: Any) -> spaces.Box[Any]:
     if not isinstance(actions, spaces.Discrete):
         raise wrong_actions(algo, ("Discrete",), actions)
     arms = int(actions.n)
+    if isinstance(space, gym.Space):
+        check_observation_space(algo, space)
     if not isinstance(space, spaces.Box) or not space.shape:
         raise AlgorithmError(f"{algo} reads a Box, the context of one arm or of all {arms}; got {space}. {fix}")
     if len(space.shape) in (1, 3):

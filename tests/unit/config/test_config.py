@@ -25,7 +25,7 @@ from agilerl.config import (
     preset_names,
 )
 from agilerl.config.schema import Probabilities
-from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, NotAvailableYetError
+from agilerl.errors import AgileRLError, AlgorithmError, ConfigError
 
 
 def write(folder: Path, text: str, name: str = "my.yaml") -> Path:
