@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from agilerl.api import Evaluation, Run, load, replay, resume, steer, train
     from agilerl.errors import AgileRLError, AgileRLWarning
     from agilerl.telemetry.callbacks import Callback
+    from agilerl.trainer import LocalTrainer
 
 __version__ = "0.1.0"
 __all__ = [
-    "AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "Run", "__version__",
+    "AgileRLError", "AgileRLWarning", "Callback", "Evaluation", "LocalTrainer", "Run", "__version__",
     "load", "replay", "resume", "steer", "train",
 ]  # fmt: skip
 
 _HOME = dict.fromkeys(("train", "load", "replay", "resume", "steer", "Run", "Evaluation"), "agilerl.api")
 _HOME |= dict.fromkeys(("AgileRLError", "AgileRLWarning"), "agilerl.errors")
+_HOME["LocalTrainer"] = "agilerl.trainer"
 _HOME["Callback"] = "agilerl.telemetry.callbacks"
 # Published flags -> packages that must be installed; located, not imported.
 _NEEDS = {

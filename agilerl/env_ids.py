@@ -99,6 +99,9 @@ SHIPPED = {
     "MaskedCartPole-v1": ("agilerl.envs.classic:masked_cartpole", 500),
     "MaskedPendulum-v1": ("agilerl.envs.classic:masked_pendulum", 200),
 }
+SHIPPED |= {f"bandit/{name}": (f"agilerl.envs.bandit:{name}", 100) for name in (
+    "iris", "wine", "digits", "breast_cancer"
+)}  # fmt: skip
 TEXTS = {"Wordle-v0": ("agilerl.envs.wordle:Wordle", None)}  # like SHIPPED, for language policies
 
 

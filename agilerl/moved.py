@@ -27,11 +27,13 @@ MOVED: dict[str, dict[str, str]] = {
         "NoisyLinear": "agilerl.modules.custom_components.NoisyLinear",
     },
     "agilerl.networks.evolvable_mlp": {"EvolvableMLP": "agilerl.modules.mlp.EvolvableMLP"},
+    "agilerl.training.trainer": {"LocalTrainer": "agilerl.trainer.LocalTrainer"},
     "agilerl.utils.algo_utils": {
         "observation_space_channels_to_first": "agilerl.utils.utils.observation_space_channels_to_first",
     },
     "agilerl.utils.utils": {
         "initialPopulation": "agilerl.utils.utils.create_population",
+        "makeSkillVectEnvs": "agilerl.utils.utils.make_skill_vect_envs",
         "makeVectEnvs": "agilerl.utils.utils.make_vect_envs",
         "plotPopulationScore": "agilerl.utils.utils.plot_population_score",
         "printHyperparams": "agilerl.utils.utils.print_hyperparams",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +53,21 @@ def constructor_arguments(cls: Any) -> dict[str, inspect.Parameter]:
     """Return the arguments of `constructor_signature` by name, without `self`."""
     _, *arguments = constructor_signature(cls).parameters.items()
     return dict(arguments)
+
+
+def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
+    """Return a constructor with other defaults, visible in its signature: for the published name of a variant."""
+    signature = inspect.signature(constructor)
+
+    @functools.wraps(constructor)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        arguments = signature.bind_partial(self, *args, **kwargs).arguments
+        constructor(self, *args, **{**{k: v for k, v in defaults.items() if k not in arguments}, **kwargs})
+
+    parameters = signature.parameters.values()
+    changed = [p.replace(default=defaults[p.name]) if p.name in defaults else p for p in parameters]
+    construct.__signature__ = signature.replace(parameters=changed)  # type: ignore[attr-defined]  # read by inspect
+    return construct
 
 
 def by_position_or_name(cls: Any, **arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agilerl.errors import AlgorithmError, NotAvailableYetError, UnknownAlgorithmError, nearest
+from agilerl.errors import AlgorithmError, UnknownAlgorithmError, nearest
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.agent import EvolvableAlgorithm
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from agilerl.algorithms.maddpg import MADDPG
     from agilerl.algorithms.mappo import MAPPO
     from agilerl.algorithms.matd3 import MATD3
+    from agilerl.algorithms.neural_ts import NeuralTS
+    from agilerl.algorithms.neural_ucb import NeuralUCB
     from agilerl.algorithms.ppo import PPO
     from agilerl.algorithms.rainbow import RainbowDQN
+    from agilerl.algorithms.recurrent_ppo import RecurrentPPO
     from agilerl.algorithms.sac import SAC
     from agilerl.algorithms.sft import SFT
     from agilerl.algorithms.td3 import TD3
@@ -66,8 +69,11 @@ __all__ = [
     "EvolvableAlgorithm",
     "LLMAlgorithm",
     "MultiAgentRLAlgorithm",
+    "NeuralTS",
+    "NeuralUCB",
     "RLAlgorithm",
     "RainbowDQN",
+    "RecurrentPPO",
     "available",
     "canonical_name",
     "find_algorithm",
@@ -96,8 +102,11 @@ _SHIPPED = {
     "MADDPG": "agilerl.algorithms.maddpg",
     "MAPPO": "agilerl.algorithms.mappo",
     "MATD3": "agilerl.algorithms.matd3",
+    "NeuralTS": "agilerl.algorithms.neural_ts",
+    "NeuralUCB": "agilerl.algorithms.neural_ucb",
     "PPO": "agilerl.algorithms.ppo",
     "RainbowDQN": "agilerl.algorithms.rainbow",
+    "RecurrentPPO": "agilerl.algorithms.recurrent_ppo",
     "SAC": "agilerl.algorithms.sac",
     "SFT": "agilerl.algorithms.sft",
     "TD3": "agilerl.algorithms.td3",
@@ -114,8 +123,6 @@ LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # shipped multi-agent algorithms
 _OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for discrete actions, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
-NOT_YET = ("NeuralTS", "NeuralUCB")
-"""Published names that this version does not include yet."""
 
 DEFAULT_ALGORITHM, DEFAULT_FOR_BOX, DEFAULT_FOR_TEAMS, DEFAULT_FOR_LANGUAGE = "DQN", "SAC", "MADDPG", "GRPO"
 """Default algorithms for discrete actions, Box actions, several agents and language tasks."""
@@ -170,7 +177,7 @@ def register(cls: Algorithm) -> Algorithm:
             f"register got {name}, which does not derive from RLAlgorithm. fix: derive it (of several agents: from "
             "MultiAgentRLAlgorithm, of a language model: from LLMAlgorithm)."
         )
-    if _plain(name) in map(_plain, (*_SHIPPED, *NOT_YET)):
+    if _plain(name) in map(_plain, _SHIPPED):
         raise AlgorithmError(f"register got {name}, a name of the package's own. fix: another name.")
     _registered[name] = cls
     return cls
@@ -197,7 +204,6 @@ def canonical_name(name: str) -> str:
     """Return the canonical spelling of a name; case, spaces, dashes and underscores are ignored.
 
     Raises:
-        NotAvailableYetError: the algorithm was published, but this version does not include it.
         UnknownAlgorithmError: unknown name; the message suggests the nearest one.
     """
     names = available()
@@ -205,14 +211,10 @@ def canonical_name(name: str) -> str:
         if _plain(each) == _plain(name):
             return each
     listed = ", ".join(names)
-    for later in NOT_YET:
-        if _plain(later) == _plain(name):
-            raise NotAvailableYetError(f"{later} is not available in this version. fix: use one of: {listed}.")
-    close = nearest(name, [*names, *NOT_YET], limit=1)
+    close = nearest(name, names, limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    later = f"not in this version yet: {', '.join(NOT_YET)}"
     raise UnknownAlgorithmError(
-        f"unknown algorithm {name!r}.{hint} (known: {listed}; {later}) fix: {close[0] if close else 'a known name'}."
+        f"unknown algorithm {name!r}.{hint} (known: {listed}) fix: {close[0] if close else 'a known name'}."
     )
 
 
@@ -228,7 +230,6 @@ def find_algorithm(name: str) -> Any:
     """Return the algorithm class; case, spaces, dashes and underscores in `name` are ignored.
 
     Raises:
-        NotAvailableYetError: a published name that this version does not include yet.
         AlgorithmError: unknown name (the message suggests the nearest one), or a registered name without a class.
     """
     canonical = canonical_name(str(name))
@@ -248,7 +249,7 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
     taking = [
         name
         for name in available()
-        if not is_team(name) and kind in find_algorithm(name).action_spaces and not find_algorithm(name).reads_texts
+        if not is_team(name) and kind in find_algorithm(name).action_spaces and not _is_special(find_algorithm(name))
     ]
     fitting = [name for name in taking if _learns_from_data(name) == data]
     none = f"; no algorithm of this version takes {kind} actions"
@@ -280,14 +281,21 @@ def offline_instead(name: str) -> str:
 def with_memory(for_team: bool) -> list[str]:
     """Names of the multi-agent or single-agent algorithms that keep hidden states with `recurrent=True`."""
     return [
-        name for name in available() if is_team(name) == for_team and takes_argument(find_algorithm(name), "recurrent")
-    ]
+        name for name in available()
+        if is_team(name) == for_team and takes_argument(find_algorithm(name), "recurrent")
+        and not find_algorithm(name).always_recurrent
+    ]  # fmt: skip
 
 
 def takes_argument(cls: type, argument: str) -> bool:
     """Whether the constructor of an algorithm, or of one of its base classes, has this argument."""
     constructors = (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind))
     return any(argument in inspect.signature(init).parameters for init in constructors)
+
+
+def _is_special(cls: Any) -> bool:
+    """Whether an algorithm is for texts or bandits alone, or another name of one: no suggestion for an environment."""
+    return bool(cls.reads_texts or cls.always_recurrent or cls.experience.name == "rounds")
 
 
 def _learns_from_data(name: str) -> bool:

@@ -395,7 +395,7 @@ COMMON: dict[str, Any] = {
 
 def probes() -> Iterator[Finding]:
     """Train the default algorithm of each kind on environments that isolate one component each; check the values."""
-    from agilerl.algorithms import DEFAULT_ALGORITHM, available, find_algorithm
+    from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_UNTUNED, available, find_algorithm
     from agilerl.testing import probes as tasks
 
     cases = [
@@ -404,7 +404,7 @@ def probes() -> Iterator[Finding]:
         Probe("discount", tasks.DiscountedRewardEnv, "the discount or the next observation"),
         Probe("policy", tasks.PolicyEnv, "the choice of actions"),
     ]
-    usual = {find_algorithm(name).experience.name: name for name in (*available(), DEFAULT_ALGORITHM)}
+    usual = {find_algorithm(name).experience.name: name for name in (*available(), DEFAULT_ALGORITHM, DEFAULT_UNTUNED)}
     for kind, settings in SETTINGS.items():
         for case in cases:
             yield verdict_of(usual[kind], kind, settings, case)

@@ -63,14 +63,12 @@ def _named(what: str) -> Iterator[Named]:
 
 
 def algorithms() -> Iterator[Named]:
-    """Names with their hyperparameters; those not implemented yet last."""
-    from agilerl.algorithms import NOT_YET, available
+    """Names with their hyperparameters."""
+    from agilerl.algorithms import available
 
     for name in available():
         names = _hyperparameters(name)
-        yield Named(name, (", ".join(names),), 14, {"hyperparameters": names, "is_available": True})
-    for name in NOT_YET:
-        yield Named(name, ("not in this version yet",), 14, {"hyperparameters": [], "is_available": False})
+        yield Named(name, (", ".join(names),), 14, {"hyperparameters": names})
 
 
 def _hyperparameters(name: str) -> list[str]:

@@ -37,13 +37,14 @@ PLACES = {
     "TARGET_SCORE": ("training", "target_score"), "MEMORY_SIZE": ("replay_buffer", "max_size"),
     "N_STEP": ("replay_buffer", "n_step"), "PER": ("replay_buffer", "prioritized"), "ALPHA": ("replay_buffer", "alpha"),
     "TOURN_SIZE": ("tournament_selection", "tournament_size"), "ELITISM": ("tournament_selection", "elitism"),
-    "LEARNING_RATE": ("algorithm", "lr"),
+    "LEARNING_RATE": ("algorithm", "lr"), "LAMBDA": ("algorithm", "lamb"),
 }  # fmt: skip
 CHANCES = ("no_mut", "arch_mut", "new_layer", "params_mut", "act_mut", "rl_hp_mut")
 BUDGETS_IN_EPISODES = "budgets are environment steps here: --steps, training.evo_steps"
 DROPPED = {
     "CHANNELS_LAST": "images of either order of channels are understood",
     "EPISODES": BUDGETS_IN_EPISODES,
+    "EPISODE_STEPS": "training.train_max_episode_steps, training.eval_steps; an episode has 100 rounds",
     "MAX_EPISODES": BUDGETS_IN_EPISODES,
     "EVO_EPOCHS": BUDGETS_IN_EPISODES,
     "WANDB": "agilerl train --track",

@@ -19,6 +19,9 @@ OF_ENVIRONMENTS = (
 """Keys of networks, episodes and environment steps, which a language policy ignores."""
 IGNORED = {
     "transitions": ("training.opponents", *OF_DATA),
+    "rounds": (
+        *OF_EXPLORATION[1:], "environment.asynchronous", "training.opponents", "training.reward_floor", *OF_DATA
+    ),
     "rollouts": (*OF_EXPLORATION, "replay_buffer", "training.opponents", *OF_DATA),
     "dataset": (*OF_EXPLORATION, "training.opponents"),
     "team_transitions": (

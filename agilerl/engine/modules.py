@@ -159,6 +159,10 @@ class ModuleEngine:
         finally:
             wrapper.set_lr(base_rate)
 
+    def distance(self, name: str) -> Tensor:
+        both = zip(self._module(name).parameters(), self._module(self._targets[name]).parameters(), strict=True)
+        return torch.stack([(value - target).square().sum() for value, target in both]).sum()
+
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         for one in (name,) if isinstance(name, str) else name:
             soft_update(self._module(one), self._module(self._targets[one]), tau)

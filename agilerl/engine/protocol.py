@@ -279,6 +279,9 @@ class UpdateEngine(Protocol):
         Several optimisers make one step each on `loss` [K, N] or [K]: optimiser k minimises entry k.
         """
 
+    def distance(self, name: str) -> Tensor:
+        """Return Σ (θ − θ⁻)² between a network and its target, [N] or scalar, differentiable in θ."""
+
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         """Soft-update the target of `name`, or of several: θ⁻ ← τ·θ + (1 − τ)·θ⁻."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from agilerl import foreign
 from agilerl.env_ids import check_lookup
+from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
 from agilerl.envs.returned import short
 from agilerl.envs.team import name_of, team_of
 from agilerl.envs.team_ids import maker
@@ -70,7 +72,8 @@ class Factory:
 def environment_argument(env: Any) -> Any:
     """Normalise `env` for a run: an id (text), None, an environment, a vector, or a `Factory`.
 
-    A Gymnasium specification and a PettingZoo module become their id, or a factory. A function is called once to detect
+    A Gymnasium specification and a PettingZoo module become their id, or a factory; a bandit
+    becomes its rounds. A function is called once to detect
     the number of agents; if it creates a vector environment, that one is used directly.
 
     Raises:
@@ -88,6 +91,8 @@ def environment_argument(env: Any) -> Any:
     if isinstance(env, Factory):
         return env
     check_lookup(env)
+    if is_bandit(env):
+        return _of_bandit(env)
     if isinstance(env, list | tuple | set):
         raise EnvError(
             f"the environment is a {type(env).__name__} of {len(env)}; expected an environment or a factory. "
@@ -136,6 +141,16 @@ def _of_spec(spec: EnvSpec) -> Any:
 
     make.__name__ = spec.id
     return Factory(make)
+
+
+def _of_bandit(bandit: Any) -> Any:
+    """Return a factory of rounds over the data of a `BanditEnv`; the only rounds of another bandit."""
+    if not isinstance(bandit, BanditEnv):
+        return rounds_of(bandit)
+    make = partial(rounds_of, bandit)
+    factory = Factory(make)
+    factory.__name__ = factory.makes = type(bandit).__name__
+    return factory
 
 
 def _of_maker(make: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 SOURCES = {
     "dataset": ("agilerl.sources.offline", "OfflineSource"),
     "transitions": ("agilerl.sources.off_policy", "OffPolicySource"),
+    "rounds": ("agilerl.sources.bandit", "BanditSource"),
     "team_transitions": ("agilerl.sources.teams.transitions", "TeamTransitions"),
     "rollouts": ("agilerl.sources.rollouts", "OnPolicySource"),
     "team_rollouts": ("agilerl.sources.teams.rollouts", "TeamRolloutSource"),

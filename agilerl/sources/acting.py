@@ -113,13 +113,24 @@ class Acting:
         if self.replay.memory.counter * self.ranks.size < self.options.random_steps:
             action = self._random(legal)
         else:
-            action = self.learner.explore(rows, draws, self.epsilon, legal)
+            action = self._explored(rows, draws, legal)
         action = watch.actions(action)
         if is_vector_step:
             self.epsilon = max(self.options.eps_end, self.epsilon * self.options.eps_decay)
         flat = action.reshape(-1, *action.shape[2:])
         self._acted = flat, mask
         return self._lead.environment_action(flat)
+
+    def _explored(self, rows: Any, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
+        """Return exploring actions in storage format [N, E, ...] for observations [N, E, ...]."""
+        return self.learner.explore(rows, draws, self.epsilon, legal)
+
+    def _stored(self, obs: Any, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
+        """Return what replay stores of a vector step [L, ...]; of waiting agents of a team their last action."""
+        if batch.team is None:
+            return obs, action, batch
+        self._waiting = self._waiting or IdleAgents(self._lead.team)
+        return self._waiting.step(obs, action, batch)
 
     def _keep(self, batch: StepBatch) -> None:
         """Store the transitions of a vector step."""
@@ -131,10 +142,7 @@ class Acting:
         reward = self.options.learned_reward(reward) if self.options.changes_rewards else reward
         if self.rewards is not None:  # stored unscaled, and scaled when sampled
             self.rewards.see(reward, batch)
-        stored = obs, flat, batch
-        if batch.team is not None:
-            self._waiting = self._waiting or IdleAgents(self._lead.team)
-            stored = self._waiting.step(obs, flat, batch)
+        stored = self._stored(obs, flat, batch)
         self.replay.write(*stored[:2], reward, stored[2], self._masks, mask if self._stores_masks else None)
         finished = self._tracker.update(batch)
         if len(finished.lanes):

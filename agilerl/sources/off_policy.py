@@ -38,6 +38,8 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
     """
 
     waits_for_lanes = ""
+    acting: type[Acting] = Acting
+    updating: type[Updates] = Updates
 
     def __init__(
         self, env: Any, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None, eval_env: Any = None
@@ -72,10 +74,10 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         interval = check_interval(learner.groups[0].device)
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs, interval)
         rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs, shard.ranks)
-        kind = AsynchronousActing if self.is_asynchronous else Acting
+        kind = AsynchronousActing if self.is_asynchronous else self.acting
         acting = kind(shard, lanes, replay, self.options, watch, rewards)
         are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)
-        updates = Updates(shard, replay, self.options, watch, rewards, are_choices)
+        updates = self.updating(shard, replay, self.options, watch, rewards, are_choices)
         if isinstance(acting, AsynchronousActing):
             steps = self._lane_by_lane(acting, updates)
         else:

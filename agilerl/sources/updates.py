@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -241,7 +242,7 @@ class Updates:
             if name in rows:
                 fields[name] = plan.legal(rows[name])
         noise = self._draw_noise(plan, sizes, count) if plan.draws_noise else {}
-        fields |= {name: prepare(rows[name]) for name in ("obs", "next_obs")}
+        fields |= self._observations(rows, prepare)
         number, last = 0, count - 1
         for row, (member, size) in enumerate(zip(plan.members, sizes, strict=True)):
             if size:
@@ -249,6 +250,10 @@ class Updates:
                 number = self._updates[member] - last
                 self._last[member] = rows["obs"], last, row, size
         return TransitionBatches(fields, weight, noise, count, number, self.replay.prioritized)
+
+    def _observations(self, rows: dict[str, Any], prepare: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return the inputs of the networks in sampled rows."""
+        return {name: prepare(rows[name]) for name in ("obs", "next_obs")}
 
     def _plain_weights(self, plan: Plan, sizes: list[int]) -> Tensor:
         """Return [updates, N_g, B] weights for uniform replay: 1/B_i in the rows of member i, 0 beyond.

@@ -12,7 +12,12 @@ from typing import Any, TypeVar
 import gymnasium as gym
 
 from agilerl import foreign
-from agilerl.algorithms.base.adapted import adapted, declares_on_policy, needs_both_memories
+from agilerl.algorithms.base.adapted import (
+    adapted,
+    declares_on_policy,
+    kind_of_experience,
+    needs_both_memories,
+)
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
@@ -39,6 +44,7 @@ from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
 
 Options = TypeVar("Options", bound=LoopOptions)
+BANDITS = "rounds"  # the experience of bandits
 
 
 class Request:
@@ -383,8 +389,21 @@ def check_learns_from(what: str, population: Sequence[Any], fix: str) -> None:
     """Raise AlgorithmError for agents that only learn on-policy, unless by a `learn` of their own."""
     for agent in population:
         inner = unwrapped(agent)
+        if kind_of_experience(inner)[0] == BANDITS:
+            raise AlgorithmError(
+                f"{type(inner).__name__} is a bandit without transitions. fix: train_bandits(env, ...)."
+            )
         if declares_on_policy(inner) and not (isinstance(inner, EvolvableAlgorithm) and trains_by_learn(inner)):
             raise AlgorithmError(f"{type(inner).__name__} learns from its own rollouts, not from {what}. fix: {fix}.")
+
+
+def check_bandits(population: Sequence[Any]) -> None:
+    """Raise AlgorithmError for a population that is empty, or not of bandits."""
+    _check_methods(population, "bandit", "pop=create_population(algo='neuralucb', ..., population_size=4)")
+    for agent in population:
+        if kind_of_experience(unwrapped(agent))[0] != BANDITS:
+            name = type(unwrapped(agent)).__name__
+            raise AlgorithmError(f"{name} is no bandit. fix: the training function of {name}, or algo='neuralucb'.")
 
 
 def check_rollouts(population: Sequence[Any]) -> None:

@@ -16,11 +16,11 @@ from agilerl.signatures import constructor_signature
 
 # Keys of INIT_HP that are read elsewhere or ignored.
 OF_THE_RUN = frozenset({
-    "ALGO", "CHANNELS_LAST", "ELITISM", "ENV_NAME", "EPS_DECAY", "EPS_END", "EPS_START", "EVAL_LOOP", "EVAL_STEPS",
-    "EVO_STEPS", "LEARNING_DELAY", "MAX_ACTION", "MAX_STEPS", "MEMORY_SIZE", "MIN_ACTION", "NUM_ENVS", "PER",
-    "POPULATION_SIZE", "POP_SIZE", "TARGET_SCORE", "TOURN_SIZE", "WANDB",
+    "ALGO", "CHANNELS_LAST", "ELITISM", "ENV_NAME", "EPISODE_STEPS", "EPS_DECAY", "EPS_END", "EPS_START", "EVAL_LOOP",
+    "EVAL_STEPS", "EVO_STEPS", "LEARNING_DELAY", "MAX_ACTION", "MAX_STEPS", "MEMORY_SIZE", "MIN_ACTION", "NUM_ENVS",
+    "PER", "POPULATION_SIZE", "POP_SIZE", "TARGET_SCORE", "TOURN_SIZE", "WANDB",
 })  # fmt: skip
-OTHER_NAMES = {"LEARNING_RATE": "LR"}
+OTHER_NAMES = {"LEARNING_RATE": "LR", "LAMBDA": "LAMB"}
 
 
 def _deprecated(what: str, instead: str) -> None:

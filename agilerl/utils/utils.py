@@ -35,8 +35,8 @@ from agilerl.utils.llm_utils import suppress_verbose_logging as suppress_verbose
 __all__ = [
     "agent_from_policy", "aggregate_metrics_across_gpus", "calculate_vectorized_scores", "consolidate_mutations",
     "create_population", "default_progress_bar", "gather_tensor", "get_env_defined_actions", "init_wandb",
-    "make_multi_agent_vect_envs", "make_vect_envs", "observation_space_channels_to_first", "plot_population_score",
-    "print_hyperparams", "save_population_checkpoint", "tournament_selection_and_mutation",
+    "make_multi_agent_vect_envs", "make_skill_vect_envs", "make_vect_envs", "observation_space_channels_to_first",
+    "plot_population_score", "print_hyperparams", "save_population_checkpoint", "tournament_selection_and_mutation",
 ]  # fmt: skip
 __getattr__ = forward(__name__)  # names of earlier versions
 BOX2D = ("LunarLander", "LunarLanderContinuous", "BipedalWalker", "BipedalWalkerHardcore", "CarRacing")
@@ -215,6 +215,15 @@ def _check_box2d_available(env_name: str) -> None:
         raise ImportError(
             f'{env_name} needs the Box2D physics engine, which is not installed. fix: pip install "agilerl[box2d]"'
         )
+
+
+def make_skill_vect_envs(env_name: str, skill: Any, num_envs: int = 1) -> gym.vector.VectorEnv:
+    """Create a vector environment whose reward teaches a skill.
+
+    Args:
+        env_name: registered id. skill: a subclass of `agilerl.wrappers.learning.Skill`. num_envs: environments.
+    """
+    return make_vect_envs(env_name, num_envs, extra_wrappers=skill)
 
 
 def get_env_defined_actions(info: Mapping[str, Any], agents: Sequence[str]) -> dict[str, Any] | None:

@@ -17,7 +17,9 @@ from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 TEAMS = [n for n in available() if issubclass(find_algorithm(n), MultiAgentRLAlgorithm)]
 TEXTS = [n for n in available() if getattr(find_algorithm(n), "learns_language", False)]
 READERS = [n for n in available() if getattr(find_algorithm(n), "reads_texts", False)]
-SINGLE = [n for n in available() if n not in {*TEAMS, *TEXTS, *READERS}]
+# Bandits read the contexts of all arms, and RecurrentPPO is PPO with a memory, which other tests ask.
+OTHERS = ["NeuralTS", "NeuralUCB", "RecurrentPPO"]
+SINGLE = [n for n in available() if n not in {*TEAMS, *TEXTS, *READERS, *OTHERS}]
 CHOOSING = [n for n in SINGLE if "Discrete" in (find_algorithm(n).action_spaces or ["Discrete"])]
 OBSERVATIONS = {
     "Box": spaces.Box(-1, 1, (3,)),

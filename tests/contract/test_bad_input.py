@@ -75,10 +75,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
         UnknownAlgorithmError,
         ["unknown algorithm 'DQNN'", "Did you mean 'DQN'"],
     ),
-    "an algorithm of a later version": (
-        lambda: population("neural-ucb"),
-        NotAvailableYetError,
-        ["NeuralUCB is not available in this version", "fix: use one of: BC, BC_LM, CISPO, CQL, CQN, DDPG, DPO, DQN"],
+    "a bandit in an environment of one observation": (
+        lambda: agilerl.train("CartPole-v1", "neural-ucb", out=None),
+        AlgorithmError,
+        ["shows Box(4,), and bandits read the contexts of all 2 arms", "fix: an id such as bandit/iris"],
     ),
     "unknown version of an environment": (
         lambda: make_vect_envs("CartPole-v9"),

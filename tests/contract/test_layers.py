@@ -63,6 +63,7 @@ LAYERS = {
     "watch": 11,
     "wrappers": 11,
     "api": 12,
+    "trainer": 13,
     "integrations": 13,
     "cli": 14,
 }

@@ -76,6 +76,7 @@ class EvolvableAlgorithm:
         trains_unwrapped: whether training functions train the wrapped agent directly; True for some wrappers only.
         is_recurrent: whether acting needs a hidden state that is carried through an episode.
         recurrent: whether it was constructed with recurrent encoders.
+        always_recurrent: whether recurrent encoders are its default, as the name of a variant.
         learns_from_obs_mask: whether `update` reads the action masks of `obs`, so that replay stores them; otherwise
             only those of `next_obs` are stored.
         adapts_rate: whether `update` changes the learning rate.
@@ -100,6 +101,7 @@ class EvolvableAlgorithm:
     shares_in_populations: ClassVar[bool] = False
     reads_alone: ClassVar[bool] = False
     trains_unwrapped: ClassVar[bool] = False
+    always_recurrent: ClassVar[bool] = False
     is_recurrent: bool = False
     recurrent: bool = False
     learns_from_obs_mask: bool = False

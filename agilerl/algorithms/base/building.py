@@ -157,7 +157,7 @@ def build(
     if "action_space" in constructor_arguments(cls):  # state values take no actions
         more["action_space"] = agent.action_space
     network = cls(
-        agent.observation_space,
+        agent.network_space,
         device=agent.device,
         random_seed=seed,
         **{**arguments, **more},

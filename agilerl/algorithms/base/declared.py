@@ -69,6 +69,7 @@ class Experience:
 
 STRUCTURE = frozenset({"share_encoders", "recurrent"})  # options that decide which networks an agent has
 TRANSITIONS = Experience("transitions", "learns from replay")
+ROUNDS = Experience("rounds", "learns from the rewards of the arms that it chooses", steps="rounds")
 ROLLOUTS = Experience("rollouts", "learns from its own rollouts", on_policy=True)
 DATASET = Experience("dataset", "learns from a data set", steps="updates", has_training_episodes=False)
 TEAM_TRANSITIONS = Experience("team_transitions", "learns from replay of several agents")

@@ -165,6 +165,12 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
+    @property
+    def network_space(self) -> gym.Space[Any]:
+        """Space that the networks read; that of the observations by default."""
+        space: gym.Space[Any] = self.observation_space
+        return space
+
     def policy_network(self) -> EvolvableNetwork:
         """Return the policy, for algorithms whose policy is a network over an observation space."""
         policy = self.policy_module()

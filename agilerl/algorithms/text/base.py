@@ -6,11 +6,9 @@ They have no spaces, and prompts instead of observations. See `sources.text.lang
 
 from __future__ import annotations
 
-import functools
-import inspect
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -392,21 +390,6 @@ class LLMAlgorithm(EvolvableAlgorithm):
         if isinstance(base, nn.Module) and not isinstance(base, AdapterNetwork):
             kwargs = {**kwargs, "actor_network": BaseModel(base, kwargs.get("tokenizer"))}
         return [construct(cls, index=i, seed=int(member_seeds[i]), **kwargs) for i in range(size)]
-
-
-def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
-    """Return a constructor with other defaults, visible in its signature: for the published name of a variant."""
-    signature = inspect.signature(constructor)
-
-    @functools.wraps(constructor)
-    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        arguments = signature.bind_partial(self, *args, **kwargs).arguments
-        constructor(self, *args, **{**{k: v for k, v in defaults.items() if k not in arguments}, **kwargs})
-
-    parameters = signature.parameters.values()
-    changed = [p.replace(default=defaults[p.name]) if p.name in defaults else p for p in parameters]
-    construct.__signature__ = signature.replace(parameters=changed)  # type: ignore[attr-defined]  # read by inspect
-    return construct
 
 
 def _length(item: Any, kind: str) -> int:

@@ -156,6 +156,16 @@ class Gradients:
         self.written |= keys
         return of_input
 
+    def add(self, unit: Unit, part: str, grad: Tensor) -> None:
+        """Add a gradient [N, D] with respect to the columns of a part."""
+        keys = unit.keys[part]
+        if self.written.isdisjoint(keys):
+            unit.grad[part].copy_(grad)
+        else:
+            self.clear(unit, part)
+            unit.grad[part].add_(grad)
+        self.written |= keys
+
     @torch.no_grad()
     def finish(self) -> None:
         """Compute parameter gradients of cells that ran many times in one pass, in one product over all steps."""
@@ -191,6 +201,25 @@ class DenseFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None, None, Tensor | None]:
         of_input = ctx.gradients.backward(ctx.ran, grads[0], ctx.parameters, ctx.needs_input_grad[5])
         return None, None, None, None, None, of_input
+
+
+class DistanceFunction(torch.autograd.Function):
+    """Σ (θ − θ⁻)² [N] of a unit's rows, whose gradient 2(θ − θ⁻) is written directly to the gradient rows.
+
+    Columns beyond a narrower member's are zero in both rows, so that they add nothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradients: Gradients, unit: Unit, anchor: Tensor) -> Tensor:
+        ctx.gradients, ctx.unit = gradients, unit
+        ctx.apart = [value - target for target, value in unit.pairs]
+        return torch.stack([apart.square().sum(1) for apart in ctx.apart]).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        for part, apart in zip(ctx.unit.target, ctx.apart, strict=True):
+            ctx.gradients.add(ctx.unit, part, 2 * grads[0].unsqueeze(1) * apart)
+        return None, None, None
 
 
 def differentiable(unit: Unit, anchor: Tensor, gradients: Gradients, parameters: bool) -> Network:
@@ -517,6 +546,11 @@ class RowsEngine:
         self.ranks.mean_([*grads, flags])
         agreed = (flags > 0).tolist()
         return None if all(agreed) else agreed
+
+    def distance(self, name: str) -> Tensor:
+        apply: Any = DistanceFunction.apply
+        distance: Tensor = apply(self._gradients, self._units[(name,)], self._anchor)
+        return distance
 
     def track(self, name: str | tuple[str, ...], tau: Tensor) -> None:
         """Soft-update targets: θ⁻ ← τ·θ + (1 − τ)·θ⁻ (Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1)."""

@@ -161,7 +161,7 @@ MISTAKES = [
     (["train", "CartPole-v1", "--algo", "PPOO"], "AlgorithmError: unknown algorithm 'PPOO'. Did you mean 'PPO'?"),
     (
         ["train", "CartPole-v1", "--algo", "neuralts"],
-        "NotAvailableYetError: NeuralTS is not available in this version. fix:",
+        "AlgorithmError: CartPole-v1 shows Box(4,), and bandits read the contexts of all 2 arms, [2, ...]. fix:",
     ),
     (["train", "--config", "typo.yaml"], "ConfigError: typo.yaml: training.popsize is not a known key. Did you mean"),
     (["train", "CartPole-v1", "--config", "no.yaml"], "ConfigError: there is no configuration file no.yaml. fix:"),

@@ -205,7 +205,6 @@ def test_another_way_to_select_has_no_counterpart(tmp_path: Path) -> None:
         (changed(OLDER, "MUTATION_PARAMS", ARCHMUT=3), "MUTATION_PARAMS.ARCHMUT is not a known key. Did you mean"),
         (changed(OLDER, "MUTATION_PARAMS", MIN_GAMMA=0.9), "MUTATION_PARAMS has one limit of gamma"),
         (changed(OLDER, "INIT_HP", ALGO="DQNN"), "unknown algorithm 'DQNN'. Did you mean 'DQN'?"),
-        (changed(OLDER, "INIT_HP", ALGO="NeuralUCB"), "NeuralUCB"),
         (changed(OLDER, "INIT_HP", LR=-1), "algorithm.lr must be"),
         (changed(OLDER, "NET_CONFIG", arch="lstm"), "a recurrent DQN is not there"),
         (OLDER.replace("ALGO: DQN", "GAMMA: 0.9"), "INIT_HP.ALGO is missing"),

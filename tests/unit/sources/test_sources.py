@@ -17,6 +17,7 @@ from agilerl.config.schema import Training
 from agilerl.errors import ConfigError
 from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.sources import SOURCES, source_for
+from agilerl.sources.bandit import BanditSource
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.offline import OfflineSource
 from agilerl.sources.rollouts import OnPolicySource
@@ -138,7 +139,7 @@ def test_every_algorithm_has_a_source() -> None:
         "dataset": OfflineSource, "transitions": OffPolicySource, "rollouts": OnPolicySource,
         "team_transitions": TeamTransitions, "team_rollouts": TeamRolloutSource,
         "completions": LanguageSource, "preferences": LanguageSource,
-        "examples": LanguageSource,
+        "examples": LanguageSource, "rounds": BanditSource,
     }  # fmt: skip
     assert found.keys() == SOURCES.keys()
 

@@ -81,9 +81,13 @@ FITTING = {"DQN": ("discrete", "multi-discrete"), "RainbowDQN": ("discrete", "mu
            "SAC": ("box", "discrete"), "TD3": ("box",), "DDPG": ("box",)}  # fmt: skip
 
 
+OTHERS = ("NeuralTS", "NeuralUCB", "RecurrentPPO")  # of contexts, and another name of PPO
+
+
 @pytest.mark.parametrize("observed", OBSERVATIONS)
 @pytest.mark.parametrize(
-    "algo", [n for n in available() if n not in LANGUAGE and not is_team(n) and not learns_from_data(n)]
+    "algo",
+    [n for n in available() if n not in (*LANGUAGE, *OTHERS) and not is_team(n) and not learns_from_data(n)],
 )
 def test_every_algorithm_trains_on_every_kind_of_observation_by_its_defaults(algo: str, observed: str) -> None:
     actions = ACTIONS[FITTING[algo][0] if algo in FITTING else "discrete"]

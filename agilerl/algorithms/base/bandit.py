@@ -1,0 +1,367 @@
+"""Neural contextual bandits: a reward network, and a design matrix of its last layer that measures what is unknown.
+
+Algorithms differ in how they turn predicted rewards and confidence widths into scores of arms. What both papers leave
+to an implementation is decided here:
+
+* The design matrix counts the gradient of the last layer alone, as a full matrix. The diagonal over all weights, which
+  the papers use in their experiments, ignores that features of the arms overlap.
+* The network goes on from its weights: an update is one Adam step on a batch of replay in place of J steps of gradient
+  descent from θ₀ over all rounds (Zhou et al. 2020, algorithm 2).
+* Members of a population learn from one replay; each counts its own choices in its design matrix.
+* A mutation makes past gradients those of another network. The matrix is then rebuilt from the newest rows of replay,
+  as many as the member has chosen arms, with the gradients of the new network. Without a replay to rebuild it from, in
+  a custom loop, it starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from agilerl.algorithms import wrong_actions
+from agilerl.algorithms.base.actions import DiscreteActions, legal_actions, masked_argmax, seen_with_mask
+from agilerl.algorithms.base.building import build, register_network
+from agilerl.algorithms.base.declared import ROUNDS, hp
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.single_agent import RLAlgorithm, refuse_criterion
+from agilerl.algorithms.base.transitions import as_tensor, check_observation_space, column, sampled_observations
+from agilerl.engine.modules import raw_output
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.envs.bandit import ROUNDS as ROUNDS_OF_EPISODE
+from agilerl.envs.bandit import is_bandit, rounds_of
+from agilerl.errors import AlgorithmError, ShapeError
+from agilerl.losses.actor_critic import weighted_squared_error
+from agilerl.losses.bandits import inverse_design, scaled_gradient, squared_width, with_choice
+from agilerl.modules.base import EvolvableModule
+from agilerl.networks.bandits import RewardNetwork
+from agilerl.ranges import Count, Positive, StepsPerUpdate
+from agilerl.telemetry.evaluation import Evaluation
+
+CONTEXTS = ("context", "state", "observation")  # published names of the field "obs"
+
+
+class NeuralBandit(RLAlgorithm):
+    """Base class of neural bandits; a subclass implements `arm_scores`, and `width_scale` for its papers' constants.
+
+    Args:
+        observation_space: Box of the context of one arm, [d] or an image, or of all arms [A, d].
+        action_space: Discrete, the arms.
+        index: unique id within the population.
+        hp_config: mutable hyperparameters, among gamma, lamb, reg, lr, batch_size, learn_step.
+        net_config: `{"encoder_config": {"hidden_size": [..]}, "head_config": {..}, "latent_dim": ..}`.
+        gamma: scale of exploration.
+        lamb: λ, weight of the identity in the design matrix before the first round.
+        reg: weight of ‖θ − θ₀‖² in the loss, over all weights. θ₀ are the initial weights; architecture mutations
+            carry them over like those of a target network.
+        batch_size: rounds per update.
+        normalize_images: divide images with values from 0 to 255 by 255.
+        lr: learning rate of Adam.
+        learn_step: rounds per update.
+        mut: label of the last mutation.
+        actor_network: a `RewardNetwork` to use instead of building one.
+        device: device of the networks and batches.
+        accelerator: stored only, see `EvolvableAlgorithm`.
+        wrap: accepted for compatibility; ignored.
+        seed: seed of weights and exploration; None follows `torch.initial_seed()`.
+
+    Attributes:
+        sigma_inv: [p, p] float64 inverse design matrix Z⁻¹, where p − 1 is the width of the last hidden layer.
+        rounds: choices counted in it.
+        regret: cumulative shortfall from a reward of 1 in each round, at the end of every generation.
+    """
+
+    policy_class = RewardNetwork
+    action_spaces = ("Discrete",)
+    action_form = DiscreteActions()
+    experience = ROUNDS
+
+    actor_target: EvolvableModule
+    optimizer: OptimizerWrapper
+    sigma_inv: Tensor
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        index: int = 0,
+        hp_config: HyperparameterConfig | None = None,
+        net_config: dict[str, Any] | None = None,
+        gamma: Annotated[Positive, hp()] = 1.0,
+        lamb: Annotated[Positive, hp()] = 1.0,
+        reg: Annotated[Positive, hp()] = 0.000625,
+        batch_size: Annotated[Count, hp()] = 64,
+        normalize_images: bool = True,
+        lr: Annotated[Positive, hp()] = 1e-3,
+        learn_step: Annotated[StepsPerUpdate, hp()] = 2,
+        mut: str | None = None,
+        actor_network: EvolvableModule | None = None,
+        device: str | torch.device = "cpu",
+        accelerator: Any = None,
+        wrap: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        contexts = _contexts_of(type(self).__name__, observation_space, action_space)
+        super().__init__(contexts, action_space, index, hp_config, device, accelerator, seed=seed)
+        self.gamma, self.lamb, self.reg, self.lr = gamma, lamb, reg, lr
+        self.batch_size, self.learn_step, self.mut = batch_size, learn_step, mut
+        self.normalize_images, self.net_config = normalize_images, net_config
+        if actor_network is not None and not isinstance(actor_network, RewardNetwork):
+            raise TypeError(
+                f"{self.algo}: actor_network must be a RewardNetwork, which shows what its last layer reads; got "
+                f"{type(actor_network).__name__}. fix: agilerl.networks.bandits.RewardNetwork, or net_config."
+            )
+        self.actor = build(self, RewardNetwork, actor_network, "actor_network", 0)
+        register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
+        self.register_mutation_hook("forget_design")
+        self.regret: list[float] = [0.0]
+        self.rounds = 0
+        self._is_stale = False
+        self.sigma_inv = self.design_over(self._no_gradients())
+
+    @property
+    def network_space(self) -> gym.Space[Any]:
+        """Space of the context of one arm."""
+        space = self.observation_space
+        return spaces.Box(space.low[0], space.high[0], dtype=space.dtype)
+
+    @property
+    def arms(self) -> int:
+        """Number of arms."""
+        return int(self.action_space.n)
+
+    @property
+    def criterion(self) -> nn.Module:
+        """The loss that `update` computes with row weights, before regularisation."""
+        return nn.MSELoss()
+
+    @criterion.setter
+    def criterion(self, value: Any) -> None:
+        refuse_criterion(self, value)
+
+    # --- learning --------------------------------------------------------------------------------------------------
+
+    def update_hyperparameters(self) -> dict[str, float]:
+        return {"lr": self.lr, "reg": self.reg}
+
+    def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
+        """Perform one Adam step on (f(x; θ) − r)² + reg · ‖θ − θ₀‖², x the context of the chosen arm.
+
+        Zhou et al. 2020 (arXiv:1911.04462), the loss of algorithm 2, with the mean over a batch.
+        """
+        reward = engine.network("actor")(batch.obs)[..., 0]
+        error, _ = weighted_squared_error(reward, batch.reward, batch.weight)
+        loss = error + engine.hp["reg"].reshape(error.shape) * engine.distance("actor")
+        engine.minimise("optimizer", loss)
+        return UpdateResult(loss.detach())
+
+    def make_batch(self, experiences: Any) -> TransitionBatch:
+        """Convert rounds to tensors: a mapping with obs (or context, state) [B, *context] of the chosen arms and reward
+        [B], or a tuple in that order."""
+        if isinstance(experiences, tuple | list) and len(experiences) >= 2:
+            fields: dict[str, Any] = {"obs": experiences[0], "reward": experiences[-1 if len(experiences) == 2 else 2]}
+        elif isinstance(experiences, Mapping) or hasattr(experiences, "keys"):
+            named = {str(key): experiences[key] for key in experiences.keys()}  # noqa: SIM118 (a TensorDict)
+            fields = {"obs" if name in CONTEXTS else name: value for name, value in named.items()}
+        else:
+            fields = {}
+        if not {"obs", "reward"} <= fields.keys():
+            raise ShapeError(
+                f"{self.algo}.learn got {sorted(fields) or type(experiences).__name__}; expected obs, the context of "
+                "the chosen arm, and reward. fix: memory.add({'obs': contexts[action], 'reward': reward})."
+            )
+        owner, dtype = f"{self.algo}.learn", next(iter(self.actor.parameters())).dtype
+        obs = sampled_observations(self.network_space, fields["obs"], self.device, owner)
+        count = len(obs)
+        reward = column("reward", fields["reward"], count, self.device, owner).to(dtype)
+        zeros = torch.zeros(count, dtype=dtype, device=reward.device)
+        return TransitionBatch(obs, zeros.long(), reward, obs, zeros, zeros + 1 / count, number=self.learn_counter + 1)
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    def arm_scores(self, mean: Tensor, width: Tensor, draws: Draws) -> Tensor:
+        """Return what each arm is chosen by [..., A].
+
+        Args:
+            mean, width: [..., A] float64 predicted rewards and `width_scale` times the root of `squared_width`.
+            draws: result of `draw_exploration`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement arm_scores(mean, width, draws) -> [..., A]")
+
+    def width_scale(self) -> float:
+        """Factor of the confidence width; γ by default."""
+        return float(self.gamma)
+
+    def draw_exploration(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Draws:
+        """Draw nothing: the widths explore."""
+        return ()
+
+    def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
+        """Return the legal arm of highest predicted reward [...] int64; outputs [..., A, 1 + m]."""
+        return masked_argmax(outputs[..., 0], mask)
+
+    def choose(
+        self, outputs: Tensor, inverse: Tensor, scale: Tensor, draws: Draws, mask: Mask = None
+    ) -> tuple[np.ndarray, Tensor]:
+        """Choose an arm in every lane, and count the choices in the design matrices; members lie in leading axes.
+
+        Lanes of one call do not see each other's choices.
+
+        Args:
+            outputs: [..., E, A, 1 + m] of the network. inverse: [..., p, p]. scale: [...] of the widths.
+            draws: result of `draw_exploration`, each [..., E, ...]. mask: [..., E, A], 1 = legal.
+
+        Returns:
+            (arms [..., E] int64, inverse design matrices [..., p, p]).
+        """
+        outputs = outputs.to(inverse.dtype)
+        gradient = scaled_gradient(outputs[..., 1:])
+        width = scale[..., None, None] * squared_width(gradient, inverse.unsqueeze(-3)).sqrt()
+        arms = masked_argmax(self.arm_scores(outputs[..., 0], width, draws), mask)
+        index = torch.from_numpy(arms).to(outputs.device)[..., None, None].expand(*arms.shape, 1, gradient.shape[-1])
+        for chosen in gradient.gather(-2, index).squeeze(-2).unbind(-2):
+            inverse = with_choice(inverse, chosen)
+        return arms, inverse
+
+    def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
+        """Return the arms of this agent's design matrix, which then counts them; see `choose`."""
+        inverse = self.sigma_inv.to(outputs.device)
+        scale = inverse.new_tensor(self.width_scale())
+        arms, self.sigma_inv = self.choose(outputs, inverse, scale, draws, mask)
+        self.rounds += arms.size
+        return arms
+
+    def get_action(self, obs: Any, action_mask: Any = None, training: bool | None = None, **kwargs: Any) -> Any:
+        """Choose arms: exploring in training, and counting the choices; greedy outside of it.
+
+        Args:
+            obs: contexts of all arms [A, *context], or a batch [E, A, *context].
+            action_mask: [A] or [E, A], 1 = legal.
+            training: False is greedy; None is the agent's mode.
+
+        Returns:
+            int for one round, [E] int64 for a batch.
+        """
+        if kwargs:
+            raise TypeError(f"{self.algo}.get_action got unexpected arguments {sorted(kwargs)}; it takes action_mask")
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
+        is_one = np.ndim(obs) == len(self.observation_space.shape)
+        rows = obs[None] if is_one else obs
+        with torch.no_grad():
+            outputs = self.policy_output(rows)
+            mask = legal_actions(self, action_mask, len(outputs))
+            if self.training if training is None else training:
+                arms = self.explore(outputs, self.draw_exploration(self._exploration, (len(outputs),)), 0.0, mask)
+            else:
+                arms = self.greedy(outputs, mask)
+        arms = self.environment_action(arms)
+        return int(arms[0]) if is_one else arms
+
+    def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
+        arms: np.ndarray = self.get_action(obs, mask, training=False)
+        return arms
+
+    def policy_program(self, network: Callable[[str], Any]) -> Any:
+        run, arms = super().policy_program(network), self.arms
+
+        def program(x: Tensor) -> Tensor:
+            """Map prepared contexts [N, E, A, d] to outputs [N, E, A, 1 + m]."""
+            outputs: Tensor = run(x.flatten(1, 2))
+            return outputs.reshape(len(x), -1, arms, outputs.shape[-1])
+
+        return program
+
+    def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
+        """Return (f, h) [E, A, 1 + m] for contexts [E, A, *context]."""
+        contexts = as_tensor(obs, "cpu" if isinstance(obs, np.ndarray) else obs.device, f"{self.algo} got contexts",
+                             f"those of {self.observation_space}")  # fmt: skip
+        if tuple(contexts.shape[1:]) != self.observation_space.shape:
+            raise ShapeError(
+                f"{self.algo} got contexts of shape {tuple(contexts.shape)}; it was built for [E, "
+                f"{', '.join(map(str, self.observation_space.shape))}]. fix: what reset() and step() return."
+            )
+        outputs = super().policy_output(contexts.flatten(0, 1), noisy)
+        return outputs.reshape(-1, self.arms, outputs.shape[-1])
+
+    # --- design matrix ---------------------------------------------------------------------------------------------
+
+    def _no_gradients(self) -> Tensor:
+        """Return gradients [0, p] of the network."""
+        network: Any = self.actor
+        like = next(iter(network.parameters()))
+        return torch.zeros(0, network.head_net.hidden_size[-1] + 1, dtype=torch.float64, device=like.device)
+
+    def design_over(self, gradients: Tensor) -> Tensor:
+        """Return the inverse design matrix of choices [R, p]."""
+        return inverse_design(gradients, float(self.lamb))
+
+    def forget_design(self) -> None:
+        """Start the design matrix anew after a mutation; a source rebuilds it from replay, see `rebuild_design`."""
+        self.sigma_inv, self._is_stale = self.design_over(self._no_gradients()), True
+
+    @property
+    def is_design_stale(self) -> bool:
+        """Whether a mutation has made the design matrix that of another network."""
+        return bool(self._is_stale)
+
+    @torch.no_grad()
+    def rebuild_design(self, contexts: Any) -> None:
+        """Rebuild the design matrix from the contexts [R, *context] of chosen arms, with the present gradients."""
+        outputs = raw_output(self.actor)(contexts)
+        self.sigma_inv = self.design_over(scaled_gradient(outputs[..., 1:].double()))
+        self._is_stale = False
+
+    # --- evaluation ------------------------------------------------------------------------------------------------
+
+    def test(
+        self,
+        env: Any,
+        swap_channels: bool = False,
+        max_steps: int | None = ROUNDS_OF_EPISODE,
+        loop: int = 1,
+        **more: Any,
+    ) -> float:
+        """Return the mean reward of `max_steps` greedy rounds, over `loop` times as many episodes; appended to
+        `fitness`. See `RLAlgorithm.test`.
+
+        Args:
+            env: a `BanditEnv`, or any environment of `RLAlgorithm.test`.
+        """
+        env = rounds_of(env, max_steps or ROUNDS_OF_EPISODE) if is_bandit(env) else env
+        return super().test(env, swap_channels, max_steps, loop, **more)
+
+    def evaluate(
+        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
+        """Play greedy episodes; see `RLAlgorithm.evaluate`. `env` may be a `BanditEnv`."""
+        env = rounds_of(env, max_steps or ROUNDS_OF_EPISODE) if is_bandit(env) else env
+        return super().evaluate(episodes, seed, env, max_steps)
+
+
+def _contexts_of(algo: str, space: Any, actions: Any) -> spaces.Box[Any]:
+    """Return the space of the contexts of all arms [A, *context].
+
+    Raises:
+        AlgorithmError: other than a Box of one or of all contexts.
+    """
+    fix = "fix: env.observation_space of a BanditEnv, or Box(low, high, env.context_dim)."
+    if not isinstance(actions, spaces.Discrete):
+        raise wrong_actions(algo, ("Discrete",), actions)
+    arms = int(actions.n)
+    if isinstance(space, gym.Space):
+        check_observation_space(algo, space)
+    if not isinstance(space, spaces.Box) or not space.shape:
+        raise AlgorithmError(f"{algo} reads a Box, the context of one arm or of all {arms}; got {space}. {fix}")
+    if len(space.shape) in (1, 3):
+        low, high = (np.broadcast_to(bound, (arms, *space.shape)) for bound in (space.low, space.high))
+        return spaces.Box(low.copy(), high.copy(), dtype=space.dtype.type)
+    if space.shape[0] != arms:
+        raise AlgorithmError(f"{algo} has {arms} arms, and contexts of {space.shape[0]}: {space}. {fix}")
+    return space

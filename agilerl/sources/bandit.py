@@ -1,0 +1,120 @@
+"""Source of bandits: members choose arms, store the contexts of these arms, and learn from one replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from agilerl.engine.learner import Learner
+from agilerl.envs.bandit import is_bandit, rounds_of
+from agilerl.envs.lanes import name_of
+from agilerl.envs.step import Lanes, StepBatch
+from agilerl.errors import AlgorithmError
+from agilerl.sources.acting import Acting
+from agilerl.sources.off_policy import OffPolicySource
+from agilerl.sources.source import Running, Shard, Steps
+from agilerl.sources.updates import Updates
+from agilerl.spaces import short_form
+
+
+class BanditActing(Acting):
+    """Acting by the members' design matrices, which their choices update.
+
+    The matrices of a group of members lie in one tensor [N_g, p, p] during a generation; `end` hands them back.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._designs: list[Any] = []
+        for group in self.learner.groups:
+            agents: list[Any] = group.agents
+            inverse = torch.stack([agent.sigma_inv.to(group.device) for agent in agents])
+            self._designs.append((inverse, inverse.new_tensor([agent.width_scale() for agent in agents])))
+        self._regret = np.zeros(len(self.agents))
+
+    def _explored(self, rows: Any, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
+        chosen = np.empty((len(self.agents), self.num_envs), dtype=np.int64)
+        for number, group in enumerate(self.learner.groups):
+            members, (inverse, scale) = group.members, self._designs[number]
+            outputs = self.learner.outputs_of(number, rows[members])
+            own = tuple(draw[members] for draw in draws)
+            mask = None if legal is None else group.lead.legal_choices(legal[members])
+            chosen[members], inverse = group.lead.choose(outputs, inverse, scale, own, mask)
+            self._designs[number] = inverse, scale
+        return chosen
+
+    def _stored(self, obs: Any, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
+        """Return the contexts of the chosen arms; a round has no next observation, and a zero takes its place."""
+        missed = np.where(batch.mask, 1 - batch.reward, 0.0)
+        self._regret += missed.reshape(len(self.agents), -1).sum(1)
+        contexts = obs[np.arange(len(obs)), action]
+        return contexts, action, replace(batch, final_obs=np.zeros((len(obs), 1), dtype=np.float32))
+
+    def end(self) -> Running | None:
+        for group, (inverse, _) in zip(self.learner.groups, self._designs, strict=True):
+            for agent, own in zip(group.agents, inverse.unbind(), strict=True):
+                bandit: Any = agent
+                bandit.sigma_inv = own.clone()
+        for bandit, tally, regret in zip(self.agents, self.tallies, self._regret.tolist(), strict=True):
+            bandit.rounds += tally.env_steps // self.ranks.size
+            bandit.regret.append(bandit.regret[-1] + regret)
+        return super().end()
+
+
+class BanditUpdates(Updates):
+    """Updates from contexts and rewards."""
+
+    def _observations(self, rows: dict[str, Any], prepare: Any) -> dict[str, Any]:
+        contexts = prepare(rows["obs"])
+        return {"obs": contexts, "next_obs": contexts}
+
+
+class BanditSource(OffPolicySource):
+    """Members choose arms and learn from the rewards of all members' choices.
+
+    Before a generation the design matrices that a mutation has made stale are rebuilt from replay.
+    """
+
+    waits_for_lanes = "the design matrix counts the choices of all lanes at once"
+    acting = BanditActing
+    updating = BanditUpdates
+
+    def __init__(self, env: Any, memory: Any, options: Any, n_step_memory: Any = None, eval_env: Any = None) -> None:
+        env, eval_env = (rounds_of(each) if is_bandit(each) else each for each in (env, eval_env))
+        super().__init__(env, memory, options, n_step_memory, eval_env)
+
+    @staticmethod
+    def spaces(env: Any) -> tuple[Any, Any]:
+        """See `LaneSource.spaces`.
+
+        Raises:
+            AlgorithmError: observations that are not the contexts of all arms.
+        """
+        space, actions = OffPolicySource.spaces(env)
+        arms = actions.n if isinstance(actions, spaces.Discrete) else 0
+        if arms and (not isinstance(space, spaces.Box) or len(space.shape) not in (2, 4) or space.shape[0] != arms):
+            raise AlgorithmError(
+                f"{name_of(env)} shows {short_form(space)}, and bandits read the contexts of all {arms} arms, "
+                f"[{arms}, ...]. fix: an id such as bandit/iris, or BanditEnv(features, targets)."
+            )
+        return space, actions
+
+    def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
+        memory = shard.shared.memories["memory"]
+        for agent in shard.agents:
+            if agent.is_design_stale:
+                count = min(agent.rounds, len(memory))
+                places = memory.in_order()[len(memory) - count :]
+                contexts = memory.gather(places)["obs"] if count else torch.zeros(0, *agent.network_space.shape)
+                agent.rebuild_design(contexts)
+        return (yield from super().run(shard, lanes, learner))
+
+    def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
+        raise AlgorithmError(
+            f"{type(shard.agents[0]).__name__} brings its own learn() or get_action(), which this source does not "
+            "call. fix: override update(engine, batch) or arm_scores(mean, width, draws)."
+        )
