@@ -78,7 +78,7 @@ def test_lists_are_data() -> None:
     assert presets["CartPole-v1"]["target"] == 475
     algos = {each["name"]: each for each in call("list", "algos")[1]["entries"]}
     assert "clip_coef" in algos["PPO"]["hyperparameters"]
-    assert not algos["NeuralUCB"]["is_available"]
+    assert "lamb" in algos["NeuralUCB"]["hyperparameters"]
     envs = {each["name"]: each["notes"] for each in call("list", "envs")[1]["entries"]}
     assert envs["CartPole-v1"] == ["preset"]
     assert call("list", "runs", "--out", "no_such_folder") == (0, {"command": "list", "what": "runs", "entries": []})
