@@ -246,11 +246,7 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
     """
     kind = type(space).__name__
     data = algo in available() and _learns_from_data(algo)
-    taking = [
-        name
-        for name in available()
-        if not is_team(name) and kind in find_algorithm(name).action_spaces and not _is_special(find_algorithm(name))
-    ]
+    taking = taking_actions(kind)
     fitting = [name for name in taking if _learns_from_data(name) == data]
     none = f"; no algorithm of this version takes {kind} actions"
     if taking:
@@ -261,6 +257,19 @@ def wrong_actions(algo: str, needed: tuple[str, ...], space: Any) -> AlgorithmEr
     return AlgorithmError(
         f"{algo} needs {wanted} actions; got {space}. fix: use an environment with {wanted} actions{instead}."
     )
+
+
+def taking_actions(kind: str) -> list[str]:
+    """Names of the single-agent algorithms to suggest for an environment with this kind of action space.
+
+    Those for texts or bandits alone, and other names of an algorithm, are left out.
+    """
+    names = [name for name in available() if not is_team(name) and kind in find_algorithm(name).action_spaces]
+    classes = {name: find_algorithm(name) for name in names}
+    return [
+        name for name, cls in classes.items()
+        if not (cls.reads_texts or cls.always_recurrent or cls.experience.name == "rounds")
+    ]  # fmt: skip
 
 
 def offline_instead(name: str) -> str:
@@ -291,11 +300,6 @@ def takes_argument(cls: type, argument: str) -> bool:
     """Whether the constructor of an algorithm, or of one of its base classes, has this argument."""
     constructors = (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind))
     return any(argument in inspect.signature(init).parameters for init in constructors)
-
-
-def _is_special(cls: Any) -> bool:
-    """Whether an algorithm is for texts or bandits alone, or another name of one: no suggestion for an environment."""
-    return bool(cls.reads_texts or cls.always_recurrent or cls.experience.name == "rounds")
 
 
 def _learns_from_data(name: str) -> bool:

@@ -208,7 +208,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     """Make and step an environment: its spaces, speed, time limit, and the algorithms that fit."""
     import gymnasium
 
-    from agilerl.algorithms import available, find_algorithm, is_team
+    from agilerl.algorithms import taking_actions
     from agilerl.env_ids import IN_PYTHON, is_language_id, is_team_id, resolve_env_id
     from agilerl.envs.limits import ends_by_itself, time_limit
     from agilerl.envs.readable import readable
@@ -243,7 +243,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     finally:
         env.close()
     kind = type(env.action_space).__name__
-    fitting = [algo for algo in available() if not is_team(algo) and kind in find_algorithm(algo).action_spaces]
+    fitting = taking_actions(kind)
     if fitting:
         yield Finding("algorithms", OK, f"{', '.join(fitting)} take {kind} actions")
     else:
