@@ -209,7 +209,9 @@ class Sinks(BaseSink):
         self._each(lambda sink: sink.start(plan, founders), raise_user_errors=True)
 
     def progress(self, env_steps: int, seconds: float) -> None:
-        self._each(lambda sink: sink.progress(env_steps, seconds))
+        listening = [sink for sink in self.sinks if type(sink).progress is not BaseSink.progress]  # most do not
+        if listening:
+            self._each(lambda sink: sink.progress(env_steps, seconds), listening)
 
     def generation(self, record: GenerationRecord) -> None:
         for name in self.lost:
@@ -224,8 +226,14 @@ class Sinks(BaseSink):
         self._each(lambda sink: sink.close())
         self.sinks = []
 
-    def _each(self, call: Callable[[Sink], None], raise_user_errors: bool = False, lost: int = 0) -> None:
-        for sink in list(self.sinks):
+    def _each(
+        self,
+        call: Callable[[Sink], None],
+        sinks: Sequence[Sink] | None = None,
+        raise_user_errors: bool = False,
+        lost: int = 0,
+    ) -> None:
+        for sink in list(self.sinks) if sinks is None else sinks:
             try:
                 call(sink)
             except Exception as error:  # failures of a tracker must not end the training

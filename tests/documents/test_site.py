@@ -98,7 +98,7 @@ def test_llms_txt_lists_every_page_and_one_file_has_all(site: Path) -> None:
     listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): (.+)$", text, re.M)
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert {path for path, _ in listed} == pages
-    assert "## Running\n\n- [Learning from data](offline.md): " in text
+    assert "## Running\n\n- [Watching a run](watching.md): " in text
     whole = (site / "llms-full.txt").read_text(encoding="utf-8")
     assert all(whole.count(f"<!-- {name} -->\n\n# ") == 1 for name in pages)
 

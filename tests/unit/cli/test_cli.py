@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -84,6 +85,7 @@ def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str,
 
 @pytest.fixture(autouse=True)
 def loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import_module("agilerl.training.manifest.workers")  # which imports the real module
     evolve, utils = ModuleType("agilerl.training.manifest.build"), ModuleType("agilerl.utils.utils")
     evolve.run_manifest = fake_run_manifest  # type: ignore[attr-defined]
     utils.agent_from_policy = lambda spec, state, *rest: FakeAgent(state["weight"].item())  # type: ignore[attr-defined]
