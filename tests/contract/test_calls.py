@@ -22,7 +22,7 @@ BUDGETS = {
     "ppo": 55,
     "maddpg": 195.75,
     "matd3": 175.25,
-}  # calls per vector step, with updates in torch, two of the clock, three of hooks for sources; of PPO a step without learning
+}  # calls per vector step, updates in torch, two of the clock, three of hooks; of PPO a step without learning
 IN_C = {"dqn": 84.5, "td3": 90, "sac": 101, "maddpg": 90.75, "matd3": 91.75}
 STEPS = 24  # vector steps that are counted
 SMALL: dict[str, Any] = {
