@@ -99,7 +99,7 @@ SHIPPED = {
     "MaskedCartPole-v1": ("agilerl.envs.classic:masked_cartpole", 500),
     "MaskedPendulum-v1": ("agilerl.envs.classic:masked_pendulum", 200),
 }
-SHIPPED |= {f"bandit/{name}": (f"agilerl.envs.bandit:{name}", 100) for name in (
+BANDITS = {f"bandit/{name}": (f"agilerl.envs.bandit:{name}", 100) for name in (
     "iris", "wine", "digits", "breast_cancer"
 )}  # fmt: skip
 TEXTS = {"Wordle-v0": ("agilerl.envs.wordle:Wordle", None)}  # like SHIPPED, for language policies
@@ -163,7 +163,7 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
             f"fix: --import {module} (or import it yourself) and the id {name}, if the module registers that one; "
             f"agilerl train also takes --allow-code; {IN_PYTHON}."
         )
-    ours: dict[str, tuple[str, int | None]] = {**SHIPPED, **TEXTS}
+    ours: dict[str, tuple[str, int | None]] = {**SHIPPED, **BANDITS, **TEXTS}
     try:
         family = family_of(env_id)
         if family is not None and env_id not in gymnasium.registry:

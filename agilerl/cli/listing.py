@@ -142,7 +142,7 @@ def environments() -> Iterator[Named]:
     import gymnasium
 
     from agilerl.config import preset_names
-    from agilerl.env_ids import SHIPPED, TEXTS
+    from agilerl.env_ids import BANDITS, SHIPPED, TEXTS
 
     shipped = set(preset_names())
     specs = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
@@ -150,7 +150,7 @@ def environments() -> Iterator[Named]:
     for name in specs:
         base, version = _version(name)
         newest[base] = max(version, newest.get(base, -1))
-    for name in sorted({*specs, *SHIPPED, *TEXTS}):
+    for name in sorted({*specs, *SHIPPED, *BANDITS, *TEXTS}):
         words = ["preset"] if name in shipped else []
         base, version = _version(name)
         if name in specs:
