@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -206,11 +206,6 @@ def schedule_of(path: str | os.PathLike[str]) -> WinnerSchedule:
     return _Walk(run, manifest).schedule()
 
 
-def _as_mutation(birth: Birth) -> Birth:
-    """A birth by request, as the mutation that would have done the same."""
-    return replace(birth, kind="rl_hp" if birth.path else "none") if birth.kind == "steered" else birth
-
-
 class _Walk:
     """The winner's line, from its founder on."""
 
@@ -225,7 +220,7 @@ class _Walk:
                 f"evolution.jsonl of {run.path} lacks the birth of member {missing[0]}. "
                 f"fix: `{run_command('resume', run.path)}`, which restores it."
             )
-        self.births = [_as_mutation(run.births_by_id[member]) for member in self.line]
+        self.births = [run.births_by_id[member] for member in self.line]
         self.adapted = _adapted(run)
 
     def schedule(self) -> WinnerSchedule:
