@@ -555,6 +555,7 @@ class TrainingLoop:
             self.population, births = kept
         births = self.family.add(births, self.population, before)
         births = self.steering.inherit(self.population, births)
+        self.steering.forget_others(self.population)
         self.share_budget()
         self.fit_to_population()
         self.result.births += births
