@@ -2,6 +2,7 @@
 
     python benchmarks/untuned.py                                # what is missing of seeds 0-9
     python benchmarks/untuned.py --tasks CartPole-v1 --seeds 1000-1002
+    python benchmarks/untuned.py --tasks Hopper-v5 --minutes 2
     python benchmarks/untuned.py --others --seeds 0-2           # environments that nothing here was developed on
     python benchmarks/untuned.py --sb3 --python /path/to/other/python   # Stable-Baselines3's PPO beside it
     python benchmarks/untuned.py --summary
@@ -104,11 +105,11 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def jobs_for(env_id: str, seeds: list[int]) -> list[dict[str, Any]]:
+def jobs_for(env_id: str, seeds: list[int], minutes: float) -> list[dict[str, Any]]:
     from agilerl.api import build_manifest
 
     manifest = build_manifest(env_id, preset=False)
-    base = {"env": env_id, "algo": manifest.algorithm.name, "minutes": MINUTES}
+    base = {"env": env_id, "algo": manifest.algorithm.name, "minutes": minutes}
     base |= {"settings": manifest.hash(), "commit": package_commit()}
     return [{"key": {**base, "seed": seed}} for seed in seeds]
 
@@ -160,6 +161,7 @@ def summary(env_id: str) -> None:
 def main() -> None:
     parser = job_parser(__doc__, seeds="0-9", workers=1)
     parser.add_argument("--tasks", nargs="+", choices=list(ALL), metavar="ENV")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"of a run; {MINUTES:g} if not given")
     parser.add_argument("--others", action="store_true", help="those that nothing here was developed on")
     parser.add_argument("--sb3", action="store_true", help="the opponent, for seeds that have a line of ours")
     parser.add_argument("--python", help="interpreter of the opponent's environment")
@@ -174,7 +176,7 @@ def main() -> None:
             script = str(Path(__file__).parent / "opponent_peers.py")
             run_jobs(script, path_of(env_id, "-sb3"), opponent_jobs(env_id, args.seeds), args.workers, args.python)
         elif not args.summary:
-            run_jobs(sys.argv[0], path_of(env_id), jobs_for(env_id, args.seeds), args.workers)
+            run_jobs(sys.argv[0], path_of(env_id), jobs_for(env_id, args.seeds, args.minutes), args.workers)
         summary(env_id)
 
 

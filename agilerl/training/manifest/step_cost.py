@@ -25,7 +25,9 @@ from agilerl.rng import Purpose, seeds, stream
 from agilerl.telemetry.console import count
 from agilerl.threads import available_cores
 
-MOST_STEPS, MOST_SECONDS, FEWEST_STEPS = 64, 1.0, 5  # of a measurement
+# A measurement lasts for an episode and at least `MANY_STEPS`, at most `MOST_STEPS`; shorter if time is up.
+MANY_STEPS, MOST_STEPS, FEWEST_STEPS = 64, 1000, 5
+MOST_SECONDS, SHARE_OF_BUDGET, LONGEST_SECONDS = 1.0, 0.01, 5.0  # for a budget in minutes up to `LONGEST_SECONDS`
 ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
 WORTH_WORKERS_S = 1e-4  # cost of a step above which lanes run in worker processes
 SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, decides how long training takes
@@ -45,42 +47,49 @@ class StepCost:
 
     Attributes:
         p50, p95: quantiles of `step()`. reset: of `reset()`, its median. steps: number of steps measured.
+        mean: of a step with its share of a reset, what a budget is planned by: the first steps of an episode may be its
+            cheapest ones. Steps above p95 count as p95, since something else on the machine may have taken that time.
     """
 
     p50: float
     p95: float
     reset: float
     steps: int
+    mean: float
 
     def __str__(self) -> str:
-        p50, p95, reset = (_milliseconds(seconds) for seconds in (self.p50, self.p95, self.reset))
-        return f"a step takes {p50} (95 % below {p95}), a reset {reset}"
+        p50, p95, reset, mean = (_milliseconds(part) for part in (self.p50, self.p95, self.reset, self.mean))
+        return f"a step takes {p50} (95 % below {p95}), a reset {reset}, on average {mean} a step with resets"
 
     @property
     def is_slow(self) -> bool:
-        return self.p50 >= SLOW_S
+        return self.mean >= SLOW_S
 
     @property
     def is_worth_workers(self) -> bool:
-        return self.p50 >= WORTH_WORKERS_S
+        return self.mean >= WORTH_WORKERS_S
 
     def steps_in(self, minutes: float, cores: int) -> int:
         """Steps for which a budget in minutes leaves time on this many cores, beside evaluation."""
-        return int(FOR_TRAINING * 60 * minutes * cores / max(self.p50, 1e-9))
+        return int(FOR_TRAINING * 60 * minutes * cores / max(self.mean, 1e-9))
 
 
 def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.2g} ms" if seconds < 1 else f"{seconds:.2g} s"
 
 
-def measure(env: Any, clock: Callable[[], float] = time.perf_counter) -> StepCost | None:
+def measure(
+    env: Any, clock: Callable[[], float] = time.perf_counter, *, minutes: float | None = None
+) -> StepCost | None:
     """Step a copy of an environment with random legal actions; None if it cannot be copied, or steps by batches.
 
-    The first step is a warm-up. A measurement takes at most `MOST_STEPS` steps, and ends after `MOST_SECONDS`.
+    The first step is a warm-up. A measurement lasts for a whole episode if it can, without its first reset at most
+    `MOST_SECONDS`, or `SHARE_OF_BUDGET` of a longer budget up to `LONGEST_SECONDS`.
 
     Args:
-        env: result of `make_vect_envs` for one environment. clock: monotonic, in seconds.
+        env: result of `make_vect_envs` for one environment. clock: monotonic, in seconds. minutes: budget of the run.
     """
+    limit = min(LONGEST_SECONDS, max(MOST_SECONDS, SHARE_OF_BUDGET * 60 * (minutes or 0.0)))
     if not foreign.can_replicate(env):
         return None
     with contextlib.closing(env.replicate(1)) as plain:
@@ -88,12 +97,12 @@ def measure(env: Any, clock: Callable[[], float] = time.perf_counter) -> StepCos
         if not isinstance(plain, SyncLanes | HealingLanes) or not isinstance(space, PLAYED):
             return None
         lanes, policy = follow_masks(plain), random_policy(space, stream(0, Purpose.RANDOM_PLAY, member=2))
-        resets, steps = list[float](), list[float]()
-        begun = clock()
+        resets, steps, made, ended, begun = list[float](), list[float](), 0, 0, 0.0
         while True:
             before = clock()
             obs, info = lanes.reset(seeds(0, Purpose.RANDOM_PLAY, 1, generation=len(resets)))
             resets.append(clock() - before)
+            begun = begun if ended else clock()
             is_over = False
             while not is_over:
                 action, before = policy(obs, info.get(MASK)), clock()
@@ -101,18 +110,23 @@ def measure(env: Any, clock: Callable[[], float] = time.perf_counter) -> StepCos
                 now = clock()
                 obs, info = batch.obs, batch.info
                 is_over = bool((batch.terminated | batch.truncated)[0])
+                made, ended = made + 1, ended + is_over
                 if not is_over:  # the last step of an episode includes a reset
                     steps.append(now - before)
                 calls = max(len(steps), len(resets))  # episodes of one step are resets alone
-                if calls > MOST_STEPS or (calls > FEWEST_STEPS and now - begun > MOST_SECONDS):
+                is_enough = calls > MANY_STEPS and (ended > 0 or calls > MOST_STEPS)
+                if is_enough or (calls > FEWEST_STEPS and now - begun > limit):
                     rest = steps[1:] or [now - before]
-                    return StepCost(median(rest), float(np.quantile(rest, 0.95)), median(resets), len(rest))
+                    p95, reset = float(np.quantile(rest, 0.95)), median(resets)
+                    share = reset * max(1, ended) / made if steps else 0.0
+                    mean = float(np.minimum(rest, p95).mean()) + share
+                    return StepCost(median(rest), p95, reset, len(rest), mean)
 
 
-def cost_of(manifest: Manifest, env: Any = None) -> StepCost | None:
+def cost_of(manifest: Manifest, env: Any = None, *, minutes: float | None = None) -> StepCost | None:
     """Measure a step of the environment that a manifest trains in; None where `measure` cannot, or without one.
 
-    env: passed by the user; None if it is created from its id.
+    env: passed by the user; None if it is created from its id. minutes: budget of the run.
     """
     is_object = env is not None and (not callable(env) or isinstance(env, gym.Env | gym.vector.VectorEnv))
     acts = find_algorithm(manifest.algorithm.name).experience.has_training_episodes
@@ -122,7 +136,7 @@ def cost_of(manifest: Manifest, env: Any = None) -> StepCost | None:
     if environment.backend != "gymnasium":
         return None
     with contextlib.closing(_one(environment.name, environment.kwargs, env)) as made:
-        return measure(made)
+        return measure(made, minutes=minutes)
 
 
 def _one(name: str, kwargs: Mapping[str, Any], env: Any) -> Any:
@@ -142,7 +156,7 @@ def with_lane_workers(manifest: Manifest, env: Any, cores: int) -> tuple[Manifes
         return manifest, None
     cost = cost_of(manifest, env)
     workers = min(cores, lanes)
-    if cost is None or not cost.is_worth_workers or lanes * cost.p50 * (1 - 1 / workers) < ROUND_TRIP_S:
+    if cost is None or not cost.is_worth_workers or lanes * cost.mean * (1 - 1 / workers) < ROUND_TRIP_S:
         return manifest, cost
     chosen = {"environment.healing": True, "environment.num_workers": workers}
     return apply_overrides(manifest, chosen, "lanes"), cost
@@ -179,7 +193,7 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
         usual = few_steps_algorithm(made.single_action_space)
         if usual is None or (algo is not None and algo != usual):
             return None
-        cost = measure(made)
+        cost = measure(made, minutes=minutes)
     if cost is None or not cost.is_slow:
         return None
     manifest = preset_for(env_id, usual, few_steps=True)
@@ -193,7 +207,7 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
         f"{cost}: about {count(every)} steps of all members, so that {usual} learns from each of them many times; "
         f"environments step in {min(cores, members * lanes)} processes"
     )
-    each = float(manifest.algorithm.hyperparameters["learn_step"]) * max(1.0, BALANCED_S[usual] / cost.p50)
+    each = float(manifest.algorithm.hyperparameters["learn_step"]) * max(1.0, BALANCED_S[usual] / cost.mean)
     chosen = apply_overrides(
         manifest,
         {

@@ -42,7 +42,7 @@ def steps_in(
     Both are upper bounds: a run ends by its `Deadline`, which leaves time for the closing test.
     """
     check_minutes(manifest, minutes)
-    cost = cost_of(manifest, env)
+    cost = cost_of(manifest, env, minutes=minutes)
     if cost is not None and cost.is_slow:
         return steps_of_simulator(manifest, cost, minutes)
     return tried_steps(manifest, env, device, minutes, check)
@@ -55,7 +55,7 @@ def steps_of_simulator(manifest: Manifest, cost: StepCost, minutes: float) -> tu
     """
     training, environment = manifest.training, manifest.environment
     processes = environment.num_workers or 1 if environment.healing else 1
-    rate = processes / cost.p50
+    rate = processes / cost.mean
     unit = min(training.evo_steps, training.evo_first or training.evo_steps)
     budget = max(unit, int(_margin(manifest) * 60 * minutes * rate / training.pop_size))
     least = unit * training.pop_size * WITH_EVALUATION / rate / 60

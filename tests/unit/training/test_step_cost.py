@@ -43,14 +43,58 @@ class Simulator(gym.Env[Any, Any]):
 
 
 def test_a_measurement_takes_quantiles_of_steps_without_resets() -> None:
-    """8 of 9 steps that end no episode take 3; the first one is a warm-up. More than a second: 6 steps are enough."""
+    """8 of 9 steps that end no episode take 3; the first one is a warm-up. More than a second: 6 steps are enough.
+
+    The mean counts 50 as its 40.6 of the 95 % quantile, and a sixth of the reset of 7.
+    """
     env = make_vect_envs(make_env=Simulator)
     cost = measure(env, clock=lambda: Simulator.clock)
     env.close()
     assert cost is not None
     assert (cost.p50, cost.reset, cost.steps) == (3.0, 7.0, 5)
     assert cost.p95 == pytest.approx(np.quantile([50.0, 3.0, 3.0, 3.0, 3.0], 0.95))
-    assert str(cost) == "a step takes 3 s (95 % below 41 s), a reset 7 s"
+    assert cost.mean == pytest.approx((40.6 + 4 * 3.0) / 5 + 7.0 / 6)
+    assert str(cost) == "a step takes 3 s (95 % below 41 s), a reset 7 s, on average 12 s a step with resets"
+
+
+class Filling(Simulator):
+    """Episodes of 200 steps: 20 of 2 ms, as a road is empty at first, then of 18 ms. A reset takes a second."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        Simulator.clock += 1.0 - 7.0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        Simulator.clock += 0.002 if self.steps <= 20 else 0.018
+        return np.zeros(2, np.float32), 1.0, self.steps == 200, False, {}
+
+
+def test_a_measurement_lasts_for_an_episode_whose_beginning_is_cheap() -> None:
+    """198 steps: 19 of 2 ms and 179 of 18 ms, and a reset of 1 s for 200."""
+    env = make_vect_envs(make_env=Filling)
+    cost = measure(env, clock=lambda: Simulator.clock, minutes=10.0)
+    short = measure(env, clock=lambda: Simulator.clock)
+    env.close()
+    assert cost is not None
+    assert short is not None
+    assert (cost.steps, cost.p50) == (198, pytest.approx(0.018))
+    assert cost.mean == pytest.approx((19 * 0.002 + 179 * 0.018) / 198 + 1.0 / 200)
+    assert short.steps == 20 - 1 + 54, "a second of steps after the first reset"
+
+
+def test_long_episodes_end_a_measurement_after_a_thousand_steps() -> None:
+    class Endless(Simulator):
+        def step(self, action: Any) -> Any:
+            Simulator.clock += 1e-5
+            return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    env = make_vect_envs(make_env=Endless)
+    cost = measure(env, clock=lambda: Simulator.clock)
+    env.close()
+    assert cost is not None
+    assert cost.steps == step_cost.MOST_STEPS
+    assert cost.mean == pytest.approx(1e-5 + 7.0 / (step_cost.MOST_STEPS + 1))
 
 
 class OneStep(Simulator):
@@ -67,7 +111,7 @@ def test_slow_resets_of_short_episodes_do_not_make_a_measurement_long() -> None:
     cost = measure(env, clock=lambda: Simulator.clock)
     env.close()
     assert cost is not None
-    assert (cost.p50, cost.reset) == (10.0, 7.0)
+    assert (cost.p50, cost.reset, cost.mean) == (10.0, 7.0, 10.0)
     assert Simulator.clock - begun == 6 * (7.0 + 10.0)
 
 
@@ -96,7 +140,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`set(seconds, cores)`: what a measurement gives, on a machine of so many cores."""
 
     def put(seconds: float, cores: int) -> None:
-        monkeypatch.setattr(step_cost, "measure", lambda env: StepCost(seconds, seconds, seconds, 20))
+        monkeypatch.setattr(
+            step_cost, "measure", lambda env, minutes=None: StepCost(seconds, seconds, seconds, 20, seconds)
+        )
         monkeypatch.setattr(step_cost, "available_cores", lambda: cores)
 
     gym.register("Simulated-v0", Simulator, reward_threshold=9.0, max_episode_steps=10)
@@ -116,7 +162,9 @@ def test_few_steps_are_learned_from_many_times(slow: Any) -> None:
     assert (training.evo_first, training.evo_steps) == (50, 90_000 // 4 // 24)
     assert (training.target_score, training.overlap) == (9.0, True)
     assert manifest.algorithm.hyperparameters["learn_step"] == 0.125
-    assert note.startswith("a step takes 10 ms (95 % below 10 ms), a reset 10 ms: about 90k steps of all members")
+    assert note.startswith(
+        "a step takes 10 ms (95 % below 10 ms), a reset 10 ms, on average 10 ms a step with resets: about 90k"
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +233,7 @@ def test_few_lanes_stay_where_a_round_trip_costs_as_much(slow: Any) -> None:
 
 def test_the_budget_of_a_slow_simulator_needs_no_trial(slow: Any) -> None:
     """Two processes at 50 ms make 40 steps a second: 600 for each of four members in a minute, and as many again."""
-    cost = StepCost(0.05, 0.06, 0.1, 20)
+    cost = StepCost(0.04, 0.06, 0.1, 20, 0.05)
     lanes = {"environment.healing": True, "environment.num_workers": 2, "training.evo_steps": 50}
     manifest = apply_overrides(preset_for("Simulated-v0", "DQN"), {**lanes, "training.evo_first": None})
     assert steps_of_simulator(manifest, cost, 1.0) == (1_200, 40.0, 1.0)
