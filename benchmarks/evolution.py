@@ -77,8 +77,9 @@ class Measurer:
 
     def play(self, number: int) -> float:
         begun = time.process_time()
-        seed = test_seeds(self.job["key"]["seed"], number, TEST_EPISODES)[0]
-        score = float(self.best.evaluate(episodes=TEST_EPISODES, seed=seed).mean)
+        episodes = self.job["test_episodes"]
+        seed = test_seeds(self.job["key"]["seed"], number, episodes)[0]
+        score = float(self.best.evaluate(episodes=episodes, seed=seed).mean)
         self.not_counted += time.process_time() - begun
         return round(score, 2)
 
@@ -94,9 +95,11 @@ def members_of(record: Any) -> list[dict[str, Any]]:
 
 def load_everything(package: Any) -> None:
     """The clocks of opponents begin after their imports too."""
+    import agilerl.errors
+
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not module.name.endswith("__main__"):
-            with contextlib.suppress(ImportError):  # of extras that are not installed
+            with contextlib.suppress(ImportError, agilerl.errors.ConfigError):  # of extras that are not installed
                 importlib.import_module(module.name)
 
 

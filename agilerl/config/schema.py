@@ -252,10 +252,13 @@ class Evolution(Section):
 
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the mutation ranges
     widths: tuple[Count, Count] | None = None  # spread: bounds of the layer widths of all but the first
-    # halving, race: early stopping of half of the members at each rung, or of those significantly behind; pb2, mf_pbt:
-    # copies of the best replace the worst, with hyperparameters from a bandit (extra "bandit"), or in subpopulations
-    # at several frequencies
-    scheme: Literal["tournament", "halving", "race", "pb2", "mf_pbt"] = "tournament"
+    # halving, race: early stopping of half of the members at each rung, or of those significantly behind; the others:
+    # copies of the best replace the worst, with hyperparameters one step away (pbt), from a bandit (pb2, extra
+    # "bandit"), in subpopulations at several frequencies (mf_pbt), or at an interval that grows on plateaus (ipbt)
+    scheme: Literal["tournament", "halving", "race", "pbt", "pb2", "mf_pbt", "ipbt"] = "tournament"
+    interval: Count = 1  # pbt: generations between two selections; ipbt: until its first restart
+    explore: bool = True  # pbt, ipbt: whether copies change their hyperparameters
+    parents: Literal["best", "random"] = "best"  # pbt: random selects nobody, to measure what selection adds
     survivors: Count = 1  # halving, race: members left at the end
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
@@ -272,7 +275,7 @@ class Evolution(Section):
 
 OF_SCHEMES = {
     "survivors": ("halving", "race"), "certainty": ("race",), "until": ("halving",), "judge": ("halving",),
-    "frequencies": ("mf_pbt",),
+    "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"), "explore": ("pbt", "ipbt"), "parents": ("pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
 
@@ -285,7 +288,7 @@ WITHOUT_WAITING = {
 
 WITHOUT_MUTATION = {
     **dict.fromkeys(("halving", "race"), "members end, and none is born"),
-    **dict.fromkeys(("pb2", "mf_pbt"), "members change their hyperparameters alone"),
+    **dict.fromkeys(("pbt", "pb2", "mf_pbt", "ipbt"), "members change their hyperparameters alone"),
 }
 
 
@@ -347,7 +350,7 @@ class Manifest(Section):
                     f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
                     f"fix: evolution.scheme={schemes[0]}, or leave it out."
                 )
-        if scheme in ("pb2", "mf_pbt") and not self.mutation.rl_hp_selection:
+        if scheme in ("pbt", "pb2", "mf_pbt", "ipbt") and self.evolution.explore and not self.mutation.rl_hp_selection:
             raise ValueError(
                 f"evolution.scheme={scheme} changes hyperparameters, and mutation.rl_hp_selection names none. "
                 "fix: give the ranges of some: mutation.rl_hp_selection.lr={min: 1e-4, max: 1e-2}."

@@ -16,6 +16,7 @@ from agilerl.hpo.operators import RLParameter
 from agilerl.modules.paths import resolve
 
 CANDIDATES = 1_000
+MOST_TRIALS = 256  # the newest ones: a fit takes time by their cube, and old ones count little
 FAR = 1e6  # length scale of a constant kernel
 
 
@@ -54,12 +55,12 @@ def propose(
     until two gains differ.
 
     Args:
-        trials: all trials so far. pending: places already proposed in this generation.
+        trials: all trials so far; the last `MOST_TRIALS` count. pending: places already proposed in this generation.
         ranges: of the hyperparameters, in the order of `Trial.places`.
     Raises:
         ConfigError: scikit-learn is not installed.
     """
-    candidates = rng.random((CANDIDATES, len(ranges)))
+    candidates, trials = rng.random((CANDIDATES, len(ranges))), trials[-MOST_TRIALS:]
     gains = np.array([trial.gain for trial in trials])
     if len(trials) < 2 or gains.std() == 0.0:
         chosen = candidates[0]

@@ -14,7 +14,9 @@ import numpy as np
 from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, gaussian_processes, places_of, propose
 from agilerl.hpo.evolution import Births, Evolution
+from agilerl.hpo.founders import DECAYS
 from agilerl.hpo.mutation import MutationRecord
+from agilerl.hpo.operators import RLParameter
 from agilerl.hpo.tournament import rank
 from agilerl.rng import Purpose, stream
 from agilerl.telemetry.record import Birth, MemberRecord
@@ -38,6 +40,72 @@ def successor(parent: Any, index: int, values: Mapping[str, float], generation: 
 def _numbers(agent: Any) -> dict[str, Any]:
     """Return the current values of the mutable hyperparameters."""
     return {name: getattr(agent, name) for name in agent.registry.hp_config.names()}
+
+
+def perturbed(parent: Any, rng: np.random.Generator) -> dict[str, Any]:
+    """Return every mutable hyperparameter of `parent` one step up or down, within its range.
+
+    Those in `DECAYS` move by the same factors in 1 - x: a horizon of 1 / (1 - gamma) steps has a natural scale, and 0.8
+    times a discount of 0.99 is a horizon of 5 steps.
+    """
+    values = {}
+    for name, parameter in parent.registry.hp_config.copy().items():
+        value = getattr(parent, name)
+        if name in DECAYS:
+            rest = RLParameter(1 - parameter.max, 1 - parameter.min, parameter.shrink_factor, parameter.grow_factor)
+            rest.value = 1 - value
+            values[name] = min(max(1 - rest.mutate(rng), parameter.min), parameter.max)
+        else:
+            parameter.value = value
+            values[name] = parameter.mutate(rng)
+    return values
+
+
+class TruncationSelection(Evolution):
+    """Replace the worst quarter by copies of the best quarter, every hyperparameter one step up or down (PBT).
+
+    Truncation selection and perturbation of Jaderberg et al. 2017 (arXiv:1711.09846), section 4.1, with quarters for
+    its fifths. Two switches take it apart: without `explores` copies have their parents' hyperparameters, which leaves
+    the choice among seeds; with random parents nobody is chosen, which leaves the changes.
+
+    Args:
+        interval: generations between two selections. explores: whether copies change hyperparameters.
+        parents: "best"; or "random": the members that are replaced and their parents are drawn from all.
+        seed: of the draws.
+    """
+
+    def __init__(self, interval: int, explores: bool, parents: str, seed: int) -> None:
+        self.interval, self.explores, self.parents, self.seed = interval, explores, parents, seed
+
+    def next(
+        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        if generation % self.interval:
+            return list(population), ()
+        return self.replaced(population, [record.fitness for record in records], generation)
+
+    def replaced(
+        self, population: Sequence[Any], fitness: Sequence[float], generation: int
+    ) -> tuple[list[Any], Births]:
+        """Return the population after one selection, and its births."""
+        rng = stream(self.seed, Purpose.SELECTION, generation)
+        count = len(population) // QUARTER or int(len(population) > 1)
+        drawn = rng.permutation(len(population)) if self.parents == "random" else rank(fitness).argsort()
+        order = [int(slot) for slot in drawn]  # worst first
+        after, births, free = list(population), [], max(agent.index for agent in population) + 1
+        best = order[-count:] if self.parents == "best" else order[count:]
+        for slot in order[:count]:
+            parent = population[best[int(rng.integers(len(best)))]]
+            after[slot], birth = successor(parent, free, perturbed(parent, rng) if self.explores else {}, generation)
+            births.append(birth)
+            free += 1
+        return after, tuple(births)
+
+    def state(self) -> dict[str, Any]:
+        return {"seed": self.seed}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.seed = int(state["seed"])
 
 
 class PopulationBandit(Evolution):

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
+import agilerl.algorithms
 from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, process_over, propose
 from agilerl.hpo.founders import share_at, value_at
+from agilerl.hpo.iterated import IteratedTraining, restart_weights, shrink_and_perturb
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
-from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit
+from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection, perturbed
 from agilerl.telemetry.record import MemberRecord
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
@@ -218,3 +223,107 @@ def test_a_member_without_a_number_is_the_worst() -> None:
     after = evolve([math.nan, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 1)
     assert [m.weights for m in after[:4]] == ["w1", "w1", "w2", "w3"]
     assert after[0].index == 8
+
+
+# -- truncation selection ----------------------------------------------------------------------------------------------
+
+
+def truncation(explores: bool = True, parents: str = "best", interval: int = 1) -> TruncationSelection:
+    return TruncationSelection(interval, explores, parents, seed=0)
+
+
+def test_truncation_replaces_the_worst_quarter_one_step_away_from_the_best() -> None:
+    members = [Member(i, 1e-3) for i in range(8)]
+    after, births = truncation().next(members, records(members, [5, 1, 9, 4, math.nan, 8, 3, 2]), 1)
+    assert [m.weights for m in after[:1] + after[2:4] + after[5:]] == ["w0", "w2", "w3", "w5", "w6", "w7"]
+    assert {after[1].weights, after[4].weights} <= {"w2", "w5"}
+    assert {after[1].lr, after[4].lr} <= {8e-4, 1.2e-3}
+    assert [(birth.id, birth.kind, birth.path) for birth in births] == [(8, "rl_hp", "lr"), (9, "rl_hp", "lr")]
+
+
+def test_truncation_waits_for_its_interval() -> None:
+    members = [Member(i, 1e-3) for i in range(4)]
+    scheme = truncation(interval=3)
+    reached = [len(scheme.next(members, records(members, [3, 1, 2, 0]), number)[1]) for number in range(1, 7)]
+    assert reached == [0, 0, 1, 0, 0, 1]
+
+
+def test_truncation_without_exploration_copies_hyperparameters() -> None:
+    members = [Member(i, 1e-3 * (i + 1)) for i in range(4)]
+    after, (birth,) = truncation(explores=False).next(members, records(members, [0, 1, 2, 3]), 1)
+    assert (after[0].weights, after[0].lr, birth.kind) == ("w3", 4e-3, "none")
+
+
+def test_random_parents_follow_no_fitness() -> None:
+    """Over 200 generations each of four members is replaced about 50 times, whatever its fitness."""
+    members = [Member(i, 1e-3) for i in range(4)]
+    scheme, known = truncation(parents="random"), records(members, [0, 1, 2, 3])
+    replaced = [0] * 4
+    for generation in range(200):
+        after, (birth,) = scheme.next(members, known, generation)
+        slot = next(place for place, member in enumerate(after) if member.index == birth.id)
+        replaced[slot] += 1
+        assert birth.parent != slot
+    assert min(replaced) > 30
+
+
+def test_a_discount_moves_by_its_horizon() -> None:
+    """0.99 is a horizon of 100 steps: one step is 83 or 125, and the range ends at 1,000."""
+    member = Member(0, 1e-3)
+    member.registry = SimpleNamespace(hp_config=HyperparameterConfig(gamma=RLParameter(0.9, 0.999)))
+    member.gamma = 0.99
+    moved = {round(perturbed(member, np.random.default_rng(seed))["gamma"], 6) for seed in range(8)}
+    assert moved == {0.988, 0.992}
+    member.gamma = 0.999
+    assert perturbed(member, np.random.default_rng(0))["gamma"] == pytest.approx(0.9988), "reversed at the end"
+
+
+# -- a growing interval ------------------------------------------------------------------------------------------------
+
+
+def test_half_of_a_weight_is_drawn_anew_within_the_bounds_of_its_layer() -> None:
+    """A layer of 4 inputs begins within 1/2: 3 becomes 1.5 plus at most 0.25. Normalisation stays."""
+    network = torch.nn.Sequential(torch.nn.Linear(4, 50), torch.nn.LayerNorm(50))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(3.0)
+    shrink_and_perturb(network, 0.5, np.random.default_rng(0))
+    for parameter in network[0].parameters():
+        assert 1.25 <= parameter.min() < 1.3
+        assert 1.7 < parameter.max() <= 1.75
+    assert all((parameter == 3.0).all() for parameter in network[1].parameters())
+
+
+def test_a_restart_moves_targets_with_their_networks_and_clears_moments() -> None:
+    spaces = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(2)
+    agent = agilerl.algorithms.DQN(*spaces)
+    before = {name: value.clone() for name, value in agent.actor.state_dict().items()}
+    old = agent.optimizer
+    restart_weights(agent, 0.5, np.random.default_rng(0))
+    after = agent.actor.state_dict()
+    assert any(not torch.equal(after[name], before[name]) for name in before)
+    assert all(torch.equal(after[name], value) for name, value in agent.actor_target.state_dict().items())
+    assert agent.optimizer is not old
+    assert not agent.optimizer.optimizer.state
+
+
+def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gains end after the third selection: seven selections and no progress in four of them. Then every second."""
+    monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, kept, rng: setattr(agent, "hooks", -1))
+    members: list[Any] = [Member(i, 1e-3) for i in range(4)]
+    scheme = IteratedTraining(1, True, "best", seed=0)
+    best = [0.0, 5.0, 10.0, *(10.0 for _ in range(12))]
+    counts = []
+    for generation, top in enumerate(best, 1):
+        fitness = [top - slot for slot in range(4)]
+        leader = members[0]
+        members, births = scheme.next(members, records(members, fitness), generation)
+        assert members[0] is leader
+        counts.append(len(births))
+    first = counts.index(3)
+    assert counts[:first] == [1] * first
+    assert scheme.interval == 2
+    assert counts[first + 1 : first + 5] == [0, 1, 0, 1]
+    again = IteratedTraining(1, True, "best", seed=5)
+    again.load_state(json.loads(json.dumps(scheme.state())))
+    assert again.state() == scheme.state()

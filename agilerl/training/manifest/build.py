@@ -22,8 +22,9 @@ from agilerl.config.widths import within_widths
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
+from agilerl.hpo.iterated import IteratedTraining
 from agilerl.hpo.mutation import Mutations
-from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit
+from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection
 from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving
 from agilerl.hpo.schedule import Change, Schedule, begin_with
 from agilerl.hpo.tournament import TournamentSelection
@@ -244,6 +245,9 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     if asked.scheme == "halving":
         budget = int(training.max_steps * training.pop_size * asked.until)
         return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)
+    if asked.scheme in ("pbt", "ipbt"):
+        kind = TruncationSelection if asked.scheme == "pbt" else IteratedTraining
+        return kind(asked.interval, asked.explore, asked.parents, seed)
     if asked.scheme == "pb2":
         return PopulationBandit(seed)
     if asked.scheme == "mf_pbt":

@@ -273,7 +273,15 @@ def test_without_training_episodes_none_can_rank_members(algo: str, setting: dic
 
 @pytest.mark.parametrize(
     ("setting", "scheme"),
-    [("survivors=2", "tournament"), ("certainty=2.0", "halving"), ("until=0.5", "race"), ("frequencies=[1,2]", "pb2")],
+    [
+        ("survivors=2", "tournament"),
+        ("certainty=2.0", "halving"),
+        ("until=0.5", "race"),
+        ("frequencies=[1,2]", "pb2"),
+        ("interval=2", "mf_pbt"),
+        ("explore=false", "tournament"),
+        ("parents=random", "ipbt"),
+    ],
 )
 def test_what_a_scheme_does_not_read_is_named(setting: str, scheme: str) -> None:
     name = setting.partition("=")[0]
@@ -299,7 +307,7 @@ def test_equal_founders_are_asked_for_in_place_of_the_widths_of_a_preset() -> No
     assert apply_sets(preset, ["evolution.founders=equal"]).evolution.widths is None
 
 
-@pytest.mark.parametrize("scheme", ["pb2", "mf_pbt"])
+@pytest.mark.parametrize("scheme", ["pbt", "pb2", "mf_pbt", "ipbt"])
 def test_schemes_that_change_hyperparameters_need_ranges(scheme: str) -> None:
     ranges = ["mutation.rl_hp_selection.lr={min: 1.0e-4, max: 1.0e-2}"]
     plain = manifest_from({"algorithm": {"name": "PPO"}})

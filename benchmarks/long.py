@@ -1,0 +1,289 @@
+"""Claim: what each part of evolution adds where training is a hundred intervals long. Lines in results/long-*.jsonl.
+
+    python benchmarks/long.py --tasks Walker2d-v5:PPO BipedalWalker-v3:PPO --seeds 1000-1003  # a first look, all arms
+    python benchmarks/long.py --tasks Hopper-v5:PPO --arms random pbt-10 --seeds 0-7
+    python benchmarks/long.py --summary
+
+Every arm has the same population, founders drawn from the same wide space of eight dimensions (the first one too), the
+same CPU seconds, and generations of equal length, so that about a hundred fit for a population that does not shrink.
+Rates that follow the divergence and running scales are off, but for the arm `rule`. Members are ranked by their
+training returns; the best by them plays four evaluation episodes. At each tenth of the budget what the arm would return
+plays `CHECKPOINT_EPISODES` fresh greedy episodes, at the end `FINAL_EPISODES`; neither counts for the budget.
+
+Seeds from 1000 up are for development; claims are made on seeds 0 to 7.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from evolution import Measurer, load_everything
+from evolution_tables import compared, interquartile_mean, rounded, share
+from peers_clock import CheckpointClock
+from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
+
+INTERVALS = 100
+CHECKPOINTS = 10
+CHECKPOINT_EPISODES, FINAL_EPISODES = 20, 100
+MEMBERS = 16
+NO_TARGET = 1e9
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment and an algorithm.
+
+    Attributes:
+        random: mean return of random play. good: what counts as 1 of a share.
+        cpu_seconds: budget. evo_steps: environment steps of a member in a generation.
+    """
+
+    env: str
+    algo: str
+    random: float
+    good: float
+    cpu_seconds: float
+    evo_steps: int
+    sets: dict[str, Any] = field(default_factory=dict)
+
+
+TASKS = {
+    f"{task.env}:{task.algo}": task
+    for task in (
+        Task("Walker2d-v5", "PPO", 2.0, 3000.0, 400.0, 1024),
+        Task("Hopper-v5", "PPO", 13.0, 3000.0, 400.0, 1024),
+        Task("BipedalWalker-v3", "PPO", -100.0, 300.0, 400.0, 1024),
+        Task("MinAtar/Breakout-v1", "PPO", 0.5, 20.0, 400.0, 1024),
+        Task("MinAtar/Breakout-v1", "DQN", 0.5, 20.0, 400.0, 1024),
+        Task("MiniGrid-DoorKey-8x8-v0", "PPO", 0.0, 0.96, 400.0, 1024),
+    )
+}
+# A common factor of rate, clip and passes decides whether PPO learns or falls; none is near an end of its range there.
+SPACES: dict[str, dict[str, tuple[float, float]]] = {
+    "PPO": {
+        "lr": (1e-5, 1e-2), "gamma": (0.9, 0.9995), "gae_lambda": (0.8, 0.99), "ent_coef": (1e-5, 1e-1),
+        "clip_coef": (0.05, 0.5), "batch_size": (32, 1024), "update_epochs": (1, 20),
+    },
+    "DQN": {
+        "lr": (1e-5, 1e-2), "gamma": (0.9, 0.9995), "batch_size": (16, 256), "learn_step": (1, 16),
+        "tau": (1e-3, 1e-1),
+    },
+}  # fmt: skip
+WIDTHS = (16, 256)
+
+# Of every arm: no rule, no race, no restarts, cheap evaluation.
+PLAIN: dict[str, Any] = {
+    "training.target_score": None, "training.patience": None, "training.evo_first": None, "training.evolve_from": 0.0,
+    "training.eval_members": 1, "training.eval_episodes": 4, "training.eval_screen": 0, "training.confirm_episodes": 0,
+    "training.confirm_most": 0, "training.elite_rescore_episodes": 0, "evolution.restarts": False,
+    "evolution.restart_ranges": {}, "evolution.scheme": "tournament", "evolution.founders": "spread",
+    "evolution.widths": list(WIDTHS),
+}  # fmt: skip
+RULES: dict[str, dict[str, Any]] = {
+    "PPO": {
+        "algorithm.lr_schedule": "adaptive", "algorithm.target_kl": 0.015, "algorithm.normalize_observations": True,
+        "training.normalize_rewards": True,
+    },
+    "DQN": {},
+}  # fmt: skip
+WITHOUT_RULES: dict[str, dict[str, Any]] = {
+    "PPO": {
+        "algorithm.lr_schedule": "constant", "algorithm.target_kl": None, "algorithm.action_ent_steps": None,
+        "algorithm.normalize_observations": False, "training.normalize_rewards": False,
+    },
+    "DQN": {},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to train: settings over `PLAIN`; whether evolution is on, and whether the rules of `RULES` are."""
+
+    sets: dict[str, Any] = field(default_factory=dict)
+    evolution: bool = True
+    rules: bool = False
+    drawn: bool = True  # founders from the space, not the general preset's values
+
+
+def tournament(**kinds: float) -> dict[str, Any]:
+    every = {"no_mut": 0.0, "arch_mut": 0.0, "params_mut": 0.0, "act_mut": 0.0, "rl_hp_mut": 0.0, **kinds}
+    return {f"mutation.probabilities.{kind}": value for kind, value in every.items()}
+
+
+def pbt(interval: int, **sets: Any) -> dict[str, Any]:
+    return {"evolution.scheme": "pbt", "evolution.interval": interval, **{f"evolution.{k}": v for k, v in sets.items()}}
+
+
+STEPS = tournament(no_mut=0.5, rl_hp_mut=0.5)
+ARMS = {
+    "single": Arm({"training.pop_size": 1}, evolution=False),  # what one member costs
+    "seeds": Arm({"evolution.founders": "equal", "evolution.widths": None}, evolution=False, drawn=False),
+    "random": Arm(evolution=False),
+    "race": Arm({"evolution.scheme": "race"}),
+    "tournament": Arm(STEPS),
+    "tournament-architecture": Arm(tournament(no_mut=0.5, rl_hp_mut=0.25, arch_mut=0.25)),
+    "tournament-frozen": Arm(tournament(no_mut=1.0)),
+    "tournament-unselected": Arm(
+        {**STEPS, "tournament_selection.tournament_size": 1, "tournament_selection.elitism": False}
+    ),
+    "pbt-1": Arm(pbt(1)),
+    "pbt-3": Arm(pbt(3)),
+    "pbt-10": Arm(pbt(10)),
+    "pbt-33": Arm(pbt(33)),
+    "pbt-10-frozen": Arm(pbt(10, explore=False)),
+    "pbt-10-unselected": Arm(pbt(10, parents="random")),
+    "mf_pbt": Arm({"evolution.scheme": "mf_pbt", "evolution.frequencies": [1, 10]}),
+    "pb2": Arm({"evolution.scheme": "pb2"}),
+    "ipbt": Arm({"evolution.scheme": "ipbt"}),
+    "rule": Arm(evolution=False, rules=True),
+    "rule-pbt-10": Arm(pbt(10), rules=True),
+}
+
+
+def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
+    """The manifest of an arm; the first founder is a draw from the space too, by the seed."""
+    from agilerl.config import apply_overrides, preset_for
+    from agilerl.hpo.founders import spread
+    from agilerl.hpo.operators import RLParameter
+
+    space = SPACES[task.algo]
+    integers = ("batch_size", "update_epochs", "learn_step")
+    parameters = {name: RLParameter(*ends, dtype=int if name in integers else float) for name, ends in space.items()}
+    manifest = preset_for(task.env, task.algo, general=True)
+    ranges = {name: {"min": low, "max": high} for name, (low, high) in space.items()}
+    changes: dict[str, Any] = {**PLAIN, **WITHOUT_RULES[task.algo], **(RULES[task.algo] if arm.rules else {})}
+    changes |= {"training.pop_size": members, "training.evo_steps": task.evo_steps, "mutation.rl_hp_selection": ranges}
+    if arm.drawn:
+        (first,) = spread(parameters, 1, seed + 77_000)
+        (width,) = spread({"width": RLParameter(*WIDTHS, dtype=int)}, 1, seed + 78_000)
+        changes |= {f"algorithm.{name}": value for name, value in first.items()}
+        changes |= {f"network.{part}.hidden_size": [width["width"]] for part in ("encoder_config", "head_config")}
+        changes |= {"network.latent_dim": width["width"]}
+    manifest = apply_overrides(manifest, {**changes, **task.sets, **arm.sets}, "arm")
+    # CPU seconds end a run; a shrinking population makes many more steps of a member.
+    return apply_overrides(manifest, {"training.max_steps": 20 * INTERVALS * task.evo_steps}, "budget")
+
+
+def job_of(task: str, arm: str, seed: int, members: int, cpu_seconds: float | None = None) -> dict[str, Any]:
+    about, way = TASKS[task], ARMS[arm]
+    manifest, budget = settings(about, way, seed, members), cpu_seconds or about.cpu_seconds
+    key = {"task": task, "arm": arm, "members": members, "cpu_budget": budget, "seed": seed,
+           "commit": package_commit()}  # fmt: skip
+    return {"key": key, "env": about.env, "config": manifest.as_dict(), "evolution": way.evolution,
+            "target": NO_TARGET, "cpu_budget": budget, "test_episodes": CHECKPOINT_EPISODES}  # fmt: skip
+
+
+def run_one(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one seed of one arm."""
+    import agilerl
+
+    load_everything(agilerl)
+    measurer = Measurer(job, CheckpointClock(job["cpu_budget"], None, CHECKPOINTS))
+    run = agilerl.train(
+        job["env"], config=job["config"], seed=job["key"]["seed"], evolution=job["evolution"], out=None, verbose=False,
+        callbacks=[measurer],
+    )  # fmt: skip
+    cpu_seconds = round(measurer.cpu_seconds, 2)
+    measurer.best, measurer.job = run.best, {**job, "test_episodes": FINAL_EPISODES}
+    curve = [{name: point[name] for name in ("cpu_seconds", "env_steps", "score")} for point in measurer.curve]
+    return {
+        "key": job["key"],
+        "final": measurer.play(len(curve) + 1),
+        "curve": curve,
+        "cpu_seconds": cpu_seconds,
+        "env_steps": run.result["env_steps_population"] + run.result["evaluation_env_steps"],
+        "training_env_steps": run.result["env_steps_population"],
+        "generations": len(run.history),
+        "births": len(run.lineage) - job["key"]["members"],
+        "fitness": [[round(value, 1) for value in row] for row in run.history[:: max(1, len(run.history) // 10)]],
+        "settings": {
+            name: float(f"{value:.3g}")
+            for name, value in run.best.hyperparameters().items()
+            if isinstance(value, int | float)
+        },
+    }
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def path_of(task: str) -> Path:
+    return RESULTS / f"long-{task.replace('/', '__').replace(':', '-').lower()}.jsonl"
+
+
+def newest(task: str, members: int, seeds: list[int]) -> dict[str, dict[int, dict[str, Any]]]:
+    """The last line of each (arm, seed)."""
+    lines: dict[str, dict[int, dict[str, Any]]] = {}
+    for line in read_lines(path_of(task)):
+        key = line["key"]
+        if key["members"] in (members, 1) and key["seed"] in seeds:
+            lines.setdefault(key["arm"], {})[key["seed"]] = line
+    return lines
+
+
+def anytime(line: dict[str, Any], task: Task) -> float:
+    """Mean share over the checkpoints: the area under the curve of what would be returned."""
+    shares = [share(point["score"], task.random, task.good) for point in line["curve"]]
+    return sum(shares) / len(shares) if shares else float("nan")
+
+
+def summary(task: str, members: int, seeds: list[int], against: str) -> list[dict[str, Any]]:
+    """A row per arm: scores, interquartile mean of their shares, anytime area, cost, P(improvement) over `against`."""
+    about, lines = TASKS[task], newest(task, members, seeds)
+    rows = []
+    for arm, of_seeds in lines.items():
+        ordered = [of_seeds[seed] for seed in sorted(of_seeds)]
+        shares = [share(line["final"], about.random, about.good) for line in ordered]
+        row = {
+            "task": task, "arm": arm, "members": ordered[0]["key"]["members"], "seeds": sorted(of_seeds),
+            "scores": [line["final"] for line in ordered], "iqm": rounded(interquartile_mean(shares)),
+            "anytime": rounded(interquartile_mean([anytime(line, about) for line in ordered])),
+            "env_steps": median(line["env_steps"] for line in ordered),
+            "generations": median(line["generations"] for line in ordered),
+            "us_per_training_step": rounded(
+                median(1e6 * line["cpu_seconds"] / line["training_env_steps"] for line in ordered)
+            ),
+        }  # fmt: skip
+        if arm != against and against in lines:
+            common = sorted(set(of_seeds) & set(lines[against]))
+            pairs = [
+                [share(arms[seed]["final"], about.random, about.good) for seed in common]
+                for arms in (of_seeds, lines[against])
+            ]
+            if common:
+                row[f"over {against}"] = compared([pairs])["probability_of_improvement"]
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = job_parser(__doc__, seeds="1000-1003", workers=2)
+    parser.add_argument("--tasks", nargs="+", default=["Walker2d-v5:PPO", "BipedalWalker-v3:PPO"], choices=list(TASKS))
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--members", type=int, default=MEMBERS, help=f"of a population; {MEMBERS} if not given")
+    parser.add_argument("--cpu-seconds", type=float, help="budget of a run; the task's if not given")
+    parser.add_argument("--against", default="random", choices=list(ARMS), help="the arm that others are compared with")
+    args = parser.parse_args()
+    if args.job:
+        print(json.dumps(run_one(json.loads(args.job))))
+        return
+    if not args.summary:  # seeds first, so that a stop leaves whole seeds of all arms
+        for seed in args.seeds:
+            for task in args.tasks:
+                jobs = [
+                    job_of(task, arm, seed, 1 if arm == "single" else args.members, args.cpu_seconds)
+                    for arm in args.arms
+                ]
+                run_jobs(sys.argv[0], path_of(task), jobs, args.workers)
+    for task in args.tasks:
+        for row in summary(task, args.members, args.seeds, args.against):
+            print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Arms and tables of `benchmarks/long.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+    import long
+
+    return long
+
+
+@pytest.mark.parametrize("task", ["Walker2d-v5:PPO", "MinAtar/Breakout-v1:DQN"])
+def test_arms_differ_in_what_their_names_say(long: Any, task: str) -> None:
+    made = {arm: long.settings(long.TASKS[task], way, 1000) for arm, way in long.ARMS.items()}
+    assert made["single"].training.pop_size == 1
+    drawn = {arm: json.dumps(manifest.algorithm.hyperparameters["lr"]) for arm, manifest in made.items()}
+    assert len({lr for arm, lr in drawn.items() if arm != "seeds"}) == 1, "one draw of the first founder for all"
+    assert drawn["seeds"] != drawn["random"]
+    assert made["seeds"].evolution.founders == "equal"
+    assert made["pbt-33"].evolution.interval == 33
+    assert (made["pbt-10-frozen"].evolution.explore, made["pbt-10"].evolution.explore) == (False, True)
+    assert made["pbt-10-unselected"].evolution.parents == "random"
+    assert made["tournament-frozen"].mutation.probabilities.rl_hp_mut == 0.0
+    plain = made["random"].algorithm.hyperparameters
+    if task.endswith("PPO"):
+        assert (plain["lr_schedule"], plain["target_kl"], plain["normalize_observations"]) == ("constant", None, False)
+        assert made["rule"].algorithm.hyperparameters["lr_schedule"] == "adaptive"
+    assert len(made["random"].mutation.rl_hp_selection) + 1 >= 6, "and the width"
+
+
+def test_a_summary_compares_arms_by_seed(long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Shares of random play (2) to 3,000: pbt-10 is above random in three of four pairs of each seed."""
+    monkeypatch.setattr(long, "RESULTS", tmp_path)
+    task = "Walker2d-v5:PPO"
+    scores = {"random": (2.0, 1501.0), "pbt-10": (1501.0, 3000.0)}
+    with open(long.path_of(task), "w", encoding="utf-8") as file:
+        for arm, values in scores.items():
+            for seed, score in zip((1000, 1001), values, strict=True):
+                key = {"task": task, "arm": arm, "members": 16, "cpu_budget": 400.0, "seed": seed, "commit": "x"}
+                line = {"key": key, "final": score, "curve": [{"score": 2.0}, {"score": score}], "cpu_seconds": 10.0,
+                        "env_steps": 12, "training_env_steps": 10, "generations": 3}  # fmt: skip
+                file.write(json.dumps(line) + "\n")
+    random, pbt = long.summary(task, 16, [1000, 1001], "random")
+    assert (random["arm"], random["iqm"], pbt["iqm"]) == ("random", 0.25, 0.75)
+    assert (random["anytime"], pbt["anytime"]) == (0.125, 0.375)
+    assert pbt["over random"]["value"] == pytest.approx(7 / 8, abs=1e-3), "ties count as a half"
+    assert pbt["us_per_training_step"] == 1e6
