@@ -57,7 +57,7 @@ TASKS = {
     for task in (
         Task("Walker2d-v5", "PPO", 2.0, 3000.0, 400.0, 1024),
         Task("Hopper-v5", "PPO", 13.0, 3000.0, 400.0, 1024),
-        Task("BipedalWalker-v3", "PPO", -100.0, 300.0, 400.0, 1024),
+        Task("BipedalWalker-v3", "PPO", -100.0, 300.0, 400.0, 2048, {"environment.backend": "envpool"}),
         Task("MinAtar/Breakout-v1", "PPO", 0.5, 20.0, 400.0, 8192),
         Task("MinAtar/Breakout-v1", "DQN", 0.5, 20.0, 400.0, 1024),
         Task("MiniGrid-DoorKey-8x8-v0", "PPO", 0.0, 0.96, 400.0, 1024),
@@ -216,12 +216,12 @@ def path_of(task: str) -> Path:
     return RESULTS / f"long-{task.replace('/', '__').replace(':', '-').lower()}.jsonl"
 
 
-def newest(task: str, members: int, seeds: list[int]) -> dict[str, dict[int, dict[str, Any]]]:
-    """The last line of each (arm, seed)."""
+def newest(task: str, members: int, seeds: list[int], budget: float) -> dict[str, dict[int, dict[str, Any]]]:
+    """The last line of each (arm, seed) with this budget of CPU seconds."""
     lines: dict[str, dict[int, dict[str, Any]]] = {}
     for line in read_lines(path_of(task)):
         key = line["key"]
-        if key["members"] in (members, 1) and key["seed"] in seeds:
+        if key["members"] in (members, 1) and key["seed"] in seeds and key["cpu_budget"] == budget:
             lines.setdefault(key["arm"], {})[key["seed"]] = line
     return lines
 
@@ -232,9 +232,12 @@ def anytime(line: dict[str, Any], task: Task) -> float:
     return sum(shares) / len(shares) if shares else float("nan")
 
 
-def summary(task: str, members: int, seeds: list[int], against: str) -> list[dict[str, Any]]:
+def summary(
+    task: str, members: int, seeds: list[int], against: str, cpu_seconds: float | None = None
+) -> list[dict[str, Any]]:
     """A row per arm: scores, interquartile mean of their shares, anytime area, cost, P(improvement) over `against`."""
-    about, lines = TASKS[task], newest(task, members, seeds)
+    about = TASKS[task]
+    lines = newest(task, members, seeds, cpu_seconds or about.cpu_seconds)
     rows = []
     for arm, of_seeds in lines.items():
         ordered = [of_seeds[seed] for seed in sorted(of_seeds)]
@@ -281,7 +284,7 @@ def main() -> None:
                 ]
                 run_jobs(sys.argv[0], path_of(task), jobs, args.workers)
     for task in args.tasks:
-        for row in summary(task, args.members, args.seeds, args.against):
+        for row in summary(task, args.members, args.seeds, args.against, args.cpu_seconds):
             print(json.dumps(row))
 
 
