@@ -121,7 +121,7 @@ class IteratedTraining(TruncationSelection):
         for slot in order[:-1]:
             parent = population[best[int(rng.integers(len(best)))]]
             values = propose(self.trials, pending, generation + 1, ranges, rng) if self.explores else {}
-            after[slot], birth = successor(parent, free, values, generation)
+            after[slot], birth = successor(parent, free, values, generation, "restart")
             restart_weights(after[slot], KEPT, rng)
             pending.append(places_of(after[slot], ranges))
             births.append(birth)

@@ -14,7 +14,7 @@ import numpy as np
 from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, gaussian_processes, places_of, propose
 from agilerl.hpo.evolution import Births, Evolution
-from agilerl.hpo.founders import DECAYS
+from agilerl.hpo.founders import DECAYS, has_scale
 from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.operators import RLParameter
 from agilerl.hpo.tournament import rank
@@ -24,13 +24,19 @@ from agilerl.telemetry.record import Birth, MemberRecord
 QUARTER = 4
 
 
-def successor(parent: Any, index: int, values: Mapping[str, float], generation: int) -> tuple[Any, Birth]:
-    """Copy `parent` with new hyperparameters; return the copy and its birth record."""
+def successor(
+    parent: Any, index: int, values: Mapping[str, float], generation: int, kind: str | None = None
+) -> tuple[Any, Birth]:
+    """Copy `parent` with new hyperparameters; return the copy and its birth record.
+
+    kind: of the birth; by default "rl_hp", or "none" without values.
+    """
     child = parent.clone(index=index)
     before = {name: getattr(child, name) for name in values}
     for name, value in values.items():
         setattr(child, name, value)
-    path, kind, fitness = ", ".join(values), "rl_hp" if values else "none", parent.fitness
+    path, fitness = ", ".join(values), parent.fitness
+    kind = kind or ("rl_hp" if values else "none")
     child.mut, child.mutation_record = path or "None", MutationRecord(kind, path, before, dict(values), 0.0)
     child.mutation_hook()
     last = float(fitness[-1]) if fitness else None
@@ -51,7 +57,7 @@ def perturbed(parent: Any, rng: np.random.Generator) -> dict[str, Any]:
     values = {}
     for name, parameter in parent.registry.hp_config.copy().items():
         value = getattr(parent, name)
-        if name in DECAYS:
+        if name in DECAYS and has_scale(name, parameter.min, parameter.max):
             rest = RLParameter(1 - parameter.max, 1 - parameter.min, parameter.shrink_factor, parameter.grow_factor)
             rest.value = 1 - value
             values[name] = min(max(1 - rest.mutate(rng), parameter.min), parameter.max)

@@ -35,6 +35,7 @@ KINDS = {
     "activation": "activation",
     "healed": "healed",
     "steered": "steered",
+    "restart": "restart",
     "none": "unchanged",
 }
 

@@ -274,6 +274,10 @@ def test_a_discount_moves_by_its_horizon() -> None:
     member.gamma = 0.99
     moved = {round(perturbed(member, np.random.default_rng(seed))["gamma"], 6) for seed in range(8)}
     assert moved == {0.988, 0.992}
+    member.registry.hp_config["gamma"].max = 1.0
+    member.gamma = 1.0
+    assert perturbed(member, np.random.default_rng(0))["gamma"] == 0.9, "a range with an endless horizon has no scale"
+    member.registry.hp_config["gamma"].max = 0.999
     member.gamma = 0.999
     assert perturbed(member, np.random.default_rng(0))["gamma"] == pytest.approx(0.9988), "reversed at the end"
 
@@ -319,6 +323,7 @@ def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest
         leader = members[0]
         members, births = scheme.next(members, records(members, fitness), generation)
         assert members[0] is leader
+        assert {birth.kind for birth in births} <= {"rl_hp"} or [birth.kind for birth in births] == ["restart"] * 3
         counts.append(len(births))
     first = counts.index(3)
     assert counts[:first] == [1] * first
