@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agilerl.report.plot import Stroke, Tick, dots, px
@@ -264,6 +264,11 @@ def mutation_text(birth: Birth) -> str:
         name = f"{birth.kind} {birth.path}"
     if birth.before is None and birth.after is None:
         return name
+    if isinstance(birth.after, Mapping):  # several hyperparameters, or the scale of noise
+        old = birth.before if isinstance(birth.before, Mapping) else {}
+        moved = (f"{key} {compact(old[key])} → {compact(value)}" if key in old else f"{key} {compact(value)}"
+                 for key, value in birth.after.items())  # fmt: skip
+        return ", ".join(moved) if birth.kind == "rl_hp" else f"{birth.kind} ({', '.join(moved)})"
     return f"{name} {compact(birth.before)} → {compact(birth.after)}"
 
 

@@ -141,6 +141,13 @@ def test_words_of_mutations() -> None:
     assert (mutation_text(node), short_mutation(node)) == ("head_net.remove_layer [64, 64] → [64]", "−layer")
     healed = Birth(1, 0, 1, "healed", "member 4", None, "loss is nan")
     assert mutation_text(healed) == "healed member 4 - → loss is nan"
+    both = {"lr": 0.002, "gamma": 0.98}
+    steps = Birth(1, 0, 1, "rl_hp", "lr, gamma", both, {"lr": 0.0016, "gamma": 0.984})
+    assert mutation_text(steps) == "lr 2e-3 → 1.6e-3, gamma 0.98 → 0.984"
+    anew = Birth(1, 0, 1, "restart", "lr, gamma", both, {"lr": 0.0016, "gamma": 0.98})
+    assert mutation_text(anew) == "restart (lr 2e-3 → 1.6e-3, gamma 0.98 → 0.98)"
+    noise = Birth(1, 0, 1, "parameters", "normal", None, {"scale": 0.0390625})
+    assert mutation_text(noise) == "parameters (scale 0.03906)"
     assert mutation_text(Birth(1, 0, 1, "none")) == "unchanged copy"
     assert mutation_text(Birth(0, None, 0, "founder", "runs/x, member 8")) == "founder runs/x, member 8"
 
