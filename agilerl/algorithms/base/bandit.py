@@ -128,9 +128,9 @@ class NeuralBandit(RLAlgorithm):
 
     @property
     def network_space(self) -> gym.Space[Any]:
-        """Space of the context of one arm."""
+        """Space of the context of any one arm: its bounds cover those of all arms."""
         space = self.observation_space
-        return spaces.Box(space.low[0], space.high[0], dtype=space.dtype)
+        return spaces.Box(space.low.min(0), space.high.max(0), dtype=space.dtype)
 
     @property
     def arms(self) -> int:
