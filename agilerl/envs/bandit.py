@@ -131,7 +131,7 @@ def is_bandit(env: Any) -> bool:
 def rounds_of(bandit: Any, rounds: int = ROUNDS) -> gym.Env[Any, Any]:
     """Return the bandit as a Gymnasium environment with episodes of this many rounds.
 
-    A `BanditEnv` or an instance of a subclass is copied with its data shared, so that every lane draws its own contexts.
+    A `BanditEnv`, also of a subclass, is copied with its data shared, so that every lane draws its own contexts.
     """
     lane = bandit.with_new_stream() if isinstance(bandit, BanditEnv) else bandit
     return gym.wrappers.TimeLimit(BanditRounds(lane), rounds)

@@ -64,7 +64,7 @@ def sequence(layout: Layout, prefix: str, activation: str | None) -> list[Dense]
 
 
 def connected(layout: Layout, layers: Sequence[Dense], what: str) -> list[Dense]:
-    """Return the layers; RunError if one reads another number of values than the one before it gives."""
+    """Return the layers; RunError if the inputs of one differ from the outputs of the one before it."""
     for before, after in pairwise(layers):
         if before.width != after.inputs:
             raise layout.unknown(f"{what} has a layer of {before.width} units before one of {after.inputs} inputs")

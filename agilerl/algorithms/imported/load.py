@@ -42,7 +42,7 @@ def load(
         device, seed: of the agent. env_kwargs: of an environment that is made by its id.
 
     Raises:
-        RunError: no such file, damaged, or no known layout, whose tensors are named.
+        RunError: no such file, damaged, or an unknown layout, whose tensors are named.
         NotAvailableYetError: policies of images, with a memory or with state-dependent noise.
         ShapeError, AlgorithmError: the environment has other spaces. EnvError: it has several agents.
         ConfigError: unknown library or activation.

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from torch import Tensor
 
-from agilerl.algorithms.imported.agents import Place, side_by_side
+from agilerl.algorithms.imported.agents import Place, concatenated
 from agilerl.algorithms.imported.dense import Dense, checked_activation, connected, layer, sequence
 from agilerl.algorithms.imported.files import Layout, member_of, named_tensors, plain_json, read_zip, tensors_in
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
@@ -54,7 +54,7 @@ def read(path: str | os.PathLike[str], place: Place, activation: str | None = No
             ReLU for others, the defaults of the library.
 
     Raises:
-        RunError: no such file, damaged, or no known layout. NotAvailableYetError: images, a memory, or gSDE.
+        RunError: no such file, damaged, or an unknown layout. NotAvailableYetError: images, a memory, or gSDE.
         ConfigError: unknown activation. ShapeError, AlgorithmError: of another environment.
     """
     archive = read_zip(path)
@@ -147,7 +147,7 @@ def _critics(layout: Layout, act: str) -> tuple[list[list[Dense]], list[list[Den
 
 def _soft(layout: Layout, place: Place, data: Mapping[str, Any], variables: bytes | None, act: str) -> Any:
     hidden = sequence(layout, "actor.latent_pi.", act)
-    output = side_by_side(layer(layout, "actor.mu"), layer(layout, "actor.log_std"))
+    output = concatenated(layer(layout, "actor.mu"), layer(layout, "actor.log_std"))
     policy = connected(layout, [*hidden, output], "actor")
     critics, targets = _critics(layout, act)
     layout.finish()
