@@ -61,7 +61,7 @@ class Address:
         repo, at, revision = re.sub(r"^hf:/+", "", text).partition("@")
         if not _REPO.fullmatch(repo) or (at and not _REVISION.fullmatch(revision)):
             raise ConfigError(
-                f"{text!r} is no address of a run on the Hub. fix: hf://user/name, or hf://user/name@revision."
+                f"{text!r} is not an address of a run on the Hub. fix: hf://user/name, or hf://user/name@revision."
             )
         return cls(repo, revision or None)
 
@@ -74,7 +74,7 @@ def check_repo(name: str) -> str:
     """
     if not _REPO.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is no name of a repository: letters, digits, '-', '_' and '.'. fix: user/name, such as "
+            f"{name!r} is not a valid name of a repository: letters, digits, '-', '_' and '.'. fix: user/name, such as "
             "me/dqn-CartPole-v1."
         )
     return name
@@ -129,16 +129,19 @@ def download(address: Address, cache: Path | None = None) -> Path:
         if each.size is not None and each.size > LIMITS[name]:
             raise RunError(_too_large(address, name))
     folder.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+    partial = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
     try:
         for name, each in files.items():
-            (made / name).parent.mkdir(exist_ok=True)
+            (partial / name).parent.mkdir(exist_ok=True)
             with hub_errors(address, api):
-                _fetch(hub, api, address, commit, each, made / name)
-        with contextlib.suppress(OSError):  # another process was first; its files are the same
-            made.rename(target)
+                _fetch(hub, api, address, commit, each, partial / name)
+        try:
+            partial.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was first; its files are the same
+                raise
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return target
 
 
@@ -163,7 +166,7 @@ def _fetch(hub: Any, api: Any, address: Address, commit: str, file: Any, target:
     if file.lfs is not None:
         is_same = sha256.hexdigest() == file.lfs.sha256
     else:
-        is_same = file.blob_id in (None, git_blob_id(target.read_bytes()))
+        is_same = file.blob_id == git_blob_id(target.read_bytes())
     if not is_same:
         raise RunError(f"{name} of {address} differs from its checksum. fix: load it again.")
 
@@ -174,7 +177,7 @@ def git_blob_id(data: bytes) -> str:
 
 
 def _too_large(address: Address, name: str) -> str:
-    return f"{name} of {address} has more than {LIMITS[name] // MIB} MiB, which is the most. fix: another run."
+    return f"{name} of {address} has more than {LIMITS[name] // MIB} MiB, the limit of this file. fix: another run."
 
 
 def hub_package() -> Any:
@@ -213,7 +216,8 @@ def hub_errors(address: Address, api: Any, writes: bool = False) -> Iterator[Non
         raise
     except (errors.LocalTokenNotFoundError, ValueError, RuntimeError, KeyError, TypeError) as error:
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())[:300]  # of an upload, the cause says why
-        raise RunError(redact(f"the Hub did not take it ({reason}). fix: try again.", *_tokens())) from None
+        problem = "the push failed" if writes else f"{address} cannot be downloaded"
+        raise RunError(redact(f"{problem} ({reason}). fix: try again.", *_tokens())) from None
 
 
 def _refused(errors: Any, error: Any, address: Address, writes: bool) -> str:
@@ -231,7 +235,7 @@ def _refused(errors: Any, error: Any, address: Address, writes: bool) -> str:
             f"fix: a token with {'write ' if writes else ''}access to {address.repo.partition('/')[0]}, by {LOGIN}."
         )
     if status in (401, 404):
-        return f"there is no {address.repo} on the Hub, or it is private. fix: check the name, or log in with {LOGIN}."
+        return f"{address.repo} does not exist on the Hub, or is private. fix: check the name, or log in with {LOGIN}."
     reason = " ".join(str(error.server_message or error).split())[:300]
     return f"the Hub answers {status} for {address.repo} ({reason}). fix: try again later."
 

@@ -11,7 +11,7 @@ from agilerl import foreign
 from agilerl.algorithms import canonical_name
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.api import train
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.errors import ConfigError, NotAvailableYetError, warn_once
 from agilerl.telemetry import TensorBoardSink, WandbSink
 from agilerl.training.run import Run
 
@@ -108,14 +108,25 @@ class LocalTrainer:
             verbose: False prints nothing.
             save_elite: save the best agent at `elite_path`, by default `<environment>-elite_<algorithm>.pt`.
             wb, wandb_api_key, wandb_kwargs: Weights & Biases. tensorboard, tensorboard_log_dir: event files.
-            checkpoint, checkpoint_path: published; a run directory has a checkpoint of every generation anyway, from
-                which `agilerl.resume` continues.
-            swap_channels: published; images of either order of channels are understood.
+            checkpoint, checkpoint_path: ignored with a warning; the run directory in `out` has a checkpoint of every
+                generation, from which `agilerl.resume` continues. An error with `out=None`.
+            swap_channels: ignored; images of either order of channels are read.
             out: see `agilerl.train`. more: its further arguments and settings, such as `seed=1`.
 
         Raises:
-            NotAvailableYetError: `accelerator`. Others as `agilerl.train`.
+            NotAvailableYetError: `accelerator`. ConfigError: `checkpoint` without a run directory. Others as
+                `agilerl.train`.
         """
+        if checkpoint is not None or checkpoint_path is not None:
+            if out is None:
+                raise ConfigError(
+                    "LocalTrainer.train(checkpoint=) needs a run directory, but out=None. fix: out='runs'."
+                )
+            warn_once(
+                "LocalTrainer.train(checkpoint=)",
+                f"checkpoint and checkpoint_path are ignored: the run directory in {out} has a checkpoint of every "
+                "generation. fix: agilerl.resume(path) continues it.",
+            )
         if accelerator is not None:
             raise NotAvailableYetError(
                 "LocalTrainer.train(accelerator=) is not available: a run of several processes is started by the "
@@ -149,7 +160,7 @@ def section_of(name: str, value: Any) -> dict[str, Any]:
     """Return a section as a mapping, without keys whose value is None.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: anything but a mapping, a dataclass or a model of pydantic.
     """
     if isinstance(value, Mapping):
         return dict(value)

@@ -20,7 +20,7 @@ from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm, refuse_criterion
+from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.engine.modules import raw_output, soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import TDRecipe
@@ -61,6 +61,7 @@ class DQN(RLAlgorithm):
     policy_class = QNetwork
     action_spaces = ("Discrete", "MultiDiscrete")
     action_form = DiscreteActions()
+    criterion = UpdateLoss(nn.MSELoss)
 
     actor_target: EvolvableModule
     optimizer: OptimizerWrapper
@@ -98,15 +99,6 @@ class DQN(RLAlgorithm):
         self.mut, self.double, self.normalize_images, self.net_config = mut, double, normalize_images, net_config
         self.actor = build(self, QNetwork, actor_network, "actor_network", 0)
         register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
-
-    @property
-    def criterion(self) -> nn.Module:
-        """The loss that `update` computes with row weights."""
-        return nn.MSELoss()
-
-    @criterion.setter
-    def criterion(self, value: Any) -> None:
-        refuse_criterion(self, value)
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {"lr": self.lr, "gamma": self.gamma, "tau": self.tau}

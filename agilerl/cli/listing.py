@@ -25,20 +25,20 @@ OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
 
 
 @dataclass(frozen=True)
-class Named:
-    """A name with what is said of it, as a line (`width` letters for the name) and as JSON values."""
+class Entry:
+    """A name with notes, as a line (`width` characters for the name) and as JSON values."""
 
     name: str
-    words: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     width: int = 35
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.name:<{self.width - 1}} {'   '.join(self.words)}".rstrip()
+        return f"{self.name:<{self.width - 1}} {'   '.join(self.notes)}".rstrip()
 
     def as_dict(self) -> dict[str, Any]:
-        """Facts, or what the line says."""
-        return {"name": self.name, **(self.facts or {"notes": list(self.words)})}
+        """The facts, or the notes of the line without any."""
+        return {"name": self.name, **(self.facts or {"notes": list(self.notes)})}
 
 
 def listing(what: str, out: Path = Path("runs")) -> list[str]:
@@ -55,20 +55,20 @@ def entries(what: str, out: Path = Path("runs")) -> list[dict[str, Any]]:
     return [each.as_dict() for each in _named(what)]
 
 
-def _named(what: str) -> Iterator[Named]:
+def _named(what: str) -> Iterator[Entry]:
     makers = {"algos": algorithms, "envs": environments, "presets": presets}
     if what not in makers:
         raise ConfigError(unknown_choice("list", what, LISTS))
     return makers[what]()
 
 
-def algorithms() -> Iterator[Named]:
+def algorithms() -> Iterator[Entry]:
     """Names with their hyperparameters."""
     from agilerl.algorithms import available
 
     for name in available():
         names = _hyperparameters(name)
-        yield Named(name, (", ".join(names),), 14, {"hyperparameters": names})
+        yield Entry(name, (", ".join(names),), 14, {"hyperparameters": names})
 
 
 def _hyperparameters(name: str) -> list[str]:
@@ -121,7 +121,7 @@ def _is_declared(annotation: ast.expr | None) -> bool:
     return any(isinstance(call.func, ast.Name) and call.func.id == "hp" for call in calls)
 
 
-def presets() -> Iterator[Named]:
+def presets() -> Iterator[Entry]:
     """Environments with shipped presets."""
     from agilerl.config import preset_for, preset_names
     from agilerl.telemetry.console import count, number
@@ -134,10 +134,10 @@ def presets() -> Iterator[Named]:
         budget = f"{training.pop_size} members x {count(training.max_steps)} {preset.steps}"
         text = f"{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
         facts = {"algo": preset.algorithm.name, "population": training.pop_size, "steps": training.max_steps}
-        yield Named(name, (text,), width, {**facts, "unit": preset.steps, "target": training.target_score})
+        yield Entry(name, (text,), width, {**facts, "unit": preset.steps, "target": training.target_score})
 
 
-def environments() -> Iterator[Named]:
+def environments() -> Iterator[Entry]:
     """Environment ids, with missing requirements and retired versions marked."""
     import gymnasium
 
@@ -151,39 +151,39 @@ def environments() -> Iterator[Named]:
         base, version = _version(name)
         newest[base] = max(version, newest.get(base, -1))
     for name in sorted({*specs, *SHIPPED, *BANDITS, *TEXTS}):
-        words = ["preset"] if name in shipped else []
+        notes = ["preset"] if name in shipped else []
         base, version = _version(name)
         if name in specs:
             entry = specs[name].entry_point
-            words += _obstacles(entry, version < newest[base])
-        yield Named(name, tuple(words))
+            notes += _obstacles(entry, version < newest[base])
+        yield Entry(name, tuple(notes))
     yield from families(specs)
     yield from team_environments(shipped)
     yield from questions()
 
 
-def families(known: Collection[str]) -> Iterator[Named]:
+def families(registered: Collection[str]) -> Iterator[Entry]:
     """Id prefixes of packages that are imported on demand. Nothing is imported here."""
     from agilerl.env_ids import FAMILIES
 
     for family in FAMILIES:
-        if any(name.startswith(family.starts) for name in known):
+        if any(name.startswith(family.starts) for name in registered):
             continue  # listed one by one
         package = family.module.partition(".")[0]
         needed = [] if importlib.util.find_spec(package) else [f'needs: pip install "agilerl[{family.extra}]"']
         for start in family.starts:
-            words = [f"as {family.example}"] if family.example.startswith(start) else []
-            yield Named(f"{start}*", (*words, *needed))
+            example = [f"as {family.example}"] if family.example.startswith(start) else []
+            yield Entry(f"{start}*", (*example, *needed))
 
 
-def questions() -> Iterator[Named]:
+def questions() -> Iterator[Entry]:
     """Id patterns of language environments, which are too many for a list."""
     needed = [] if importlib.util.find_spec("peft") else ['needs: pip install "agilerl[llm]"']
     for name in ("arithmetic/addition-<digits>", "reasoning/<task of reasoning-gym>"):
-        yield Named(name, ("language models", *needed))
+        yield Entry(name, ("language models", *needed))
 
 
-def team_environments(shipped: Collection[str] = ()) -> Iterator[Named]:
+def team_environments(shipped: Collection[str] = ()) -> Iterator[Entry]:
     """Ids of multi-agent environments: modules of the supported packages, with missing requirements.
 
     Nothing is imported: modules are located, and their imports read from the source.
@@ -193,16 +193,16 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[Named]:
     for package in TEAM_PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            yield Named(f"{package}.*", ("several agents", 'needs: pip install "agilerl[marl]"'))
+            yield Entry(f"{package}.*", ("several agents", 'needs: pip install "agilerl[marl]"'))
             continue
         root = Path(next(iter(spec.submodule_search_locations)))
         for path in sorted({*root.glob("*_v[0-9]*.py"), *root.glob("*/*_v[0-9]*.py")}):
             name = ".".join(path.relative_to(root.parent).with_suffix("").parts)
             if re.search(r"_v\d+$", name):
                 needed = sorted(_absent(path, root, set()))
-                words = ["several agents", *(["preset"] if name in shipped else [])]
-                words += [f"needs the package {' and '.join(needed)}"] if needed else []
-                yield Named(name, tuple(words))
+                notes = ["several agents", *(["preset"] if name in shipped else [])]
+                notes += [f"needs the package {' and '.join(needed)}"] if needed else []
+                yield Entry(name, tuple(notes))
 
 
 def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
@@ -304,7 +304,7 @@ def _runs_in(out: Path) -> list[ListedRun]:
 def runs(out: Path) -> Iterator[str]:
     """Every run under `out` as a line; damaged ones are named as such."""
     if not out.is_dir():
-        yield f"no runs yet: there is no folder {out}"
+        yield f"no runs yet: the folder {out} does not exist"
         return
     entries = _runs_in(out)
     if not entries:

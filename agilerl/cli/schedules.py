@@ -1,4 +1,4 @@
-"""`agilerl schedule` and `agilerl importance`: what a run found, and what mattered in it."""
+"""`agilerl schedule` and `agilerl importance`: the winner's schedule, and the importance of its settings."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             bool,
             typer.Option(
                 "--verdict",
-                help="Train fresh seeds by the schedule, by its final constants and by the founder's values, and say "
-                "which carries the gain.",
+                help="Train new seeds with the schedule, with its final constants and with the founder's values, and "
+                "print which carries the gain.",
             ),
         ] = False,
         seeds: Annotated[
@@ -70,17 +70,15 @@ def register(app: typer.Typer, user_errors: Any) -> None:
     ) -> None:
         """Show how the winner's hyperparameters and network changed.
 
-        Each change stands with the environment steps of one member after which it took effect.
+        Each change is listed with the environment steps of one member after which it took effect.
         """
         with user_errors(debug, imports, run):
             from agilerl.report.schedule import schedule_of
 
             if not verdict:
-                named = {"--seeds": seeds, "--workers": workers, "--episodes": episodes}
-                if wrong := [name for name, value in named.items() if value is not None]:
-                    raise ConfigError(
-                        f"{', '.join(wrong)}: of --verdict alone. fix: --verdict, or leave {wrong[0]} out."
-                    )
+                options = {"--seeds": seeds, "--workers": workers, "--episodes": episodes}
+                if wrong := [name for name, value in options.items() if value is not None]:
+                    raise ConfigError(f"{', '.join(wrong)} needs --verdict. fix: --verdict, or leave {wrong[0]} out.")
             winner = schedule_of(run)
             if out is not None:
                 typer.echo(f"schedule  {winner.write(out)}", err=as_json)
@@ -98,7 +96,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
     def importance(runs: RunPaths, as_json: AsJson = False, debug: Debug = False) -> None:
         """Show which hyperparameters and mutations mattered.
 
-        From the lineages of one or more runs, with intervals; silent where there is too little data.
+        From the lineages of one or more runs, with intervals; left out for too little data.
         """
         with user_errors(debug):
             from agilerl.report.importance import check_installed
@@ -121,7 +119,7 @@ def _judge(
     as_json: bool,
     imports: list[str],
 ) -> None:
-    """Train what a verdict lacks, print it, and exit with an error if a run failed."""
+    """Train the missing runs of a verdict, print it, and exit with an error if a run failed."""
     from agilerl.telemetry.side_by_side import SideBySide
     from agilerl.training.seeds import LOG
     from agilerl.training.verdict import Arms, train_arms

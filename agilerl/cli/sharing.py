@@ -48,7 +48,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
     )
     def push(
         run: RunPath,
-        to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="The repository; made if there is none.")],
+        to: Annotated[str, typer.Option("--to", metavar="USER/NAME", help="The repository; a missing one is created.")],
         private: Annotated[bool, typer.Option("--private", help="Make the repository private.")] = False,
         message: Annotated[str | None, typer.Option(metavar="TEXT", help="The message of the commit.")] = None,
         licence: Annotated[

@@ -1,4 +1,4 @@
-"""Check a manifest's file and return every problem as data, for people and for programs that write configurations."""
+"""Check of a manifest file: every problem as data, for people and for programs that write configurations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Problem:
 
 
 def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
-    """Return every problem of a manifest's file; empty if a run would accept its settings.
+    """Return every problem of a manifest file; empty if a run would accept its settings.
 
     Types, ranges and names are all checked. Rules over several keys follow once these hold, as the loader applies them
     last. Whether the environment exists is not checked: making it runs code.
@@ -76,14 +76,14 @@ def _load(path: str | Path, env_id: str | None) -> None:
 
 
 def _of_keys(plain: dict[str, Any], source: str) -> list[Problem]:
-    """Return the problems of the keys; those of the algorithm's own keys only if its name is known."""
-    found: list[Problem] = []
+    """Return the problems of the keys; keys of the algorithm are checked only if its name is valid."""
+    problems: list[Problem] = []
     algorithm = plain.get("algorithm")
     name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, Mapping) else DEFAULT_ALGORITHM
     try:
         name = canonical_name(str(name))
     except AgileRLError as error:
-        found = [_of_error(error, source, "algorithm.name", name)]
+        problems = [_of_error(error, source, "algorithm.name", name)]
         plain, name = {key: part for key, part in plain.items() if key not in ("algorithm", "mutation")}, ""
     else:
         if isinstance(algorithm, Mapping):
@@ -93,8 +93,8 @@ def _of_keys(plain: dict[str, Any], source: str) -> list[Problem]:
     except ValidationError as error:
         for each in error.errors(include_url=False):
             problem = _of_validation(each, name or DEFAULT_ALGORITHM)
-            found += [problem] if problem not in found else []
-    return found
+            problems += [problem] if problem not in problems else []
+    return problems
 
 
 def _of_validation(error: Any, algorithm: str) -> Problem:

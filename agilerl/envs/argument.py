@@ -22,7 +22,7 @@ from agilerl.envs.team_vector_env import PettingZooVecEnv
 from agilerl.errors import AgileRLError, EnvError
 
 UNNAMED = "lambda"  # name of an anonymous factory until its environment is known
-_UNTELLING = ("<lambda>", "par_fn", "parallel_env", "env", "raw_env")  # the last four are used by every PettingZoo game
+_UNINFORMATIVE = ("<lambda>", "par_fn", "parallel_env", "env", "raw_env")  # the last four: every PettingZoo game
 _FIX = "fix: gymnasium.make('CartPole-v1'), its id, a function that makes it, or a ParallelEnv of PettingZoo."
 
 
@@ -39,7 +39,7 @@ class Factory:
     def __init__(self, make: Callable[..., Any], has_several_agents: bool = False) -> None:
         self.make, self.has_several_agents, self.calls = make, has_several_agents, 0
         name = foreign.name_of_function(make, UNNAMED)  # partial functions have no name
-        self.__name__ = UNNAMED if name in _UNTELLING else str(name)
+        self.__name__ = UNNAMED if name in _UNINFORMATIVE else str(name)
         self.makes = self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -72,12 +72,11 @@ class Factory:
 def environment_argument(env: Any) -> Any:
     """Normalise `env` for a run: an id (text), None, an environment, a vector, or a `Factory`.
 
-    A Gymnasium specification and a PettingZoo module become their id, or a factory; a bandit
-    becomes its rounds. A function is called once to detect
-    the number of agents; if it creates a vector environment, that one is used directly.
+    A Gymnasium specification and a PettingZoo module become their id, or a factory; a bandit becomes its rounds. A
+    function is called once to detect the number of agents; a vector environment that it creates is used directly.
 
     Raises:
-        EnvError: a list, a path, or anything else that is no environment; turn-based multi-agent environments.
+        EnvError: a list, a path, or anything else that is not an environment; turn-based multi-agent environments.
     """
     if env is None:
         return None
@@ -122,7 +121,7 @@ def is_vector(env: Any) -> bool:
 def _checked_id(env_id: str) -> str:
     if env_id.endswith(".py") or os.path.isfile(env_id):
         raise EnvError(
-            f"{env_id!r} is a file, and no id of an environment. "
+            f"{env_id!r} is a file, not the id of an environment. "
             f"fix: agilerl train ENV_ID --import {env_id}, or import the class from it and pass that."
         )
     if not env_id.strip():
@@ -144,7 +143,7 @@ def _of_spec(spec: EnvSpec) -> Any:
 
 
 def _of_bandit(bandit: Any) -> Any:
-    """Return a factory of rounds over the data of a `BanditEnv`; the only rounds of another bandit."""
+    """Return a factory of rounds of a `BanditEnv`; for another bandit, its rounds as one environment."""
     if not isinstance(bandit, BanditEnv):
         return rounds_of(bandit)
     make = partial(rounds_of, bandit)

@@ -7,7 +7,8 @@ arXiv:1003.0146, section 3.1, as in Zhou et al. 2020, arXiv:1911.04462, section 
 
 from __future__ import annotations
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -37,7 +38,8 @@ class BanditEnv:
         observation_space: Box(arms, arms · d), contexts of all arms. action_space: Discrete(arms).
 
     Raises:
-        EnvError: features that are no finite numbers [n, d], other than one target for each row, or a single class.
+        EnvError: features that are not finite numbers [n, d], other than one target for each row, missing targets
+            (NaN, None) or targets that cannot be compared, or a single class.
     """
 
     def __init__(self, features: Any, targets: Any, seed: int | None = None) -> None:
@@ -58,6 +60,12 @@ class BanditEnv:
     def seed(self, seed: int) -> None:
         """Draw contexts from this seed on."""
         self._rng = stream(seed, Purpose.ENVIRONMENT)
+
+    def with_new_stream(self) -> Self:
+        """Return a copy that shares the data and draws its own contexts, seeded by `torch.initial_seed()`."""
+        twin = copy(self)
+        twin.seed(resolve_seed(None))
+        return twin
 
     def reset(self) -> np.ndarray:
         """Draw a context; return [arms, arms · d] float32: row k holds it in block k, and zeros."""
@@ -91,8 +99,8 @@ class BanditRounds(gym.Env[np.ndarray, Any]):
         self.bandit = bandit
         shape = (int(bandit.arms), *bandit.context_dim)
         high = np.finfo(np.float32).max
-        given = foreign.observation_space(bandit)
-        self.observation_space = given if isinstance(given, spaces.Box) else spaces.Box(-high, high, shape, np.float32)
+        space = foreign.observation_space(bandit)
+        self.observation_space = space if isinstance(space, spaces.Box) else spaces.Box(-high, high, shape, np.float32)
         self.action_space = spaces.Discrete(int(bandit.arms))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -123,10 +131,10 @@ def is_bandit(env: Any) -> bool:
 def rounds_of(bandit: Any, rounds: int = ROUNDS) -> gym.Env[Any, Any]:
     """Return the bandit as a Gymnasium environment with episodes of this many rounds.
 
-    A `BanditEnv` is copied with its data shared, so that every lane draws its own contexts.
+    A `BanditEnv`, also of a subclass, is copied with its data shared, so that every lane draws its own contexts.
     """
-    own = BanditEnv(bandit.features, bandit.targets) if isinstance(bandit, BanditEnv) else bandit
-    return gym.wrappers.TimeLimit(BanditRounds(own), rounds)
+    lane = bandit.with_new_stream() if isinstance(bandit, BanditEnv) else bandit
+    return gym.wrappers.TimeLimit(BanditRounds(lane), rounds)
 
 
 # --- data sets with an id ---------------------------------------------------------------------------------------------
@@ -179,7 +187,7 @@ def _numbers(features: Any) -> np.ndarray:
     try:
         x = np.asarray(features, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise EnvError(f"BanditEnv got features that are no numbers ({error}). {FIX}") from None
+        raise EnvError(f"BanditEnv got features that are not numbers ({error}). {FIX}") from None
     if x.ndim != 2 or not x.size or not np.isfinite(x).all():
         raise EnvError(f"BanditEnv got features of shape {x.shape}; expected finite numbers [n, d]. {FIX}")
     return x
@@ -190,7 +198,15 @@ def _classes(targets: Any) -> np.ndarray:
     labels = np.asarray(targets).ravel()
     if not labels.size:
         raise EnvError(f"BanditEnv got no targets. {FIX}")
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    missing = [row for row, label in enumerate(labels.tolist()) if label is None or label != label]
+    if missing:
+        raise EnvError(
+            f"BanditEnv got {len(missing)} missing targets, the first in row {missing[0]}. fix: leave these rows out."
+        )
+    try:
+        _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    except TypeError as error:
+        raise EnvError(f"BanditEnv got targets of types that cannot be compared ({error}). fix: one type.") from None
     order = np.argsort(np.argsort(first))
     classes: np.ndarray = order[inverse.reshape(-1)]
     return classes

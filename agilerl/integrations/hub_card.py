@@ -18,7 +18,7 @@ MAX_ROWS = 20  # of the table of hyperparameters
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says beside the records of a run.
+    """Facts of a card that are not in the records of a run.
 
     Attributes:
         repo: "user/name". licence: an identifier such as "mit"; None if the user names none.
@@ -81,13 +81,15 @@ def _metadata(run: RunRecords, facts: CardFacts) -> str:
 
 def _summary(run: RunRecords, facts: CardFacts) -> str:
     members, env = run.facts.get("population"), run.setting("environment.kwargs") or {}
-    made = f" ({', '.join(f'{name}={value}' for name, value in env.items())})" if env else ""
-    population = f"a population of {members} members" if isinstance(members, int) else "a population"
+    kwargs = f" ({', '.join(f'{name}={value}' for name, value in env.items())})" if env else ""
+    population = "a population"
+    if isinstance(members, int):
+        population += f" of {members} {'member' if members == 1 else 'members'}"
     evolved = "whose hyperparameters and networks evolved while it trained"
     if run.facts.get("evolution") is False:
         evolved = "without evolution"
     return (
-        f"The best agent of {population}, {evolved}: {run.algo} in {run.env_id}{made}, made with agilerl. "
+        f"The best agent of {population}, {evolved}: {run.algo} in {run.env_id}{kwargs}, trained with agilerl. "
         f"It is the state of a run that {_ended(run)}."
     )
 
@@ -121,16 +123,16 @@ def _scores(run: RunRecords) -> Iterator[str]:
 
 
 def _loading(run: RunRecords, facts: CardFacts) -> Iterator[str]:
-    given = bool(run.facts.get("env_given"))
+    needs_env = bool(run.facts.get("env_given"))
     yield "\n".join([
         "```python",
         "import agilerl",
         f'run = agilerl.load("hf://{facts.repo}")',
-        f"print(run.best.evaluate({'env=env, ' if given else ''}episodes=100))",
+        f"print(run.best.evaluate({'env=env, ' if needs_env else ''}episodes=100))",
         "```",
     ])  # fmt: skip
-    if given:
-        yield "The environment was handed over as an object; `env` is one of the same kind."
+    if needs_env:
+        yield "The run was trained in an environment object; `env` is one of the same kind."
     elif not facts.imports:
         yield f"On the command line: `agilerl evaluate hf://{facts.repo}`."
     if facts.imports:

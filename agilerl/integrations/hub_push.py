@@ -40,8 +40,10 @@ FACTS = (
 FILMS = ("rollout.webp", "rollout.gif", "rollout.mp4")
 MAX_FILM_BYTES = 100 * MIB
 CARD, REPORT = "README.md", "report.html"
-# An absolute path of this or another system: from its root to its last part. URLs and fractions are none.
-_PATHS = re.compile(r"(?<![\w.:/~\\-])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\\"'<>|:]+[/\\])+([^\s/\\\"'<>|:]*)")
+# An absolute path of this or another system, or its file:// URL: from its root to its last part. Other URLs and
+# fractions do not match.
+_BEGINS = r"(?<![\w.:/~\\-])"
+_PATHS = re.compile(_BEGINS + r"(?:file://|~|[A-Za-z]:)?[/\\](?:[^\s/\\\"'<>|:]+[/\\])+([^\s/\\\"'<>|:]*)")
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,8 @@ def bundle_of(path: str | os.PathLike[str], repo: str, licence: str | None = Non
             f"{source.path} holds a language policy, whose adapter is not pushed. fix: `{fix}`, and push that folder."
         )
     source.load_best()  # a run without a policy is named before anything is written
-    with tempfile.TemporaryDirectory(prefix="agilerl-push-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="agilerl-push-") as temporary:
+        folder = Path(temporary)
         _write_records(source.path, folder, facts, manifest)
         film = _write_policy(source.path, folder)
         try:
@@ -120,10 +122,10 @@ def push(
 ) -> str:
     """Push a run in one commit; files of an earlier push that this one does not have are deleted.
 
-    The token is that of `hf auth login`, or HF_TOKEN. The repository is made if there is none.
+    The token is that of `hf auth login`, or HF_TOKEN. A missing repository is created.
 
     Args:
-        path: of the run. repo: "user/name". private: for a new repository; a public one of that name is an error.
+        path: of the run. repo: "user/name". private: for a new repository; an existing public one is an error.
         message: of the commit. licence: an identifier such as "mit", for the card.
 
     Returns:
@@ -141,12 +143,12 @@ def push_bundle(bundle: Bundle, *, private: bool = False, message: str | None = 
     hub = hub_package()
     api, address = hub.HfApi(), Address(bundle.repo)
     if not hub.get_token():
-        raise RunError(f"there is no token for the Hub, which a push needs. fix: {LOGIN}, with write access.")
+        raise RunError(f"a push needs a token of the Hub. fix: {LOGIN}, with write access.")
     with hub_errors(address, api, writes=True):
         url = api.create_repo(bundle.repo, private=True if private else None, exist_ok=True)
         info = api.model_info(bundle.repo)
         if private and not info.private:
-            raise RunError(f"{bundle.repo} is there already and public. fix: another name, or leave --private out.")
+            raise RunError(f"{bundle.repo} already exists and is public. fix: another name, or leave --private out.")
         before = {each.rfilename for each in info.siblings or ()}
         ours = {CARD, REPORT, *LIMITS, "best/policy.py", *(f"best/{name}" for name in FILMS)}
         changes = [hub.CommitOperationAdd(name, str(bundle.folder / name)) for name in bundle.names]
@@ -198,8 +200,8 @@ def _check_sizes(folder: Path, names: tuple[str, ...]) -> None:
     for name in names:
         if (folder / name).stat().st_size > LIMITS.get(name, MAX_FILM_BYTES):
             raise RunError(
-                f"{name} has more than {LIMITS.get(name, MAX_FILM_BYTES) // MIB} MiB, which is the most. fix: leave it "
-                "out, or push another run."
+                f"{name} has more than {LIMITS.get(name, MAX_FILM_BYTES) // MIB} MiB, the limit of a file. "
+                "fix: leave it out, or push another run."
             )
 
 
@@ -214,9 +216,17 @@ def _notes(source: Path, records: RunRecords, imports: tuple[str, ...]) -> Itera
 
 
 def without_paths(tree: Any) -> Any:
-    """A copy of nested plain data in which absolute paths are their last part: they name folders of this machine."""
+    """Copy nested plain data with absolute paths cut to their last part: they name folders of this machine.
+
+    The home directory is cut whole: a space in the user's name would otherwise end the path.
+    """
     if isinstance(tree, Mapping):
         return {key: without_paths(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [without_paths(part) for part in tree]
-    return _PATHS.sub(lambda match: match[1], tree) if isinstance(tree, str) else tree
+    if not isinstance(tree, str):
+        return tree
+    home = os.path.expanduser("~")
+    is_named = len(Path(home).parts) > 1  # "/" is every path
+    text = re.sub(rf"{_BEGINS}(?:file://)?{re.escape(home)}(?=[/\\]|$)", "~", tree) if is_named else tree
+    return _PATHS.sub(lambda match: match[1], text)

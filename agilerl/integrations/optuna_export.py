@@ -259,7 +259,7 @@ def _optuna() -> Any:
 
 @contextlib.contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Without Optuna's own lines about every study."""
+    """Silence Optuna's own lines about every study."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
@@ -275,8 +275,8 @@ def storage_url(out: str | os.PathLike[str]) -> str:
 
 
 def shown(out: str | os.PathLike[str]) -> str:
-    """`out` without a password, for messages."""
-    return redact(re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", os.fspath(out)))
+    """`out` without a password, for messages; a password may hold "@" and "/"."""
+    return redact(re.sub(r"(://[^:/@\s]*):\S*@", r"\1:***@", os.fspath(out)))
 
 
 @contextlib.contextmanager
@@ -293,9 +293,10 @@ def _storage(optuna: Any, out: str | os.PathLike[str]) -> Iterator[Any]:
         finally:
             storage.engine.dispose()
     except (errors.SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200].replace(url, shown(out))
+        # Hide the password before the text is cut: half of a URL is not recognised.
+        reason = shown(" ".join(str(error).split()).replace(url, shown(out)))[:200]
         raise ConfigError(
-            f"the storage {shown(out)} cannot be used ({type(error).__name__}: {shown(reason)}). "
+            f"the storage {shown(out)} cannot be used ({type(error).__name__}: {reason}). "
             "fix: another file with out=FILE, or the URL of a database that Optuna has made."
         ) from None
 

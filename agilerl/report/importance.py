@@ -30,13 +30,12 @@ MIN_LIVES = 40  # with different hyperparameters; with 20, PED-ANOVA finds no ef
 MIN_VALUES = 4  # different values of a hyperparameter
 MIN_BIRTHS = 10  # by a mutation, next to unmutated siblings
 MIN_RUNS = 6  # from which on whole runs are drawn, not members
-QUANTILE = (
-    0.5  # the better half, which PED-ANOVA compares with all: a quarter needs twice the lives (docs/decisions.md)
-)
+# PED-ANOVA compares the better half with all lives: a quarter needs twice as many (docs/decisions.md).
+QUANTILE = 0.5
 REPLICATES = 200  # of half samples and of permutations
 MAX_LIVES = 2000  # of more, a random part is taken
-OF_REPORTS, LIVES_OF_REPORTS = 20, 500  # the same and a random part of the lives, for a report, where seconds count
-LATER = 3  # generations after which descendants are counted
+REPORT_REPLICATES, REPORT_MAX_LIVES = 20, 500  # in a report, where seconds count
+GENERATIONS_LATER = 3  # when descendants are counted
 RESAMPLES = 2000
 
 
@@ -77,8 +76,8 @@ class Effect:
     """Descendants of mutated members, less those of unmutated siblings.
 
     Attributes:
-        births: with unmutated siblings, same parent and generation. descendants, siblings: alive after `LATER`
-            generations, on average. difference, ci95: of the two, with its 95 % bootstrap interval.
+        births: with unmutated siblings, same parent and generation. descendants, siblings: alive after
+            `GENERATIONS_LATER` generations, on average. difference, ci95: of the two, with its 95 % bootstrap interval.
     """
 
     name: str
@@ -96,11 +95,11 @@ class Effect:
 
 @dataclass(frozen=True)
 class Importance:
-    """What mattered in some runs.
+    """Importance of hyperparameters and mutations in some runs.
 
     Attributes:
-        runs, lives: their numbers. lives_in_all: of which those are a part.
-        hyperparameters: most important first; empty if nothing can be said. silence: the reason, else empty.
+        runs, lives: number of each. lives_in_all: before a random part was drawn.
+        hyperparameters: most important first; empty if none stands out. silence: the reason, else empty.
         mutations: the best first.
     """
 
@@ -112,10 +111,10 @@ class Importance:
     mutations: tuple[Effect, ...]
 
     def lines(self) -> list[str]:
-        """Two tables in words."""
+        """Return two tables as text."""
         part = f" (drawn from {self.lives_in_all})" if self.lives_in_all > self.lives else ""
-        many = f"{self.lives} lives{part} of {self.runs} {'run' if self.runs == 1 else 'runs'}"
-        lines = [f"hyperparameters: share of the importance for being in the better half of {many}"]
+        lives = f"{self.lives} lives{part} of {self.runs} {'run' if self.runs == 1 else 'runs'}"
+        lines = [f"hyperparameters: share of the importance for being in the better half of {lives}"]
         for each in self.hyperparameters:
             chance = "" if each.matters else "   not told from chance"
             lines.append(
@@ -126,7 +125,7 @@ class Importance:
             lines = [f"hyperparameters: {self.silence}"]
         if not self.mutations:
             return [*lines, f"mutations: too little data; one needs {MIN_BIRTHS} births next to unmutated siblings"]
-        lines.append(f"mutations: descendants after {LATER} generations, less those of unmutated siblings")
+        lines.append(f"mutations: descendants after {GENERATIONS_LATER} generations, less those of unmutated siblings")
         for effect in self.mutations:
             clear = {1: "more", -1: "fewer", 0: "no clear difference"}[effect.sign]
             low, high = effect.ci95
@@ -162,7 +161,7 @@ def check_installed() -> None:
 
 
 def importance(runs: Sequence[RunRecords], replicates: int = REPLICATES, max_lives: int = MAX_LIVES) -> Importance:
-    """Return what mattered in runs.
+    """Measure the importance of hyperparameters and mutations in runs.
 
     Args:
         replicates: half samples for the intervals, and permutations for the level of chance.
@@ -184,15 +183,15 @@ def importance(runs: Sequence[RunRecords], replicates: int = REPLICATES, max_liv
 
 
 def of_report(run: RunRecords) -> Importance | None:
-    """Return what a report shows; None without Optuna, or if there is nothing to say."""
+    """Return the importances of a report; None without Optuna or without a clear effect."""
     if not is_available():
         return None
-    mattered = importance([run], OF_REPORTS, LIVES_OF_REPORTS)
-    return mattered if mattered.hyperparameters or any(effect.sign for effect in mattered.mutations) else None
+    result = importance([run], REPORT_REPLICATES, REPORT_MAX_LIVES)
+    return result if result.hyperparameters or any(effect.sign for effect in result.mutations) else None
 
 
 def lives_of(run: RunRecords, number: int = 0) -> list[Life]:
-    """Return the lives of a run, whose gains are known; `number`: of the run."""
+    """Return the lives of a run that have a gain; `number`: of the run."""
     ranks: dict[tuple[int, tuple[tuple[str, float], ...]], list[float]] = defaultdict(list)
     before: dict[int, float] = {}
     for generation in run.generations:
@@ -207,15 +206,17 @@ def _ranked_gains(
 ) -> Iterator[tuple[Member, float]]:
     """Yield members with the rank of their gain, from 0 to 1.
 
-    Founders, which have nothing to gain on, are ranked by their fitness among themselves: all begin untrained.
+    Founders are ranked by their fitness among themselves: all begin untrained. A member that diverged, whose fitness is
+    −∞, ranks last: without it, the settings that made it diverge would go unpunished. A member whose parent diverged or
+    was not evaluated has no gain.
     """
     gains: dict[bool, list[tuple[Member, float]]] = {True: [], False: []}
     for member in generation:
         source = member.id if member.id in before else parent(member.id)
         is_founder = source is None
-        gain = member.fitness - (0.0 if source is None else before.get(source, math.nan))
-        if math.isfinite(gain):
-            gains[is_founder].append((member, gain))
+        baseline = 0.0 if source is None else before.get(source, math.nan)
+        if math.isfinite(baseline) and member.fitness < math.inf:  # not NaN
+            gains[is_founder].append((member, member.fitness - baseline))
     for group in gains.values():
         values = [gain for _, gain in group]
         if len(values) > 1:
@@ -223,7 +224,7 @@ def _ranked_gains(
 
 
 def relative_ranks(values: Sequence[float]) -> np.ndarray:
-    """Return the rank of each value [N] among all, from 0 (lowest) to 1; equal values share their mean rank."""
+    """Return the rank of each value [N], N > 1, from 0 (lowest) to 1; equal values share their mean rank."""
     x = np.asarray(values, dtype=np.float64)
     below = (x[None, :] < x[:, None]).sum(axis=1)
     equal = (x[None, :] == x[:, None]).sum(axis=1) - 1
@@ -235,13 +236,13 @@ def relative_ranks(values: Sequence[float]) -> np.ndarray:
 
 
 def _hyperparameters(lives: Sequence[Life], replicates: int) -> tuple[tuple[Hyperparameter, ...], str]:
-    """Return (hyperparameters by importance, the reason if nothing can be said)."""
+    """Return (hyperparameters by importance, the reason if there are none)."""
     names = sorted(set.intersection(*(set(life.values) for life in lives))) if lives else []
     names = [name for name in names if len({life.values[name] for life in lives}) >= MIN_VALUES]
     settings = len({tuple(life.values[name] for name in names) for life in lives}) if names else 0
     if len(names) < 2:
-        many = "none has" if not names else f"only {names[0]} has"
-        return (), f"too little data: {many} {MIN_VALUES} different values, and importance compares two or more"
+        who = "none has" if not names else f"only {names[0]} has"
+        return (), f"too little data: {who} {MIN_VALUES} different values, and importance compares two or more"
     if settings < MIN_LIVES:
         return (), f"too little data: {settings} lives with different hyperparameters; {MIN_LIVES} are needed"
     values = np.array([[life.values[name] for name in names] for life in lives])
@@ -292,8 +293,8 @@ def _half_samples(runs: Sequence[int], count: int, rng: np.random.Generator) -> 
 def _evaluator(names: Sequence[str], values: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from gains [N], NaN for lives left out, to the importance of each hyperparameter [K].
 
-    PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255), of Optuna: the divergence between the density of a
-    hyperparameter in the best lives and in all. Values are on the scale of `hpo.founders.to_scale`.
+    PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255) as Optuna implements it: the Pearson divergence between the
+    density of a hyperparameter in the best lives and in all. Values are on the scale of `hpo.founders.to_scale`.
     """
     check_installed()
     import optuna
@@ -332,7 +333,7 @@ def _scaled(name: str, column: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Leave Optuna's notes about studies and targets out."""
+    """Silence Optuna's notes about studies and targets."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -376,8 +377,8 @@ def _effect(name: str, births: Sequence[tuple[int, float, float]]) -> Effect:
 def _compared(run: RunRecords) -> Iterator[tuple[str, float, float]]:
     """Yield (mutation, descendants, mean descendants of unmutated siblings) of each birth that has such siblings.
 
-    Descendants are counted `LATER` generations after the first one, or in the last generation; a parent that lives on
-    counts as a sibling.
+    Descendants are counted `GENERATIONS_LATER` generations after the first one, or in the last generation. A surviving
+    parent counts as a sibling.
     """
     present = {generation[0].generation: {m.id for m in generation} for generation in run.generations}
     numbers = sorted(present)
@@ -388,7 +389,7 @@ def _compared(run: RunRecords) -> Iterator[tuple[str, float, float]]:
     for place, number in enumerate(numbers[:-1]):
         if not births[number]:
             continue
-        later = numbers[min(place + LATER, len(numbers) - 1)]
+        later = numbers[min(place + GENERATIONS_LATER, len(numbers) - 1)]
         counts = _holders(run, present[later], present[number])
         unmutated: dict[int | None, list[int]] = defaultdict(list)
         for birth in births[number]:

@@ -17,7 +17,7 @@ from agilerl.errors import RunError
 from agilerl.hostile import malformed
 from agilerl.redaction import redact
 from agilerl.report import charts, lineage
-from agilerl.report.importance import LATER, Importance, of_report
+from agilerl.report.importance import GENERATIONS_LATER, Importance, of_report
 from agilerl.report.plot import Plot
 from agilerl.report.records import Member, RunRecords, compact, tidy
 from agilerl.report.score import Score, scoreboard
@@ -104,7 +104,7 @@ def render(run: RunRecords, beside: Path | None = None) -> str:
 
 
 def _render(run: RunRecords, film: dict[str, str] | None, detail: Detail, mattered: Importance | None) -> str:
-    facts = {**_facts(run, detail), "film": film, "mattered": mattered, "later": LATER}
+    facts = {**_facts(run, detail), "film": film, "mattered": mattered, "later": GENERATIONS_LATER}
     return str(templates().get_template("report.html.j2").render(**facts))
 
 

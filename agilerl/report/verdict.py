@@ -1,4 +1,4 @@
-"""What carries the gain of an evolved run: the schedule of its winner, its final constants, or neither."""
+"""Verdict on an evolved run: whether the schedule of its winner or its final constants carry the gain, or neither."""
 
 from __future__ import annotations
 
@@ -69,12 +69,15 @@ class Verdict:
         return chances
 
     def sentence(self) -> str:
-        """Which of the three carries the gain, in one sentence; a difference needs an interval clear of one half."""
+        """The verdict in one sentence; a difference needs an interval that excludes one half.
+
+        Nothing that is worse than the founder's values carries a gain.
+        """
         if self.seeds < FEW_SEEDS:
             return f"Too few seeds for a verdict: each way needs {FEW_SEEDS}, and has {self.seeds}."
         signs = {(chance.better, chance.worse): chance.sign for chance in self.chances()}
         schedule, total, constants = (signs[pair] for pair in PAIRS)
-        if schedule > 0:
+        if schedule > 0 and total >= 0:
             over = (
                 "and better than the founder's values"
                 if total > 0

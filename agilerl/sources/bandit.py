@@ -41,9 +41,9 @@ class BanditActing(Acting):
         for number, group in enumerate(self.learner.groups):
             members, (inverse, scale) = group.members, self._designs[number]
             outputs = self.learner.outputs_of(number, rows[members])
-            own = tuple(draw[members] for draw in draws)
+            member_draws = tuple(draw[members] for draw in draws)
             mask = None if legal is None else group.lead.legal_choices(legal[members])
-            chosen[members], inverse = group.lead.choose(outputs, inverse, scale, own, mask)
+            chosen[members], inverse = group.lead.choose(outputs, inverse, scale, member_draws, mask)
             self._designs[number] = inverse, scale
         return chosen
 
@@ -56,9 +56,9 @@ class BanditActing(Acting):
 
     def end(self) -> Running | None:
         for group, (inverse, _) in zip(self.learner.groups, self._designs, strict=True):
-            for agent, own in zip(group.agents, inverse.unbind(), strict=True):
+            for agent, member_inverse in zip(group.agents, inverse.unbind(), strict=True):
                 bandit: Any = agent
-                bandit.sigma_inv = own.clone()
+                bandit.sigma_inv = member_inverse.clone()
         for bandit, tally, regret in zip(self.agents, self.tallies, self._regret.tolist(), strict=True):
             bandit.rounds += tally.env_steps // self.ranks.size
             bandit.regret.append(bandit.regret[-1] + regret)

@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -24,7 +25,7 @@ class Background:
     """A background thread that makes calls in order; a full queue drops and counts the newest.
 
     Args:
-        on_error: called in that thread with the exception of a call; no further call is made.
+        on_error: called in that thread with the first exception of a call; the other queued calls are skipped.
         capacity: maximum number of queued calls. name: of the thread.
 
     Attributes:
@@ -35,7 +36,8 @@ class Background:
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(capacity)
         self._on_error = on_error
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._failed = threading.Event()
+        self._failed, self._abandoned = threading.Event(), threading.Event()
+        self._last: Callable[[], None] | None = None
         self.dropped = 0
         self._thread.start()
 
@@ -48,22 +50,33 @@ class Background:
         except queue.Full:
             self.dropped += 1
 
-    def close(self, patience_s: float = PATIENCE_S) -> bool:
-        """Wait for the queued calls, up to a time limit; returns whether all were made."""
+    def close(self, patience_s: float = PATIENCE_S, last: Callable[[], None] | None = None) -> bool:
+        """Wait for the queued calls and then for `last`, up to a time limit; returns whether all were made.
+
+        `last` is never dropped, and is also called after a failed call: it releases what the calls have opened.
+        """
+        deadline, self._last = time.monotonic() + patience_s, last
         try:
             self._queue.put(None, timeout=patience_s)
         except queue.Full:
+            self._abandoned.set()  # the thread ends after its present call
+            self.dropped += self._queue.qsize()
             return False
-        self._thread.join(patience_s)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (function := self._queue.get()) is not None:
-            if self._failed.is_set():
-                continue
-            try:
-                function()
-            except Exception as error:  # failures of a tracker must not end the training
+        while not self._abandoned.is_set() and (function := self._queue.get()) is not None:
+            if not self._failed.is_set():
+                self._make(function)
+        if self._last is not None:
+            self._make(self._last)
+
+    def _make(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except Exception as error:  # failures of a tracker must not end the training
+            if not self._failed.is_set():
                 self._failed.set()
                 self._on_error(error)
 
@@ -113,10 +126,10 @@ class TensorBoardSink(BaseSink):
 class Tracker(BaseSink):
     """Base of the trackers: a background thread sends; training never waits for it and continues without it.
 
-    If the package is missing or the tracker is unreachable it warns once. If it is too slow, generations are dropped
-    and counted; the run directory has all of them. What is sent has no entries that are named like secrets, and no
-    values of environment variables that are. Subclasses implement `_open`, `_log` and `_finish`, which are called in
-    the thread.
+    If the package is missing or the tracker fails, it warns once and sends nothing more; the tracker's run is ended at
+    the end of the training all the same. If it is too slow, generations are dropped and counted; the run directory has
+    all of them. Entries that are named like secrets are not sent, nor are values of environment variables that are.
+    Subclasses implement `_open`, `_log` and `_finish`, which are called in the thread.
 
     Args:
         project: name under which the tracker groups runs. config: stored with the run, beside its plan.
@@ -142,7 +155,7 @@ class Tracker(BaseSink):
         self._capacity, self._patience_s = capacity, patience_s
         self._secrets: tuple[Secret | None, ...] = ()
         self._background: Background | None = None
-        self._is_open = False
+        self._is_open = self._has_warned = False
         self._outer: BaseException | None = None
         self.dropped = 0
 
@@ -164,7 +177,7 @@ class Tracker(BaseSink):
         raise NotImplementedError
 
     def _finish(self, error: BaseException | None) -> None:
-        """End the tracker's run; `error` is what ended the training, None without."""
+        """End the tracker's run, which is open; `error` ended the training, None: it ended as planned."""
         raise NotImplementedError
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
@@ -196,7 +209,9 @@ class Tracker(BaseSink):
         self._warn(f"{self.name} failed ({redact(f'{type(error).__name__}: {text}', *self._secrets)}). fix: {self.fix}")
 
     def _warn(self, reason: str) -> None:
-        warn_once(self.name, f"{reason} The training goes on without it.", stacklevel=6)
+        if not self._has_warned:
+            self._has_warned = True
+            warn_once(f"{self.name}: {reason}", f"{reason} The training goes on without it.", stacklevel=6)
 
     def generation(self, record: GenerationRecord) -> None:
         """Enqueue the generation's scalars."""
@@ -211,8 +226,7 @@ class Tracker(BaseSink):
             return
         error = sys.exc_info()[1]  # the loop closes its sinks while the error that ends it is raised
         error = None if error is self._outer else error
-        background.call(lambda: self._finish(error))
-        done = background.close(self._patience_s)
+        done = background.close(self._patience_s, lambda: self._finish(error) if self._is_open else None)
         self.dropped = background.dropped
         if not (done or self._is_open or self.dropped):
             self._warn(f"{self.name} has not answered in {self._patience_s:g} seconds: nothing was sent. "

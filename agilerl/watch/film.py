@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,9 +16,11 @@ from pathlib import Path
 
 from agilerl.errors import AgileRLError
 from agilerl.hostile import MIB, read_regular
+from agilerl.redaction import redact
 
 MAX_SECONDS = 600.0
 MAX_BYTES = 256 * MIB
+MAX_ERROR_BYTES = 64 * 1024  # of the recorder's error stream, from its end
 IN_RUN = Path("best") / "rollout.webp"
 
 
@@ -36,7 +40,7 @@ class Studio:
         self._imports, self._max_seconds = tuple(imports), max_seconds
         self._folder = tempfile.TemporaryDirectory(prefix="agilerl-films-")
         self._lock = threading.Lock()
-        self._children: dict[Path, tuple[subprocess.Popen[str], Path, float]] = {}
+        self._children: dict[Path, tuple[subprocess.Popen[bytes], Path, float]] = {}
         self._films: dict[Path, tuple[Film, Path | None]] = {}
         self._count = 0
 
@@ -46,15 +50,17 @@ class Studio:
         return [sys.executable, "-m", "agilerl", "record", str(run), "--out", str(target), *imports]
 
     def record(self, run: Path) -> Film:
-        """Begin a film; while one is being recorded, nothing happens."""
+        """Begin a film; no-op while one is being recorded."""
         with self._lock:
             if run not in self._children:
                 self._count += 1
                 target = Path(self._folder.name) / f"{self._count}.webp"
-                child = subprocess.Popen(
-                    self.command(run, target), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-                )  # fmt: skip
+                # A file, not a pipe: nobody reads while the recorder runs, and a full pipe would stop it.
+                with open(_errors_of(target), "wb") as errors:
+                    child = subprocess.Popen(
+                        self.command(run, target), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                        start_new_session=True,
+                    )  # fmt: skip
                 self._children[run] = child, target, time.monotonic()
         return self.film(run)
 
@@ -84,14 +90,13 @@ class Studio:
         """End recordings and delete their files."""
         with self._lock:
             for child, _, _ in self._children.values():
-                child.kill()
-                child.communicate()
+                _kill(child)
             self._children = {}
         with contextlib.suppress(OSError):
             self._folder.cleanup()
 
     def _look(self, run: Path) -> None:
-        """Take over a film that is done."""
+        """Update the state of a run whose recorder has ended, or has run for too long."""
         if run not in self._children:
             return
         child, target, begun = self._children[run]
@@ -99,13 +104,40 @@ class Studio:
             return
         is_late = child.poll() is None
         if is_late:
-            child.kill()
-        _, errors = child.communicate()
+            _kill(child)
         del self._children[run]
+        earlier = self._films.get(run, (None, None))[1]
         if child.returncode == 0 and target.is_file():
             self._films[run] = Film("ready", "an episode of the best agent", target.stem), target
-            return
-        lines = [line for line in errors.splitlines() if line.strip()]
-        reason = f"took more than {self._max_seconds:g} s" if is_late else lines[-1] if lines else "no film was written"
-        before = self._films.get(run, (None, None))[1]
-        self._films[run] = Film("failed", reason[:500], before.stem if before else ""), before
+            obsolete = earlier
+        else:
+            reason = f"took more than {self._max_seconds:g} s" if is_late else _last_line(_errors_of(target))
+            self._films[run] = Film("failed", redact(reason)[:500], earlier.stem if earlier else ""), earlier
+            obsolete = target
+        for path in (obsolete, _errors_of(target)):
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+
+def _errors_of(target: Path) -> Path:
+    """Return the file of the recorder's error stream."""
+    return target.with_suffix(".err")
+
+
+def _last_line(errors: Path) -> str:
+    """Return the last line of the recorder's error stream."""
+    with open(errors, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_ERROR_BYTES))
+        text = file.read().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no film was written"
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill a recorder with the processes that it has started, such as workers of its environment, and wait for it."""
+    if sys.platform == "win32":
+        child.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # it leads a session
+    child.wait()

@@ -1,7 +1,8 @@
-"""The runs in a folder: found without following links, newest first."""
+"""The runs in a folder, newest first; links are not followed."""
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from agilerl.runs.lock import status_of
 from agilerl.watch.machine import process_of
 
 MAX_DEPTH = 4  # out/<env>/<group>/seed-<n>
-MAX_RUNS = 2_000
+MAX_RUNS = 2_000  # in the list
+MAX_FOLDERS = 50_000  # that are looked into; a root such as / has millions
 RECORD = "run.json"
 
 
@@ -51,19 +53,52 @@ def root_of(path: str | os.PathLike[str], may_be_missing: bool = False) -> Path:
     if not root.exists() and may_be_missing:
         return root
     if not root.is_dir():
-        what = "is no folder" if root.exists() else "does not exist"
+        what = "is not a folder" if root.exists() else "does not exist"
         raise RunError(f"{root} {what}. fix: name a run, runs/<env>/<algo>-<nnnn>, or a folder of runs.")
     return root
 
 
+class RunList:
+    """The runs in a folder. Each call of `read` parses only the records that have changed.
+
+    Args:
+        pid: of the process whose run has the focus.
+
+    Attributes:
+        omitted: runs beyond `MAX_RUNS`, the least recently modified, at the last `read`.
+    """
+
+    def __init__(self, root: Path, pid: int | None = None) -> None:
+        self._root, self._pid, self.omitted = root, pid, 0
+        self._records: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+
+    def read(self) -> list[RunEntry]:
+        """Return the runs, newest first."""
+        folders = list(_folders(self._root, MAX_DEPTH))
+        newest = heapq.nlargest(MAX_RUNS, folders, key=_modified) if len(folders) > MAX_RUNS else folders
+        self.omitted = len(folders) - len(newest)
+        self._records = {folder: self._record(folder) for folder in newest}
+        entries = [_entry(self._root, folder, self._records[folder][1], self._pid) for folder in newest]
+        return sorted(entries, key=lambda entry: (entry.started, entry.modified, entry.key), reverse=True)
+
+    def _record(self, folder: Path) -> tuple[tuple[int, int], dict[str, Any]]:
+        """Return (stamp, content) of run.json: as last read if the stamp is the same."""
+        try:
+            facts = os.stat(folder / RECORD)
+            stamp = (facts.st_mtime_ns, facts.st_size)
+        except OSError:  # vanished
+            return (0, 0), {}
+        before = self._records.get(folder)
+        return before if before is not None and before[0] == stamp else (stamp, _facts(folder))
+
+
 def runs_in(root: Path, pid: int | None = None) -> list[RunEntry]:
-    """Runs in a folder, newest first; at most `MAX_RUNS`. `pid`: of the process whose run has the focus."""
-    entries = [_entry(root, folder, pid) for folder in _folders(root, MAX_DEPTH)]
-    return sorted(entries, key=lambda entry: (entry.started, entry.modified, entry.key), reverse=True)
+    """Return the runs in a folder, newest first; see `RunList`."""
+    return RunList(root, pid).read()
 
 
 def find_run(root: Path, key: str) -> Path | None:
-    """Path of the run with a key; None for a key that the list does not show.
+    """Path of the run with a key; None for an unknown key.
 
     A key is looked up among the runs below the root and never joined to a path.
     """
@@ -74,12 +109,12 @@ def find_run(root: Path, key: str) -> Path | None:
 
 
 def _folders(root: Path, depth: int) -> Iterator[Path]:
-    left = MAX_RUNS
-    waiting = [(root, depth)]
-    while waiting and left:
+    """Yield the run directories below a folder; those inside of a run are not looked for."""
+    waiting, looked = [(root, depth)], 0
+    while waiting and looked < MAX_FOLDERS:
         folder, below = waiting.pop()
+        looked += 1
         if (folder / RECORD).is_file():
-            left -= 1
             yield folder
             continue
         if below == 0:
@@ -96,8 +131,7 @@ def _key(root: Path, folder: Path) -> str:
     return folder.relative_to(root).as_posix()
 
 
-def _entry(root: Path, folder: Path, pid: int | None) -> RunEntry:
-    facts = _facts(folder)
+def _entry(root: Path, folder: Path, facts: Mapping[str, Any], pid: int | None) -> RunEntry:
     result = facts.get("result")
     result = result if isinstance(result, Mapping) else {}
     test = result.get("test")
@@ -118,6 +152,7 @@ def _entry(root: Path, folder: Path, pid: int | None) -> RunEntry:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
+    """Return the content of run.json; {} if it is damaged."""
     try:
         content = read_json(folder / RECORD, 16 * MIB)
     except (AgileRLError, OSError):

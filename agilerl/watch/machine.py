@@ -1,4 +1,4 @@
-"""Load of this machine and of a run's processes, from /proc; None where the system has none."""
+"""Load of this machine and of a run's processes, from /proc; None on systems without it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ MEMORY_UNIT = 1024  # bytes: /proc counts in kB
 
 @dataclass(frozen=True)
 class Load:
-    """Attributes:
-    cpu: share of all cores in use since the last look, 0 to 1. cores: their number.
-    memory, memory_total: bytes in use, and of the machine.
-    run_cores: cores that the run's processes use. run_memory: bytes that they hold, shared pages counted each time.
-    run_processes: their number.
+    """Load of the machine, and of the processes of one run.
+
+    Attributes:
+        cpu: share of all cores in use since the last look, 0 to 1. cores: their number.
+        memory, memory_total: bytes in use, and of the machine.
+        run_cores: cores that the run's processes use. run_memory: bytes that they hold, shared pages counted each time.
+        run_processes: their number.
     """
 
     cpu: float | None = None
@@ -51,12 +53,14 @@ class Machine:
         cpu = None if is_first or passed <= 0 else min(1.0, max(0.0, worked / passed))
         memory, total = self._memory()
         if pid is None or not whole:
+            self._ticks = {}  # a later look at a run would divide ticks of many looks by the time of one
             return Load(cpu, cores, memory, total)
-        ticks, held, count = self._processes(pid)
+        ticks, run_memory, count = self._processes(pid)
         spent = sum(max(0, now - self._ticks[process]) for process, now in ticks.items() if process in self._ticks)
-        knows = bool(self._ticks.keys() & ticks.keys()) and passed > 0
+        is_comparable = bool(self._ticks.keys() & ticks.keys()) and passed > 0
         self._ticks = ticks
-        return Load(cpu, cores, memory, total, spent / passed * cores if knows else None, held, count)
+        run_cores = spent / passed * cores if is_comparable else None
+        return Load(cpu, cores, memory, total, run_cores, run_memory, count)
 
     def _cpu(self) -> tuple[int, int]:
         """(busy, all) ticks of all cores; zeros if they cannot be read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import secrets
 import socket
@@ -21,7 +22,7 @@ from typing import Any
 
 from agilerl.errors import AgileRLError, ConfigError
 from agilerl.watch.film import Studio
-from agilerl.watch.folder import find_run, root_of, runs_in
+from agilerl.watch.folder import RunList, find_run, root_of
 from agilerl.watch.machine import Machine, process_of
 from agilerl.watch.state import RUNNING, RunFollower
 from agilerl.watch.wire import Cursor, Event, entry_facts, plain
@@ -45,7 +46,7 @@ HOSTS = (HOST, "localhost")
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_LISTS = 2.0
 MAX_BODY = 64 * 1024  # bytes of a request
-MAX_FOLLOWED = 8  # runs that are held in memory
+MAX_FOLLOWED = 8  # runs in memory
 STATIC = {
     "watch.css": "text/css", "main.js": "text/javascript", "store.js": "text/javascript",
     "charts.js": "text/javascript", "lineage.js": "text/javascript", "panels.js": "text/javascript",
@@ -83,6 +84,9 @@ class Guard:
         self.app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # no route is one
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -110,7 +114,7 @@ class Guard:
         if _name_of(headers.get("host", "")) not in HOSTS:
             return f"this server answers to {HOST} and localhost alone"
         origin = headers.get("origin")
-        if origin is not None and _name_of(origin.partition("://")[2]) not in HOSTS:
+        if origin is not None and origin != f"http://{headers['host']}":  # a page of another port is another site
             return "other sites may not ask this server"
         token = scope["path"].split("/")[1] if "/" in scope["path"] else ""
         if not secrets.compare_digest(token.encode(), self._token.encode()):
@@ -128,7 +132,6 @@ class Runs:
     def __init__(self, root: Path) -> None:
         self._root, self._lock = root, threading.Lock()
         self._followers: dict[str, RunFollower] = {}
-        self._looked: dict[str, float] = {}
 
     def follower(self, key: str) -> RunFollower | None:
         """The follower of a run; None for an unknown key. A run that has vanished keeps its follower."""
@@ -146,12 +149,12 @@ class Runs:
 
     def look(self, follower: RunFollower) -> bool:
         """Read what is new, unless another page has just done so; True if more is waiting."""
-        key = str(follower.path)
-        if time.monotonic() - self._looked.get(key, -1e9) < SECONDS_BETWEEN_LOOKS / 2:
-            return False
-        has_more = follower.poll()
-        self._looked[key] = -1e9 if has_more else time.monotonic()
-        return has_more
+        with follower.lock:
+            if time.monotonic() - follower.polled_s < SECONDS_BETWEEN_LOOKS / 2:
+                return False
+            has_more = follower.poll()
+            follower.polled_s = -math.inf if has_more else time.monotonic()
+            return has_more
 
 
 class App:
@@ -198,10 +201,13 @@ class App:
 
     async def _list_events(self) -> AsyncIterator[bytes]:
         sent: Any = None
-        machine = Machine()
+        machine, runs = Machine(), RunList(self.watch.root, self.watch.pid)
         while not self.closing.is_set():
-            entries = await run_in_threadpool(runs_in, self.watch.root, self.watch.pid)
-            content = {"root": str(self.watch.root), "exists": self.watch.root.is_dir(), "runs": entry_facts(entries)}
+            entries = await run_in_threadpool(runs.read)
+            content = {
+                "root": str(self.watch.root), "exists": self.watch.root.is_dir(), "runs": entry_facts(entries),
+                "omitted": runs.omitted,
+            }  # fmt: skip
             if content != sent:
                 sent = content
                 yield Event("runs", content).encode()
@@ -369,7 +375,7 @@ def serve(
     """
     root = root_of(path, may_be_missing=pid is not None)
     app = App(Watch(root, secrets.token_urlsafe(24), pid, tuple(imports)))
-    with contextlib.closing(bind(port)) as listener, contextlib.closing(app.studio):
+    with contextlib.closing(app.studio), contextlib.closing(bind(port)) as listener:
         url = f"http://{HOST}:{listener.getsockname()[1]}/{app.watch.token}/"
         config = Config(app.asgi, log_level="critical", access_log=False, lifespan="off", server_header=False)
         server = _Server(config, app)

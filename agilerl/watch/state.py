@@ -1,4 +1,4 @@
-"""A run as the page shows it, read from its directory piece by piece while it trains."""
+"""State of a run for the page, read incrementally from its directory while it trains."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import secrets
 import threading
 import time
 from array import array
@@ -28,6 +29,7 @@ LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
 REQUESTS = "requests"
 NO_PARENT = -1
 MAX_LOG = 2_000  # lines of the log that are shown to a new page
+MAX_DIGITS = 18  # of a whole number; `int` refuses texts of thousands
 RECENT_GENERATIONS = 5  # over which speed is measured
 RUNNING = "running"
 
@@ -139,6 +141,7 @@ class RunFollower:
     """Follows one run directory. `poll` reads what is new; everything else only returns what was read.
 
     Attributes:
+        token: random; ids of events of another follower or server are not continued.
         epoch: increases when earlier content is gone (a resume cuts files back), and everything is read again.
         is_gone: the directory has vanished. generations, births, log: in order. details: of the last generation.
         facts: run.json. damaged: number of lines that could not be read.
@@ -147,10 +150,11 @@ class RunFollower:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.lock = threading.RLock()
-        self.epoch = 0
+        self.token, self.epoch = secrets.token_hex(4), 0
         self.facts: dict[str, Any] = {}
         self.settings: Mapping[str, Any] = {}
         self.is_gone = False
+        self.polled_s = -math.inf  # monotonic time of the last poll, for `Runs.look`
         self._stamps: dict[str, tuple[int, int]] = {}
         self._progress: Mapping[str, Any] = {}
         self._rates: list[tuple[float, float]] = []
@@ -358,7 +362,7 @@ class RunFollower:
             else:
                 self.damaged += 1
 
-    # --- what follows from it -----------------------------------------------------------------------------------------
+    # --- derived values -----------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> str:
@@ -474,8 +478,8 @@ class RunFollower:
             return None
         recent = self.generations[-RECENT_GENERATIONS - 1 :]
         first = (0.0, 0) if len(recent) < 2 else (recent[0].seconds, recent[0].member_env_steps)
-        seconds, made = recent[-1].seconds - first[0], recent[-1].member_env_steps - first[1]
-        return max(0, limit - steps) * seconds / made if made > 0 and seconds > 0 else None
+        seconds, env_steps = recent[-1].seconds - first[0], recent[-1].member_env_steps - first[1]
+        return max(0, limit - steps) * seconds / env_steps if env_steps > 0 and seconds > 0 else None
 
     def has_requests(self) -> bool:
         """Whether requests wait in the directory; cheap, and without torch."""
@@ -554,7 +558,7 @@ def _whole(value: Any) -> int | None:
     """A whole number, also as a text or a float; None for something else."""
     if type(value) is int:
         return value
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -587,7 +591,7 @@ def _short(value: Any) -> str:
 
 
 def _steering(event: Mapping[str, Any]) -> LogLine:
-    """A change that a person asked for, in words."""
+    """A steering request of a person, as a line of the log."""
     names = ("action", "member", "name", "value", "reason", "author", "result")
     facts = {name: event.get(name) for name in names}
     member = "all members" if facts["member"] is None else f"member {facts['member']}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import secrets
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from agilerl.redaction import redact
 from agilerl.runs.commands import way_on
 from agilerl.watch.folder import RunEntry
-from agilerl.watch.state import MAX_LOG, RUNNING, BirthLine, Generation, RunFollower
+from agilerl.watch.state import MAX_DIGITS, MAX_LOG, RUNNING, BirthLine, Generation, RunFollower
 
 MEMBERS_PER_EVENT = 50_000  # so that a page of a long run draws its first generations at once
 BIRTHS_PER_EVENT = 50_000
@@ -48,7 +47,7 @@ class Cursor:
         self._members_of_last = 0
         self._sent: dict[str, Any] = {}
         parts = last_id.rpartition("/")[0], last_id.rpartition("/")[2].split(".")
-        if parts[0] == epoch_of(follower) and len(parts[1]) == 4 and all(text.isdigit() for text in parts[1]):
+        if parts[0] == epoch_of(follower) and len(parts[1]) == 4 and all(map(_is_count, parts[1])):
             self._epoch = parts[0]
             self._generations, self._members_of_last, self._births, self._log = map(int, parts[1])
 
@@ -122,12 +121,13 @@ class Cursor:
         return [Event("generations", {"list": [generation_columns(each) for each in chosen]}, self._id())]
 
 
-_START = secrets.token_hex(4)  # ids of another server are not continued
-
-
 def epoch_of(run: RunFollower) -> str:
-    """Name of the content that a follower has read, which changes when it is read anew."""
-    return f"{_START}-{id(run):x}-{run.epoch}"
+    """Name of the content that a follower has read: another one for each follower, and when it is read anew."""
+    return f"{run.token}-{run.epoch}"
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and text.isascii() and len(text) <= MAX_DIGITS
 
 
 def generation_columns(generation: Generation) -> dict[str, Any]:
@@ -180,8 +180,8 @@ def facts_of(run: RunFollower) -> dict[str, Any]:
         "seed": facts.get("seed"),
         "device": facts.get("device"),
         "status": status,
-        "started": facts.get("started"),
-        "ended": facts.get("ended") if is_over else None,
+        "started": _text(facts.get("started")),
+        "ended": _text(facts.get("ended")) if is_over else None,
         "population": facts.get("population"),
         "scheme": run.setting("evolution", "scheme"),
         "target": options.get("target"),
@@ -225,6 +225,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(content) for content in value]
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

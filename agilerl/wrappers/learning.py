@@ -1,10 +1,11 @@
-"""Published import path of `BanditEnv`, and skills: a reward of one's own over an environment."""
+"""Published import path of `BanditEnv`, and skills: environments with a custom reward, and selection among skills."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from agilerl.envs.bandit import BanditEnv
 from agilerl.errors import EnvError
@@ -32,7 +33,7 @@ class Skill(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     ) -> Any:
         """Return (observation, reward, terminated, truncated, info) for learning the skill; unchanged here.
 
-        An episode that ends here is reset by whoever trains: do not call `self.env.reset()`.
+        The training loop resets an episode that ends here: do not call `self.env.reset()`.
         """
         return observation, reward, terminated, truncated, info
 
@@ -53,7 +54,8 @@ class SkillSelection(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], agents: Any, durations: Any = 40) -> None:
         super().__init__(env)
         self.agents = list(agents)
-        self.durations = [int(durations)] * len(self.agents) if isinstance(durations, int) else [*map(int, durations)]
+        is_one = np.ndim(durations) == 0
+        self.durations = [int(durations)] * len(self.agents) if is_one else [*map(int, durations)]
         if not self.agents or len(self.durations) != len(self.agents) or min(self.durations) < 1:
             raise EnvError(
                 f"SkillSelection got {len(self.agents)} agents and durations {self.durations}; expected a positive "
@@ -68,8 +70,14 @@ class SkillSelection(gym.Wrapper[Any, Any, Any, Any]):
         return self._observation, info
 
     def step(self, action: Any) -> Any:
-        """Let a skill act; `info["option_steps"]` is the number of environment steps it has made."""
+        """Let a skill act; `info["option_steps"]` is the number of its environment steps.
+
+        Raises:
+            EnvError: no such skill.
+        """
         number = int(action)
+        if not 0 <= number < len(self.agents):
+            raise EnvError(f"SkillSelection has skills 0 to {len(self.agents) - 1}; got {action!r}. fix: one of them.")
         total, steps, ends, cuts, info = 0.0, 0, False, False, dict[str, Any]()
         while steps < self.durations[number] and not (ends or cuts):
             chosen = self.agents[number].act(self._observation)

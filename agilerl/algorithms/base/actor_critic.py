@@ -19,7 +19,7 @@ from agilerl.algorithms.base.actions import (
     noise_paths,
     raw_bounds,
 )
-from agilerl.algorithms.base.single_agent import RLAlgorithm, refuse_criterion
+from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import discrete_soft_value, soft_policy_loss
@@ -35,16 +35,8 @@ class ActorCritic(RLAlgorithm):
     """An off-policy actor-critic with soft target updates."""
 
     action_form = NormalizedBoxActions()
+    criterion = UpdateLoss(nn.MSELoss)  # of the critics
     tau: float
-
-    @property
-    def criterion(self) -> nn.Module:
-        """The critics' loss, which `update` computes with row weights."""
-        return nn.MSELoss()
-
-    @criterion.setter
-    def criterion(self, value: Any) -> None:
-        refuse_criterion(self, value)
 
     def soft_update(self, net: nn.Module, target: nn.Module) -> None:
         """Perform one soft update of `target` towards `net` with `tau`."""

@@ -30,7 +30,7 @@ from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import ROUNDS, hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.single_agent import RLAlgorithm, refuse_criterion
+from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.algorithms.base.transitions import as_tensor, check_observation_space, column, sampled_observations
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
@@ -80,6 +80,7 @@ class NeuralBandit(RLAlgorithm):
     policy_class = RewardNetwork
     action_spaces = ("Discrete",)
     action_form = DiscreteActions()
+    criterion = UpdateLoss(nn.MSELoss)
     experience = ROUNDS
 
     actor_target: EvolvableModule
@@ -128,23 +129,14 @@ class NeuralBandit(RLAlgorithm):
 
     @property
     def network_space(self) -> gym.Space[Any]:
-        """Space of the context of one arm."""
+        """Space of the context of any one arm: its bounds cover those of all arms."""
         space = self.observation_space
-        return spaces.Box(space.low[0], space.high[0], dtype=space.dtype)
+        return spaces.Box(space.low.min(0), space.high.max(0), dtype=space.dtype)
 
     @property
     def arms(self) -> int:
         """Number of arms."""
         return int(self.action_space.n)
-
-    @property
-    def criterion(self) -> nn.Module:
-        """The loss that `update` computes with row weights, before regularisation."""
-        return nn.MSELoss()
-
-    @criterion.setter
-    def criterion(self, value: Any) -> None:
-        refuse_criterion(self, value)
 
     # --- learning --------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.base import evaluation as playing
@@ -56,6 +56,22 @@ def refuse_criterion(agent: Any, value: Any) -> None:
         f"{type(agent).__name__}.criterion is the loss that update computes, so that assigning "
         f"{type(value).__name__} changes nothing. fix: override update(engine, batch), or learn(experiences)."
     )
+
+
+class UpdateLoss:
+    """The published attribute `criterion`: the loss that `update` computes with row weights, before other terms.
+
+    Assigning another one raises, see `refuse_criterion`.
+    """
+
+    def __init__(self, kind: Callable[[], nn.Module]) -> None:
+        self.kind = kind
+
+    def __get__(self, agent: RLAlgorithm | None, owner: type) -> Any:
+        return self if agent is None else self.kind()
+
+    def __set__(self, agent: RLAlgorithm, value: Any) -> None:
+        refuse_criterion(agent, value)
 
 
 class RLAlgorithm(EvolvableAlgorithm):

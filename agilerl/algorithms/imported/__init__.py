@@ -1,1 +1,1 @@
-"""Policies of other libraries as agents: their files, their layouts, and the same functions in networks that evolve."""
+"""Import of policies of other libraries: their file formats, and the same functions as evolvable networks."""

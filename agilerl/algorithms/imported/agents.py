@@ -1,4 +1,4 @@
-"""Agents from the layers of other libraries: one function for each kind of policy."""
+"""Agents built from the layers of other libraries: one method for each kind of policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from agilerl.spaces import flat_size, is_image, parts_of
 
 @dataclass(frozen=True)
 class Place:
-    """Where an agent acts, and what made its policy.
+    """Spaces, device and seed of an agent to build from a policy file.
 
     Attributes:
         observation_space, action_space: of one environment. source: the file, for messages. device, seed: of the agent.
@@ -35,30 +35,31 @@ class Place:
     device: str = "cpu"
     seed: int | None = None
 
-    def check_inputs(self, layers: Sequence[Dense], beside: int = 0) -> None:
-        """Raise ShapeError unless the first layer reads an observation and `beside` further numbers.
+    def check_inputs(self, layers: Sequence[Dense], num_actions: int = 0) -> None:
+        """Check that the first layer reads an observation and `num_actions` components of an action.
 
-        NotAvailableYetError for images and for observations of several parts.
+        Raises:
+            ShapeError: another number of inputs. NotAvailableYetError: images, or observations of several parts.
         """
         space = self.observation_space
         if is_image(space) or parts_of(space):
             kind = "images" if is_image(space) else "observations of several parts"
             raise NotAvailableYetError(
-                f"{self.source}: policies of {kind} are not imported; the environment shows {space}. "
-                "fix: an environment of vectors, or train a new agent."
+                f"{self.source}: policies of {kind} are not imported; the environment has observations {space}. "
+                "fix: an environment with vector observations, or train a new agent."
             )
-        needed, reads = flat_size(space) + beside, layers[0].inputs
-        if needed != reads:
+        expected, inputs = flat_size(space) + num_actions, layers[0].inputs
+        if expected != inputs:
             raise ShapeError(
-                f"{self.source} reads {reads} numbers; the environment gives {needed} ({space}). "
+                f"{self.source} reads {inputs} numbers; the environment gives {expected} ({space}). "
                 "fix: the environment, with its wrappers, that the policy was trained in."
             )
 
-    def check_outputs(self, count: int, needed: int) -> None:
-        """Raise ShapeError unless the network has an output for each of `needed` choices or components."""
-        if count != needed:
+    def check_outputs(self, count: int, expected: int) -> None:
+        """Raise ShapeError unless the network has an output for each of `expected` choices or components."""
+        if count != expected:
             raise ShapeError(
-                f"{self.source} has {count} outputs; {self.action_space} needs {needed}. "
+                f"{self.source} has {count} outputs; {self.action_space} needs {expected}. "
                 "fix: the environment that the policy was trained in."
             )
 
@@ -72,7 +73,7 @@ class Place:
             )
 
     def check_box(self) -> None:
-        """Raise AlgorithmError for other actions than those of a Box."""
+        """Raise AlgorithmError unless actions are those of a Box."""
         self.check_actions(gym.spaces.Box)
 
     def network(self, cls: Any, layers: Any, output_activation: str | None = None, **more: Any) -> Any:
@@ -86,7 +87,7 @@ class Place:
         return network
 
     def agent(self, cls: Any, numbers: Mapping[str, Any], **networks: Any) -> Any:
-        """Build an agent: hyperparameters of the file, else the defaults of manifests.
+        """Build an agent with the hyperparameters of the file, and the defaults of manifests for the others.
 
         Raises:
             AlgorithmError: a hyperparameter out of range.
@@ -101,7 +102,7 @@ class Place:
             raise type(error)(f"{self.source}: {error}") from None
 
     def values(self, layers: Sequence[Dense], target: Sequence[Dense] | None, numbers: Mapping[str, Any]) -> Any:
-        """An agent that acts by values of discrete actions; `target`: layers of its target network."""
+        """Build a DQN agent; `target`: layers of its target network, None: a copy of `layers`."""
         self.check_actions(gym.spaces.Discrete)
         self.check_inputs(layers)
         self.check_outputs(layers[-1].width, int(self.action_space.n))  # type: ignore[attr-defined]
@@ -113,7 +114,7 @@ class Place:
     def policy_gradient(
         self, policy: Sequence[Dense], value: Sequence[Dense], log_std: Tensor | None, numbers: Mapping[str, Any]
     ) -> Any:
-        """An agent with a stochastic policy and a state value.
+        """Build a PPO agent from a stochastic policy and a state value.
 
         Args:
             log_std: [A] of Box actions, in units of the environment; None for discrete ones.
@@ -140,7 +141,7 @@ class Place:
         targets: Sequence[Sequence[Dense]],
         numbers: Mapping[str, Any],
     ) -> Any:
-        """An agent with a squashed normal policy, whose last layer gives means and log standard deviations."""
+        """Build a SAC agent, whose policy's last layer gives means and log standard deviations."""
         self._check_actor_critic(policy, critics, 2)
         return self._with_critics(SAC, StochasticActor, policy, critics, targets, numbers, squash_output=True)
 
@@ -151,20 +152,20 @@ class Place:
         targets: Sequence[Sequence[Dense]],
         numbers: Mapping[str, Any],
     ) -> Any:
-        """An agent with a policy that ends in tanh, with its target, and one or two critics."""
+        """Build a TD3 agent, or a DDPG agent for a single critic, from a policy that ends in tanh and its target."""
         actor, target = policy
         self._check_actor_critic(actor, critics, 1)
         cls = DDPG if len(critics) == 1 else TD3
-        taken = {name: value for name, value in numbers.items() if name in hyperparameters(cls)}
-        agent = self._with_critics(cls, DeterministicActor, actor, critics, targets, taken)
+        accepted = {name: value for name, value in numbers.items() if name in hyperparameters(cls)}
+        agent = self._with_critics(cls, DeterministicActor, actor, critics, targets, accepted)
         split(target).fill(agent.actor_target)
         return agent
 
-    def _check_actor_critic(self, policy: Sequence[Dense], critics: Sequence[Sequence[Dense]], each: int) -> None:
+    def _check_actor_critic(self, policy: Sequence[Dense], critics: Sequence[Sequence[Dense]], factor: int) -> None:
         self.check_box()
         size = int(gym.spaces.flatdim(self.action_space))
         self.check_inputs(policy)
-        self.check_outputs(policy[-1].width, each * size)
+        self.check_outputs(policy[-1].width, factor * size)
         for layers in critics:
             self.check_inputs(layers, size)
 
@@ -181,22 +182,23 @@ class Place:
         size = int(gym.spaces.flatdim(self.action_space))
         output = "Tanh" if actor is DeterministicActor else None
         networks = [self.network(ContinuousQNetwork, split_critic(layers, size)) for layers in critics]
-        named: dict[str, Any] = {"critic_networks": networks}
+        critic_arguments: dict[str, Any] = {"critic_networks": networks}
         if cls is DDPG:
-            named = {"critic_network": networks[0]}
-        agent = self.agent(cls, numbers, actor_network=self.network(actor, split(policy), output, **more), **named)
-        shadows = [agent.critic_target] if cls is DDPG else [agent.critic_target_1, agent.critic_target_2]
-        for shadow, layers in zip(shadows, targets, strict=True):
-            split_critic(layers, size).fill(shadow)
+            critic_arguments = {"critic_network": networks[0]}
+        actor_network = self.network(actor, split(policy), output, **more)
+        agent = self.agent(cls, numbers, actor_network=actor_network, **critic_arguments)
+        target_networks = [agent.critic_target] if cls is DDPG else [agent.critic_target_1, agent.critic_target_2]
+        for network, layers in zip(target_networks, targets, strict=True):
+            split_critic(layers, size).fill(network)
         return agent
 
 
 def with_log_std(mean: Dense, log_std: Tensor) -> Dense:
-    """Return the layer of means with rows for log standard deviations that do not depend on the observation."""
+    """Append rows for log standard deviations that do not depend on the observation to the layer of means."""
     weight = torch.cat([mean.weight, torch.zeros(len(log_std), mean.inputs)])
     return Dense(weight, torch.cat([mean.bias, log_std.flatten()]))
 
 
-def side_by_side(mean: Dense, log_std: Dense) -> Dense:
-    """Return one layer with the outputs of both."""
+def concatenated(mean: Dense, log_std: Dense) -> Dense:
+    """Concatenate the outputs of two layers with the same inputs."""
     return Dense(torch.cat([mean.weight, log_std.weight]), torch.cat([mean.bias, log_std.bias]))

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl.algorithms.imported.agents import Place, side_by_side
+from agilerl.algorithms.imported.agents import Place, concatenated
 from agilerl.algorithms.imported.dense import Dense, checked_activation, connected, layer, sequence
-from agilerl.algorithms.imported.files import MAX_FILE, Layout, named_tensors, tensors_in
+from agilerl.algorithms.imported.files import Layout, file_content, named_tensors, tensors_in
 from agilerl.errors import RunError, ShapeError
-from agilerl.hostile import read_regular
 
 LIBRARY = "CleanRL"
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0  # range of the log standard deviation of its SAC
@@ -28,16 +27,10 @@ def read(path: str | os.PathLike[str], place: Place, activation: str | None = No
             others.
 
     Raises:
-        RunError: no such file, damaged, or no known layout. NotAvailableYetError: images or a memory.
+        RunError: no such file, damaged, or an unknown layout. NotAvailableYetError: images or a memory.
         ConfigError: unknown activation. ShapeError, AlgorithmError: of another environment.
     """
-    try:
-        content = read_regular(path, MAX_FILE)
-    except FileNotFoundError:
-        raise RunError(f"there is no file {path}. fix: check the path.") from None
-    except IsADirectoryError:
-        raise RunError(f"{path} is a folder. fix: name the file that the library wrote.") from None
-    tree = tensors_in(content, place.source)
+    tree = tensors_in(file_content(path), place.source)
     parts = list(tree) if isinstance(tree, tuple | list) else [tree]
     if not 0 < len(parts) <= MAX_PARTS:
         raise RunError(f"{place.source} holds {len(parts)} parts; expected one to three. fix: name another file.")
@@ -126,7 +119,7 @@ def _soft(layouts: Sequence[Layout], place: Place, act: str) -> Any:
     hidden, mean, raw = _hidden(layout, act), layer(layout, "fc_mean"), layer(layout, "fc_logstd")
     half, middle = (LOG_STD_MAX - LOG_STD_MIN) / 2, (LOG_STD_MAX + LOG_STD_MIN) / 2
     log_std = Dense(half * raw.weight, half * raw.bias + middle)
-    policy = connected(layout, [*hidden, side_by_side(mean, log_std)], "actor")
+    policy = connected(layout, [*hidden, concatenated(mean, log_std)], "actor")
     scale, centre = _bounds(layout, place)
     layout.finish()
     critics = _critics(layouts[1:], act, scale, centre)

@@ -52,8 +52,8 @@ def layer(layout: Layout, name: str, activation: str | None = None) -> Dense:
 def sequence(layout: Layout, prefix: str, activation: str | None) -> list[Dense]:
     """Take the layers of a `torch.nn.Sequential` of dense layers and activations: <prefix>0, <prefix>2, ...
 
-    Every layer gets the activation, the last one too. Empty if there is none. The numbers of torch tell where layers
-    without tensors are, such as activations, so that others leave tensors that nothing takes.
+    Every layer gets the activation, the last one too; the list is empty without a first layer. An activation has no
+    tensors but takes a number, so that any other module in between leaves tensors that `Layout.finish` reports.
     """
     layers: list[Dense] = []
     while f"{prefix}{2 * len(layers)}.weight" in layout:
@@ -64,7 +64,7 @@ def sequence(layout: Layout, prefix: str, activation: str | None) -> list[Dense]
 
 
 def connected(layout: Layout, layers: Sequence[Dense], what: str) -> list[Dense]:
-    """Return the layers; RunError if one reads another number of values than the one before it gives."""
+    """Return the layers; RunError if the inputs of one differ from the outputs of the one before it."""
     for before, after in pairwise(layers):
         if before.width != after.inputs:
             raise layout.unknown(f"{what} has a layer of {before.width} units before one of {after.inputs} inputs")
@@ -131,9 +131,9 @@ def split(layers: Sequence[Dense]) -> Split:
     """
     *hidden, output = layers
     width, act = (hidden[0].width, hidden[0].activation) if hidden else (output.inputs, None)
-    kept = act if act in IDEMPOTENT else None
+    idempotent = act if act in IDEMPOTENT else None
     while len(hidden) < 3:
-        hidden.insert(min(1, len(hidden)), identity(width, kept))
+        hidden.insert(min(1, len(hidden)), identity(width, idempotent))
     return Split(hidden[:-1], [hidden[-1], replace(output, activation=None)])
 
 

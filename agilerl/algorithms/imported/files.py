@@ -43,9 +43,18 @@ def zip_of(content: bytes, source: str) -> zipfile.ZipFile:
 
 
 def read_zip(path: str | os.PathLike[str]) -> zipfile.ZipFile:
-    """Open the zip at a path; see `zip_of` and `hostile.read_regular`."""
+    """Open the zip at a path; see `zip_of` and `file_content`."""
+    return zip_of(file_content(path), str(path))
+
+
+def file_content(path: str | os.PathLike[str]) -> bytes:
+    """Read a policy file of at most `MAX_FILE` bytes; see `hostile.read_regular`.
+
+    Raises:
+        RunError: missing, a folder, too large, or not a regular file.
+    """
     try:
-        return zip_of(read_regular(path, MAX_FILE), str(path))
+        return read_regular(path, MAX_FILE)
     except FileNotFoundError:
         raise RunError(f"there is no file {path}. fix: check the path.") from None
     except IsADirectoryError:
@@ -135,7 +144,7 @@ def shown(names: Iterable[str]) -> str:
 
 
 class Layout:
-    """The tensors of a file, taken by name; those that nothing takes are an error.
+    """The tensors of a file, taken by name; unused tensors are an error.
 
     Args:
         source: file, for messages. library: its name, for messages.
@@ -171,7 +180,7 @@ class Layout:
         """Return a tensor with so many axes.
 
         Raises:
-            RunError: there is none, or it has another number of axes.
+            RunError: it is missing, empty, or has another number of axes.
         """
         if name not in self._tensors:
             raise self.unknown(f"{name} is missing")
@@ -182,14 +191,14 @@ class Layout:
         return tensor
 
     def finish(self) -> None:
-        """Raise RunError if tensors are left that nothing has taken."""
+        """Raise RunError if tensors are left unused."""
         if self._rest:
             raise self.unknown("these have no counterpart here")
 
     def unknown(self, problem: str) -> RunError:
-        """Return the error for a layout that is not known; names the tensors that nothing has taken."""
+        """Return the error for an unknown layout, which names the unused tensors."""
         names = shown(f"{name} {list(tensor.shape)}" for name, tensor in (self._rest or self._tensors).items())
         return RunError(
-            f"{self.source} is no known layout of {self.library}: {problem}; tensors: {names}. "
+            f"{self.source} has an unknown layout of {self.library}: {problem}; tensors: {names}. "
             "fix: a policy of dense layers, as the library builds them."
         )

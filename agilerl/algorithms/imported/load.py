@@ -13,7 +13,7 @@ from agilerl.algorithms.imported.agents import Place
 from agilerl.algorithms.imported.files import read_zip, shown
 from agilerl.envs.argument import Factory, environment_argument
 from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import AgileRLWarning, EnvError, RunError
+from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, unknown_choice
 
 READERS = {"sb3": sb3.read, "cleanrl": cleanrl.read}
 
@@ -42,10 +42,13 @@ def load(
         device, seed: of the agent. env_kwargs: of an environment that is made by its id.
 
     Raises:
-        RunError: no such file, damaged, or no known layout, whose tensors are named.
+        RunError: no such file, damaged, or an unknown layout, whose tensors are named.
         NotAvailableYetError: policies of images, with a memory or with state-dependent noise.
         ShapeError, AlgorithmError: the environment has other spaces. EnvError: it has several agents.
+        ConfigError: unknown library or activation.
     """
+    if library is not None and library not in READERS:
+        raise ConfigError(unknown_choice("library of policies", library, READERS))
     env = environment_argument(env)
     observation_space, action_space = _spaces(env, dict(env_kwargs or {}))
     place = Place(observation_space, action_space, os.fspath(path), device, seed)
@@ -76,16 +79,22 @@ def _library_of(path: str | os.PathLike[str]) -> str:
 
 
 def _spaces(env: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the spaces of one environment; one that is made here is closed."""
+    """Return (observation space, action space) of one environment; one that is created here is closed."""
     if isinstance(env, str):
-        made = make_vect_envs(env, num_envs=1, **kwargs)
-        spaces = made.single_observation_space, made.single_action_space
-        made.close()
-        return spaces
-    made = env() if isinstance(env, Factory) else env
-    if foreign.possible_agents(made) is not None:
-        raise EnvError("policies of other libraries have one agent, and the environment several. fix: one agent's.")
-    spaces = tuple(ask(made, "single_") or ask(made) for _, ask in foreign.SPACES)
-    if made is not env:
-        foreign.close(made)
+        vector = make_vect_envs(env, num_envs=1, **kwargs)
+        try:
+            return vector.single_observation_space, vector.single_action_space
+        finally:
+            vector.close()
+    instance = env() if isinstance(env, Factory) else env
+    try:
+        if foreign.possible_agents(instance) is not None:
+            raise EnvError(
+                "policies of other libraries have one agent, and the environment has several. "
+                "fix: a single-agent environment."
+            )
+        spaces = tuple(ask(instance, "single_") or ask(instance) for _, ask in foreign.SPACES)
+    finally:
+        if instance is not env:
+            foreign.close(instance)
     return spaces[0], spaces[1]

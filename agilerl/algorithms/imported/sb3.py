@@ -12,14 +12,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from agilerl.algorithms.imported.agents import Place, side_by_side
+from torch import Tensor
+
+from agilerl.algorithms.imported.agents import Place, concatenated
 from agilerl.algorithms.imported.dense import Dense, checked_activation, connected, layer, sequence
 from agilerl.algorithms.imported.files import Layout, member_of, named_tensors, plain_json, read_zip, tensors_in
-from agilerl.errors import NotAvailableYetError, RunError
+from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 
 LIBRARY = "Stable-Baselines3"
 POLICY, VARIABLES, DATA = "policy.pth", "pytorch_variables.pth", "data"
 PICKLED = ":serialized:"
+MIN_TEMPERATURE = 1e-8  # in place of ent_coef=0: SAC here stores log α
 MAX_COUNT = 10**7  # of batches and rollouts; more is not a setting, and would not fit into memory
 # Hyperparameters that the library often stores as pickles, with the names that they have here ("": none).
 OFTEN_PICKLED = {
@@ -51,7 +54,7 @@ def read(path: str | os.PathLike[str], place: Place, activation: str | None = No
             ReLU for others, the defaults of the library.
 
     Raises:
-        RunError: no such file, damaged, or no known layout. NotAvailableYetError: images, a memory, or gSDE.
+        RunError: no such file, damaged, or an unknown layout. NotAvailableYetError: images, a memory, or gSDE.
         ConfigError: unknown activation. ShapeError, AlgorithmError: of another environment.
     """
     archive = read_zip(path)
@@ -73,11 +76,22 @@ def read(path: str | os.PathLike[str], place: Place, activation: str | None = No
 
 
 def _activation(data: Mapping[str, Any]) -> str | None:
-    """Return the activation that the file names in its plain text beside a pickle; None without one."""
+    """Return the activation that the file names in plain text beside a pickle; None without one.
+
+    Raises:
+        ConfigError: the text names something else than an activation of torch, which a default would replace silently.
+    """
     options = data.get("policy_kwargs")
     text = options.get("activation_fn") if isinstance(options, Mapping) else None
+    if text is None:
+        return None
     match = re.fullmatch(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>", text) if isinstance(text, str) else None
-    return match[1] if match else None
+    if match is None:
+        raise ConfigError(
+            f"the policy has the activation {str(text)[:80]}, which is not one of torch. "
+            "fix: activation='Tanh', or whichever computes the same."
+        )
+    return match[1]
 
 
 def _agent(layout: Layout, place: Place, data: Mapping[str, Any], variables: bytes | None, act: str | None) -> Any:
@@ -125,13 +139,15 @@ def _of_rollouts(layout: Layout, place: Place, data: Mapping[str, Any], act: str
 def _critics(layout: Layout, act: str) -> tuple[list[list[Dense]], list[list[Dense]]]:
     """Return the layers of the critics and of their targets."""
     count = 2 if layout.has("critic.qf1.") else 1
-    found = [[_whole(layout, f"{name}.qf{k}.", act) for k in range(count)] for name in ("critic", "critic_target")]
-    return found[0], found[1]
+    critics, targets = (
+        [_whole(layout, f"{name}.qf{k}.", act) for k in range(count)] for name in ("critic", "critic_target")
+    )
+    return critics, targets
 
 
 def _soft(layout: Layout, place: Place, data: Mapping[str, Any], variables: bytes | None, act: str) -> Any:
     hidden = sequence(layout, "actor.latent_pi.", act)
-    output = side_by_side(layer(layout, "actor.mu"), layer(layout, "actor.log_std"))
+    output = concatenated(layer(layout, "actor.mu"), layer(layout, "actor.log_std"))
     policy = connected(layout, [*hidden, output], "actor")
     critics, targets = _critics(layout, act)
     layout.finish()
@@ -146,11 +162,25 @@ def _soft(layout: Layout, place: Place, data: Mapping[str, Any], variables: byte
             if name in ("log_ent_coef", "ent_coef_tensor")
         }
         for name, tensor in named_tensors(tree, source).items():
-            value = float(tensor.flatten()[0]) if tensor.numel() == 1 else math.nan
-            alpha = math.exp(min(value, 80.0)) if name == "log_ent_coef" else value
-            if 0 < alpha < math.inf:
-                settings |= {"init_temperature": alpha, "learn_temperature": name == "log_ent_coef"}
+            settings |= _temperature(name, tensor, source)
     return place.stochastic_actor_critic(policy, critics, targets, settings)
+
+
+def _temperature(name: str, tensor: Tensor, source: str) -> dict[str, Any]:
+    """Return the temperature α and whether it is learned, from `log_ent_coef` or the fixed `ent_coef_tensor`.
+
+    Raises:
+        RunError: not one number, or a negative α.
+    """
+    value = float(tensor.flatten()[0]) if tensor.numel() == 1 else math.nan
+    is_learned = name == "log_ent_coef"
+    alpha = math.exp(min(value, 80.0)) if is_learned else value
+    if not alpha >= 0:
+        raise RunError(
+            f"{source}: {name} of shape {list(tensor.shape)} gives no temperature of SAC ({alpha:g}). "
+            "fix: a file that model.save wrote."
+        )
+    return {"init_temperature": max(alpha, MIN_TEMPERATURE), "learn_temperature": is_learned}
 
 
 def _items(tree: Any) -> list[tuple[str, Any]]:
@@ -171,7 +201,7 @@ def numbers(data: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> di
         value = data.get(theirs)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             continue
-        if isinstance(value, int) and not _is_count(value) and value != 0:
+        if isinstance(value, int) and abs(value) > MAX_COUNT:
             continue
         taken |= dict.fromkeys(ours, value)
     return taken

@@ -370,7 +370,7 @@ export function pending(run) {
 // --- list of runs ----------------------------------------------------------------------------------------------------
 
 export function list(content) {
-  text(element("root"), content.root);
+  text(element("root"), content.omitted ? `${content.root} · ${content.omitted} older runs are not listed` : content.root);
   const empty = element("empty");
   empty.hidden = content.runs.length > 0;
   text(empty, content.exists ? "No runs yet. They appear here as they begin: agilerl train CartPole-v1." : "The folder does not exist yet, or no longer. Runs appear here as they begin.");

@@ -78,6 +78,12 @@ def test_contexts_of_one_arm_or_of_all_are_the_same_space() -> None:
     assert both[0].get_action(contexts) == both[1].get_action(contexts)
 
 
+def test_the_space_of_one_context_covers_the_bounds_of_every_arm() -> None:
+    low, high = np.array([[0, 0], [-2, 1]], np.float32), np.array([[1, 1], [0, 5]], np.float32)
+    agent = NeuralUCB(spaces.Box(low, high), spaces.Discrete(2), net_config=NET, seed=0)
+    assert agent.network_space == spaces.Box(np.array([-2, 0], np.float32), np.array([1, 5], np.float32))
+
+
 def test_images_are_contexts_too() -> None:
     agent = NeuralUCB(spaces.Box(0, 255, (1, 8, 8), np.uint8), ARMS, seed=0)
     images = np.random.default_rng(0).integers(0, 256, (3, 1, 8, 8)).astype(np.uint8)

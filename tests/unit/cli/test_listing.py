@@ -121,5 +121,5 @@ def test_an_unknown_list_and_an_absent_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'runs'"):
         listing.listing("run")
     missing = tmp_path / "nothing"
-    assert listing.listing("runs", missing) == [f"no runs yet: there is no folder {missing}"]
+    assert listing.listing("runs", missing) == [f"no runs yet: the folder {missing} does not exist"]
     assert listing.listing("runs", tmp_path) == [f"no runs in {tmp_path}"]

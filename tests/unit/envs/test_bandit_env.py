@@ -46,6 +46,21 @@ def test_a_seed_repeats_the_contexts_of_rounds_and_lanes_draw_their_own() -> Non
     assert contexts(one, 1) == contexts(other, 1) != contexts(other, 2)
 
 
+def test_the_rounds_of_a_subclass_pay_its_rewards() -> None:
+    class Halved(BanditEnv):
+        def step(self, k: int) -> tuple[np.ndarray, float]:
+            contexts, reward = super().step(k)
+            return contexts, reward / 2 - 1
+
+    bandit = Halved(FEATURES, TARGETS, seed=0)
+    factory = environment_argument(bandit)
+    for env in (rounds_of(bandit), factory()):
+        env.reset(seed=0)
+        rewards = {float(env.step(0)[1]) for _ in range(30)}
+        assert rewards == {-1.0, -0.5}
+    assert rounds_of(bandit).unwrapped.bandit._x is bandit._x, "the data is shared"
+
+
 def test_rounds_end_by_their_limit_alone() -> None:
     env = rounds_of(BanditEnv(FEATURES, TARGETS), 3)
     env.reset(seed=0)
@@ -85,8 +100,11 @@ def test_an_environment_argument_may_be_a_bandit() -> None:
         ([[1.0], [2.0]], [7, 7], r"one class"),
         ([1.0, 2.0], [0, 1], r"shape \(2,\); expected finite numbers \[n, d\]"),
         ([[np.nan], [1.0]], [0, 1], r"finite"),
-        ([["x"], ["y"]], [0, 1], r"no numbers"),
+        ([["x"], ["y"]], [0, 1], r"not numbers"),
         ([[1.0]], [], r"no targets"),
+        ([[1.0], [2.0], [3.0]], [0.0, np.nan, 1.0], r"1 missing targets, the first in row 1"),
+        ([[1.0], [2.0]], ["a", None], r"1 missing targets, the first in row 1"),
+        ([[1.0], [2.0]], np.array(["a", 1], dtype=object), r"types that cannot be compared"),
     ],
 )
 def test_data_that_make_no_bandit(features: Any, targets: Any, says: str) -> None:

@@ -30,8 +30,18 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3
 from agilerl.algorithms.imported.dense import Dense, split, split_critic
+from agilerl.algorithms.imported.load import load
 from agilerl.cli import app
-from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError, ShapeError
+from agilerl.envs.argument import Factory
+from agilerl.errors import (
+    AgileRLWarning,
+    AlgorithmError,
+    ConfigError,
+    EnvError,
+    NotAvailableYetError,
+    RunError,
+    ShapeError,
+)
 from agilerl.integrations import cleanrl, sb3
 
 OBS4 = np.random.default_rng(0).normal(0, 1, (256, 4)).astype(np.float32)
@@ -152,6 +162,11 @@ def test_the_activation_is_that_of_the_file_in_plain_text(tmp_path: Path) -> Non
     np.testing.assert_allclose(sb3.load(path, Stub()).actor.output(OBS4).detach(), expected, **CLOSE)
     with pytest.raises(ConfigError, match="unknown activation 'Wavy'"):
         sb3.load(path, Stub(), activation="Wavy")
+    mine = {":serialized:": "gASV", "activation_fn": "<class '__main__.Swish'>"}
+    path = sb3_zip(tmp_path / "mine.zip", ppo_tensors(), {"policy_kwargs": mine})
+    with pytest.raises(ConfigError, match=r"activation <class '__main__\.Swish'>, which is not one of torch\. fix"):
+        sb3.load(path, Stub())
+    assert sb3.load(path, Stub(), activation="ReLU").algo == "PPO"
 
 
 def test_a_sac_comes_with_critics_targets_and_temperature(tmp_path: Path) -> None:
@@ -176,6 +191,19 @@ def test_a_sac_comes_with_critics_targets_and_temperature(tmp_path: Path) -> Non
     )
     agent = sb3.load(fixed, BOX)
     assert (agent.alpha, agent.learn_temperature) == (pytest.approx(0.5), False)
+
+
+def test_the_temperature_of_a_file_is_never_replaced_by_a_default(tmp_path: Path) -> None:
+    def load(name: str, *alpha: float, **data: Any) -> Any:
+        variables = {name: torch.tensor(alpha)}
+        return sb3.load(sb3_zip(tmp_path / "m.zip", sac_tensors(), data, pytorch_variables__pth=variables), BOX)
+
+    agent = load("ent_coef_tensor", 0.0)
+    assert (agent.alpha, agent.learn_temperature) == (pytest.approx(1e-8), False)
+    assert load("log_ent_coef", 0.0, target_entropy=-2).target_entropy == -2, "a negative whole number is a number"
+    for alpha in ((-0.5,), (0.1, 0.2)):
+        with pytest.raises(RunError, match=r"ent_coef_tensor of shape .* gives no temperature"):
+            load("ent_coef_tensor", *alpha)
 
 
 @pytest.mark.parametrize(("critics", "cls"), [(2, TD3), (1, DDPG)])
@@ -274,7 +302,7 @@ def test_cleanrls_sac_acts_alike_and_explores_nearly_alike(tmp_path: Path) -> No
 LAYOUTS: dict[str, tuple[Any, str]] = {
     "another algorithm": (
         {"quantile_net.0.weight": torch.zeros(2, 4)},
-        r"no known layout of Stable-Baselines3: no policy of DQN.*quantile_net\.0\.weight \[2, 4\]",
+        r"an unknown layout of Stable-Baselines3: no policy of DQN.*quantile_net\.0\.weight \[2, 4\]",
     ),
     "an extractor": (
         {**dqn_tensors(), "q_net.features_extractor.mlp.weight": torch.zeros(2, 2)},
@@ -324,6 +352,29 @@ def test_other_environments_are_named(tmp_path: Path) -> None:
         sb3.load(path, BOX)
     with pytest.raises(RunError, match=r"holds no policy\.pth"):
         sb3.load(write(tmp_path / "dqn.cleanrl_model", saved(sequential(drawn(0, 4, 6, 2), "network."))), Stub())
+
+
+def test_an_unknown_library_and_several_agents_are_named_and_environments_are_closed(tmp_path: Path) -> None:
+    path = sb3_zip(tmp_path / "m.zip", dqn_tensors())
+    with pytest.raises(ConfigError, match=r"unknown library of policies 'sb4'\. Did you mean 'sb3'"):
+        load(path, Stub(), library="sb4")
+    closed: list[str] = []
+
+    class Team:
+        possible_agents = ("a", "b")
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            return {}, {}
+
+        def step(self, actions: Any) -> Any:
+            return {}, {}, {}, {}, {}
+
+        def close(self) -> None:
+            closed.append("team")
+
+    with pytest.raises(EnvError, match="the environment has several"):
+        load(path, Factory(Team, has_several_agents=True), library="sb3")
+    assert closed == ["team"]
 
 
 def write(path: Path, content: bytes) -> Path:

@@ -122,11 +122,11 @@ def test_a_repository_is_made_private_if_asked_for(run: Path, server: HubStandIn
     assert server.repos[REPO].private
     push(run, REPO, private=True)
     push(run, "me/public")
-    with pytest.raises(RunError, match=r"me/public is there already and public\. fix: another name"):
+    with pytest.raises(RunError, match=r"me/public already exists and is public\. fix: another name"):
         push(run, "me/public", private=True)
     assert len(server.repos["me/public"].commits) == 2
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(RunError, match=rf"there is no {REPO} on the Hub, or it is private\. fix: .*hf auth login"):
+    with pytest.raises(RunError, match=rf"{REPO} does not exist on the Hub, or is private\. fix: .*hf auth login"):
         agilerl.load(f"hf://{REPO}")
     monkeypatch.setenv("HF_TOKEN", READER)
     assert agilerl.load(f"hf://{REPO}").manifest.algorithm.name == "DQN"
@@ -232,6 +232,27 @@ def test_a_file_that_differs_from_its_checksum_is_refused(run: Path, server: Hub
     assert not any((hub.hub_cache() / "me--dqn-CartPole-v1").iterdir()), "nothing is left of it"
 
 
+def test_a_download_that_cannot_be_kept_is_an_error(
+    run: Path, server: HubStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(run, REPO)
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space left"):
+        local_run(f"hf://{REPO}")
+    assert not any((hub.hub_cache() / "me--dqn-CartPole-v1").iterdir()), "nothing is left of it"
+
+
+def test_errors_of_the_client_name_the_direction() -> None:
+    api = type("Api", (), {"endpoint": "http://hub"})()
+    for writes, says in ((False, r"hf://me/x cannot be downloaded \(odd"), (True, r"the push failed \(odd")):
+        with pytest.raises(RunError, match=says), hub.hub_errors(Address("me/x"), api, writes=writes):
+            raise ValueError("odd")
+
+
 @pytest.mark.parametrize("way", ["claimed", "sent"])
 def test_a_file_above_its_limit_is_refused_whatever_the_server_says(
     run: Path, server: HubStandIn, monkeypatch: pytest.MonkeyPatch, way: str
@@ -242,7 +263,7 @@ def test_a_file_above_its_limit_is_refused_whatever_the_server_says(
         server.sizes["config.yaml"] = 2**20 + 1
     else:
         server.sent["config.yaml"] = b"#" * (2**20 + 1)
-    with pytest.raises(RunError, match=r"config\.yaml of .* has more than 1 MiB, which is the most"):
+    with pytest.raises(RunError, match=r"config\.yaml of .* has more than 1 MiB, the limit of this file"):
         local_run(f"hf://{REPO}")
     assert any("/resolve/" in request and "config.yaml" in request for request in server.requests) == (way == "sent")
 
@@ -286,7 +307,7 @@ def test_addresses(text: str, repo: str, revision: str | None) -> None:
 
 def test_without_a_token_nothing_is_asked(run: Path, server: HubStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(RunError, match=r"no token for the Hub, which a push needs\. fix: `hf auth login`"):
+    with pytest.raises(RunError, match=r"a push needs a token of the Hub\. fix: `hf auth login`"):
         push(run, REPO)
     assert server.requests == []
 
@@ -311,7 +332,7 @@ def test_a_token_that_may_not_write(
 
 def test_unknown_repositories_and_revisions(run: Path, server: HubStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     push(run, REPO)
-    with pytest.raises(RunError, match=r"there is no me/other on the Hub, or it is private\. fix: check the name"):
+    with pytest.raises(RunError, match=r"me/other does not exist on the Hub, or is private\. fix: check the name"):
         agilerl.load("hf://me/other")
     with pytest.raises(RunError, match=rf"{REPO} has no revision v9\. fix: hf://{REPO}, its newest"):
         agilerl.load(f"hf://{REPO}@v9")
@@ -393,10 +414,18 @@ def test_no_path_no_secret_and_no_name_of_this_machine_is_pushed(
         ("~/data/x.npz", "x.npz"),
         ("C:\\Users\\me\\d.h5", "d.h5"),
         ("at /a/b.py, then http://x/y/z", "at b.py, then http://x/y/z"),
+        ("file:///home/me/x/data.h5", "data.h5"),
+        ("at /home/Ada Lovelace/runs/x/a.h5 now", "at a.h5 now"),
+        ("/home/Ada Lovelace", "~"),
+        ("file:///home/Ada Lovelace/x/a.h5", "a.h5"),
+        ("http://host/home/Ada Lovelace/y", "http://host/home/Ada Lovelace/y"),
+        ("/home/Ada Lovelacesson x", "Ada Lovelacesson x"),
         ("ALE/Pong-v5 3/4 hf://u/n minari:a/b/c", "ALE/Pong-v5 3/4 hf://u/n minari:a/b/c"),
     ],
 )
-def test_paths_become_their_last_part(text: str, expected: str) -> None:
+def test_paths_become_their_last_part(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/Ada Lovelace")
+    monkeypatch.setenv("USERPROFILE", "/home/Ada Lovelace")
     assert without_paths({"a": [text], "n": 1}) == {"a": [expected], "n": 1}
 
 

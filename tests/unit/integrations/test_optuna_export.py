@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from agilerl.cli.main import app
 from agilerl.errors import ConfigError, RunError
+from agilerl.integrations import optuna_export
 from agilerl.integrations.optuna_export import (
     Range,
     export_runs,
@@ -203,8 +204,26 @@ def test_passwords_of_databases_are_not_shown(run: Path) -> None:
         export_runs([run], "nosuchdb://me:hunter2secret@localhost/optuna")
     assert "hunter2secret" not in str(caught.value)
     assert shown("mysql://me:hunter2secret@h/x") == "mysql://me:***@h/x"
+    assert shown("mysql://me:p@ss/word@h/x") == "mysql://me:***@h/x"
     assert storage_url("mysql://h/x") == "mysql://h/x"
     assert storage_url("/a/b.db") == "sqlite:////a/b.db"
+
+
+@pytest.mark.parametrize("before", [0, 175, 180, 185])  # the message is cut at 200 characters
+def test_a_password_is_hidden_before_a_long_message_is_cut(before: int) -> None:
+    url = "mysql://me:hunter2secret@h/x"
+
+    class Optuna:
+        exceptions = type("exceptions", (), {"StorageInternalError": KeyError})
+
+        class storages:
+            @staticmethod
+            def RDBStorage(url: str) -> Any:
+                raise RuntimeError(f"{'x' * before} {url}")
+
+    with pytest.raises(ConfigError, match="cannot be used") as caught, optuna_export._storage(Optuna, url):
+        pass
+    assert "hunter" not in str(caught.value)
 
 
 def test_a_run_without_a_generation_and_a_damaged_one_are_named(tmp_path: Path, run: Path) -> None:

@@ -91,16 +91,21 @@ def test_gains_are_ranked_among_the_members_of_a_generation() -> None:
 
 
 def test_lives_have_the_mean_rank_of_their_gains(tmp_path: Path) -> None:
-    """Founders 0, 1, 2 have 1, 3, 2. Then 0 gains 9, and 3, a child of 1, gains 1; 4, a child of 2, diverges."""
+    """Founders 0, 1, 2 have 1, 3, 2. Then 0 gains 9, and 3, a child of 1, gains 1; 4, a child of 2, diverges, and 5
+    is not evaluated. In the last generation 6, the child of the diverged one, has no gain, and 0 and 3 gain alike."""
     rows = [
         member(0, 0, 0, 1.0), member(0, 1, 1, 3.0), member(0, 2, 2, 2.0),
         member(1, 0, 0, 10.0), member(1, 3, 1, 4.0, parent=1, **{"hp.lr": 0.002}),
         member(1, 4, 2, float("-inf"), parent=2, **{"hp.lr": 0.003}),
+        member(1, 5, 3, float("nan"), parent=2, **{"hp.lr": 0.005}),
+        member(2, 0, 0, 11.0), member(2, 3, 1, 5.0, parent=1, **{"hp.lr": 0.002}),
+        member(2, 6, 2, 50.0, parent=4, **{"hp.lr": 0.004}),
     ]  # fmt: skip
     births = [*(birth(n, None, 0, "founder") for n in range(3)), birth(3, 1, 1, "rl_hp", "lr"), birth(4, 2, 1, "rl_hp")]
+    births.append(birth(6, 4, 2, "rl_hp", "lr"))
     lives = lives_of(RunRecords.read(write_run(tmp_path / "run", rows, births)))
     assert [(life.values["lr"], life.gain) for life in lives] == [
-        (0.001, 0.5), (0.001, 1.0), (0.001, 0.5), (0.002, 0.0)
+        (0.001, 0.5), (0.001, 1.0), (0.001, 0.5), (0.002, 0.5), (0.003, 0.0)
     ]  # fmt: skip
 
 

@@ -235,4 +235,4 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
 def test_options_of_the_verdict_need_it(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["schedule", str(line(tmp_path / "run")), "--seeds", "1-3"])
     assert result.exit_code == 2
-    assert "--seeds: of --verdict alone. fix: --verdict, or leave --seeds out." in result.output
+    assert "--seeds needs --verdict. fix: --verdict, or leave --seeds out." in result.output

@@ -55,7 +55,9 @@ def test_intervals_are_bootstraps_over_the_seeds_of_both_ways() -> None:
         ((MIDDLE, MIDDLE, LOW), "The final constants carry the gain: .*, and the schedule adds nothing"),
         ((MIDDLE, HIGH, LOW), "The final constants carry the gain: .*, and the schedule is worse than them."),
         ((MIDDLE, (8.0, 11.0, 22.0, 23.0, 30.0), LOW), "do not tell whether it or its final constants carry"),
-        ((LOW, LOW, MIDDLE), "Neither carries a gain: the schedule and the final constants are worse than the founder"),
+        ((MIDDLE, LOW, HIGH), "Neither carries a gain: the schedule and the final constants are worse than"),
+        ((MIDDLE, (8.0, 11.0, 12.0, 36.0, 37.0), HIGH), "Neither carries a gain: the schedule is worse than"),
+        ((LOW, LOW, MIDDLE), "Neither carries a gain: the schedule and the final constants are worse than"),
         ((MIDDLE, MIDDLE, MIDDLE), "Neither carries a gain that these seeds show over the founder's values."),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.runs.seed_group import SeedGroup
 from agilerl.telemetry import TRACKERS, Birth, GenerationRecord, MemberRecord, RunPlan, tracker_name
 from agilerl.telemetry.mlflow_tracker import MAX_PARAM_LENGTH, MLflowSink, flat
-from agilerl.telemetry.trackers import Tracker, TrackioSink, WandbSink
+from agilerl.telemetry.trackers import Background, Tracker, TrackioSink, WandbSink
 from agilerl.training.manifest.launch import _tracker
 
 PLAN = RunPlan("DQN", "CartPole-v1", 2, 4, 1000, 500, 7, "cpu", "fused", "cartpole", 1, notes=("a note",))
@@ -332,6 +333,46 @@ def test_wandb_is_told_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     except ValueError:
         sink.close()
     assert fake.calls[-1] == ("finish", {"exit_code": 1})
+
+
+class FailingLog(FakeTracker):
+    """Fails at the first generation, as after the loss of a connection."""
+
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        self.calls.append(("log", {}))
+        raise ConnectionError("lost")
+
+
+def test_a_tracker_that_fails_ends_its_run_and_warns_for_every_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that stays open would take the generations of the next training of this process."""
+    fake = FailingLog("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.warns(AgileRLWarning, match=r"wandb failed \(ConnectionError: lost\)"):
+        track(WandbSink())
+    assert [name for name, _ in fake.calls] == ["init", "log", "finish"]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.warns(AgileRLWarning, match="wandb is not installed"):
+        track(WandbSink())
+
+
+def test_the_end_of_a_run_is_not_dropped_with_generations() -> None:
+    """A queue of one: while the first call is made, one waits and the third is dropped; the last call is made."""
+    calls, begun, go = list[str](), threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        go.wait(20)
+        calls.append("first")
+
+    background = Background(pytest.fail, capacity=1)
+    background.call(first)
+    assert begun.wait(20)
+    for name in ("second", "third"):
+        background.call(lambda name=name: calls.append(name))  # type: ignore[misc]
+    assert not background.close(0.01, lambda: calls.append("last")), "the queue is full"
+    go.set()
+    background._thread.join(20)
+    assert (calls, background.dropped) == (["first", "last"], 2), "what waits is given up, the end is not"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import agilerl
 from agilerl.algorithms import RecurrentPPO, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config import preset_for
-from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
+from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError
 
 TRAINING = {"max_steps": 200, "evo_steps": 100, "pop_size": 2, "eval_episodes": 1, "eval_steps": 10}
 QUIET: dict[str, Any] = {"verbose": False, "out": None, "confirm_episodes": 0}
@@ -73,6 +73,18 @@ def test_a_manifest_trains_as_a_mapping_or_a_file(tmp_path: Path) -> None:
     assert agilerl.LocalTrainer.from_manifest(path).train(**QUIET)[1] == fitnesses
     sections = agilerl.LocalTrainer({"name": "DQN"}, {"name": "CartPole-v1"}, training=TRAINING)
     assert sections.train(**QUIET)[1] == fitnesses
+
+
+def test_checkpoints_are_those_of_the_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agilerl.errors._warned", set())
+    trainer = agilerl.LocalTrainer("DQN", "CartPole-v1", training=TRAINING)
+    with pytest.raises(ConfigError, match=r"checkpoint=\) needs a run directory.*fix: out='runs'"):
+        trainer.train(checkpoint=100, **QUIET)
+    with pytest.warns(AgileRLWarning, match="checkpoint and checkpoint_path are ignored: the run directory in"):
+        trainer.train(checkpoint=100, checkpoint_path="x.pt", **{**QUIET, "out": tmp_path})
+    assert trainer.run is not None
+    assert trainer.run.path is not None
+    assert agilerl.resume(trainer.run.path, steps=300, verbose=False).result["env_steps_member"] == 300
 
 
 @pytest.mark.parametrize(

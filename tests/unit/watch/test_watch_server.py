@@ -24,8 +24,9 @@ from uvicorn import Config
 from agilerl.errors import ConfigError, RunError
 from agilerl.runs.steering import Request, pending
 from agilerl.watch import film, server
+from agilerl.watch import folder as folders
 from agilerl.watch.film import Film, Studio
-from agilerl.watch.folder import find_run, root_of, runs_in
+from agilerl.watch.folder import RunList, find_run, root_of, runs_in
 from agilerl.watch.machine import Load, Machine
 from agilerl.watch.server import App, Watch, bind
 from agilerl.watch.state import RunFollower
@@ -135,7 +136,9 @@ HEADERS: list[tuple[dict[str, str], int]] = [
     ({"Host": "localhost.evil.example"}, 403),
     ({"Host": "[::1]:80"}, 403),
     ({"Host": ""}, 403),
-    ({"Origin": "http://localhost:1"}, 200),
+    ({"Host": "localhost:1", "Origin": "http://localhost:1"}, 200),
+    ({"Origin": "http://localhost:1"}, 403),  # a page of another server on this machine
+    ({"Host": "localhost:1", "Origin": "https://localhost:1"}, 403),
     ({"Origin": "https://evil.example"}, 403),
     ({"Origin": "null"}, 403),
 ]
@@ -242,7 +245,7 @@ def test_events_are_written_as_the_protocol_asks() -> None:
 def test_a_list_follows_a_folder_that_gets_its_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SECONDS_BETWEEN_LISTS", 0.05)
     with serving(tmp_path) as (client, _), client.events(f"/{TOKEN}/events") as read:
-        assert read()[1] == {"root": str(tmp_path), "exists": True, "runs": []}
+        assert read()[1] == {"root": str(tmp_path), "exists": True, "runs": [], "omitted": 0}
         train_here(family(tmp_path / "CartPole-v1" / "dqn-0001", 2, 2))
         while not (data := read()[1]).get("runs"):
             pass
@@ -302,6 +305,39 @@ def test_runs_are_listed_newest_first_without_links_or_depths(tmp_path: Path) ->
     assert find_run(tmp_path, "A/../A/x-0001") is None
 
 
+def test_a_long_list_has_the_newest_runs_and_counts_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    births, rows = [birth(0, None, 0, "founder")], [member(0, 0, 0, 1.0)]
+    for number in range(4):
+        run = write_run(tmp_path / f"x-{number}", rows, births, started=f"2026-01-0{number + 1}")
+        for file in run.iterdir():
+            os.utime(file, (1000 + number, 1000 + number))
+    monkeypatch.setattr(folders, "MAX_RUNS", 3)
+    runs = RunList(tmp_path)
+    assert ([entry.key for entry in runs.read()], runs.omitted) == (["x-3", "x-2", "x-1"], 1)
+    assert find_run(tmp_path, "x-0") == tmp_path / "x-0", "its page opens by its address"
+    monkeypatch.setattr(folders, "MAX_FOLDERS", 2)
+    assert len(runs.read()) == 1, "the root and one run"
+
+
+def test_a_list_parses_a_record_again_only_if_it_has_changed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Path] = []
+    read = folders._facts
+
+    def noted(folder: Path) -> dict[str, Any]:
+        parsed.append(folder)
+        return read(folder)
+
+    monkeypatch.setattr(folders, "_facts", noted)
+    run, runs = root / "CartPole-v1" / "dqn-0001", RunList(root)
+    assert [entry.status for entry in runs.read() + runs.read()] == ["done", "done"]
+    assert parsed == [run]
+    train_here(run)
+    assert [entry.status for entry in runs.read()] == ["running"]
+    (run / "LOCK").write_text(json.dumps({"pid": 2**22 - 3, "host": socket.gethostname(), "token": "a"}))
+    assert [entry.status for entry in runs.read()] == ["interrupted"], "the lock is read each time"
+    assert parsed == [run, run]
+
+
 def test_the_run_of_a_process_has_the_focus(root: Path) -> None:
     train_here(root / "CartPole-v1" / "dqn-0001")
     assert [entry.focus for entry in runs_in(root, os.getpid())] == [True]
@@ -312,7 +348,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no does not exist. fix: name a run"):
         root_of(tmp_path / "no")
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="is no folder"):
+    with pytest.raises(RunError, match="is not a folder"):
         root_of(tmp_path / "file")
     assert root_of(tmp_path / "no", may_be_missing=True) == tmp_path / "no"
 
@@ -382,6 +418,23 @@ def test_a_run_that_does_not_train_takes_no_requests(root: Path) -> None:
         assert (status, "does not train now (status: done)" in answer["error"]) == (400, True)
 
 
+# --- followers --------------------------------------------------------------------------------------------------------
+
+
+def test_two_followers_of_one_run_are_both_read(root: Path) -> None:
+    """A page keeps its follower when others take its place in memory; a second page of the run gets another one."""
+    run, runs = root / "CartPole-v1" / "dqn-0001", server.Runs(root)
+    first, second = RunFollower(run), RunFollower(run)
+    runs.look(first)
+    runs.look(second)
+    assert len(first.generations) == len(second.generations) > 0
+    assert not runs.look(first), "just read"
+    place = Cursor(first).advance({})[-1].id
+    assert Cursor(second, place).advance({})[0].name == "reset", "ids of another follower are not continued"
+    for last_id in ("x/²..1.1", f"{place.rpartition('/')[0]}/{'9' * 5000}.0.0.0"):
+        assert Cursor(first, last_id).advance({})[0].name == "reset"
+
+
 # --- films ------------------------------------------------------------------------------------------------------------
 
 
@@ -434,6 +487,53 @@ def test_a_recorder_that_fails_or_hangs_is_a_message(
     studio.record(run)
     assert studio.film(run) == Film("failed", "took more than 0 s")
     studio.close()
+
+
+def test_a_recorder_that_writes_much_is_not_stopped_by_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe that nobody reads holds 64 KiB on Linux."""
+    text = "import sys; sys.stderr.write('warning\\n' * 100_000); open(sys.argv[1], 'wb').write(b'RIFF')"
+    script(tmp_path, text, monkeypatch)
+    run = root / "CartPole-v1" / "dqn-0001"
+    with serving(root) as (client, app):
+        for version in ("1", "2"):
+            client.post(f"/{TOKEN}/film?run={KEY}", {})
+            assert ended(client, app, run) == Film("ready", "an episode of the best agent", version)
+        folder = Path(app.studio._folder.name)
+        assert [path.name for path in folder.iterdir()] == ["2.webp"], "earlier films and error streams are deleted"
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+def test_the_end_of_a_recorder_ends_the_processes_that_it_has_started(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid) + "\\n")
+time.sleep(60)
+"""
+    script(tmp_path, code, monkeypatch)
+    studio = Studio()
+    studio.record(root / "CartPole-v1" / "dqn-0001")
+    until = time.monotonic() + 20
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().endswith("\n"):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    worker = int((tmp_path / "pid").read_text())
+    studio.close()
+    while is_alive(worker):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_the_recorder_is_that_of_the_command_line(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     good = (path / METRICS).read_text().splitlines()[-1]
     with open(path / METRICS, "a") as file:
         file.write('nonsense\n"unclosed,1,2\n0,' + ",".join(good.split(",")[1:-1]) + "\n\0\0\0\n")
+        file.write("9" * 5000 + good[1:] + "\n")  # more digits than `int` reads
         file.write(good.replace("0,1,1", "1,x,1", 1) + "\n" + good.replace("0,1,1", "1,7,1", 1) + "\n")
     with open(path / LINEAGE, "a") as file:
         file.write('{"id": 1,\n[1]\n{"id": "x", "generation": 0}\n' + json.dumps(birth(1, 0, 1, "none")) + "\n")
@@ -180,7 +181,7 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     run.poll()
     assert [(g.number, list(g.ids)) for g in run.generations] == [(0, [0, 1]), (1, [7])]
     assert [b.id for b in run.births] == [0, 1]
-    assert run.damaged == 5 + 4
+    assert run.damaged == 6 + 4
 
 
 def test_a_resume_that_cuts_the_files_back_is_read_anew(tmp_path: Path) -> None:
@@ -219,6 +220,16 @@ def test_damaged_facts_leave_a_page(content: str, tmp_path: Path) -> None:
     events = Cursor(run).advance({})
     assert [event.name for event in events] == ["reset", "run", "births", "generations", "members", "now"]
     assert all(event.encode() for event in events)
+
+
+def test_times_of_damaged_facts_are_texts_as_the_page_expects(tmp_path: Path) -> None:
+    from agilerl.watch.wire import facts_of
+
+    path = family(tmp_path / "run", 2, 2)
+    (path / "run.json").write_text('{"status": "done", "started": 7, "ended": ["x"]}')
+    run = RunFollower(path)
+    run.poll()
+    assert (facts_of(run)["started"], facts_of(run)["ended"]) == ("7", "['x']")
 
 
 # --- where the run is -------------------------------------------------------------------------------------------------

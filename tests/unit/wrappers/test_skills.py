@@ -83,6 +83,15 @@ def test_a_selection_lets_a_skill_act_for_its_duration_or_to_the_end() -> None:
     assert (reward, ended, info["option_steps"]) == (3.0, True, 1)
 
 
+def test_a_duration_may_be_a_number_of_numpy_and_an_unknown_skill_is_named() -> None:
+    env = SkillSelection(Line(), [Always(0), Always(1)], np.int64(3))
+    assert env.durations == [3, 3]
+    env.reset(seed=0)
+    for action in (-1, 2):
+        with pytest.raises(EnvError, match=rf"skills 0 to 1; got {action}\. fix"):
+            env.step(action)
+
+
 @pytest.mark.parametrize("durations", [0, [1], [1, 2, 3]])
 def test_each_skill_has_a_duration(durations: Any) -> None:
     with pytest.raises(EnvError, match=r"SkillSelection got 2 agents.*fix"):
