@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agilerl import report
+from agilerl import report, watch
 from agilerl.report.page import KINDS
 
 
@@ -13,3 +13,11 @@ def test_every_kind_of_birth_has_a_colour_in_light_and_dark_and_in_print() -> No
     for kind in KINDS:
         assert style.count(f"--k-{kind}:") == 3, kind
         assert f".k-{kind}{{stroke:var(--k-{kind})}}" in style, kind
+
+
+def test_the_live_page_knows_every_kind_of_birth() -> None:
+    static = Path(watch.__file__).parent / "static"
+    style, script = ((static / name).read_text(encoding="utf-8") for name in ("watch.css", "lineage.js"))
+    for kind, name in KINDS.items():
+        assert style.count(f"--k-{kind}:") == 2, kind
+        assert f'{kind}: "{name}"' in script, kind
