@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from agilerl.cli.as_json import print_json
 from agilerl.cli.options import (
     AsJson,
     Debug,
@@ -83,7 +83,10 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             if out is not None:
                 typer.echo(f"schedule  {winner.write(out)}", err=as_json)
             if not verdict:
-                typer.echo(json.dumps(winner.as_dict()) if as_json else "\n".join(winner.lines()))
+                if as_json:
+                    print_json("schedule", **winner.as_dict())
+                else:
+                    typer.echo("\n".join(winner.lines()))
                 return
             _judge(run, seeds, workers, episodes, device, quiet or as_json, as_json, imports or [])
 
@@ -106,7 +109,10 @@ def register(app: typer.Typer, user_errors: Any) -> None:
 
             check_installed()
             mattered = measure([RunRecords.read(path) for path in with_groups(runs)])
-            typer.echo(json.dumps(mattered.as_dict()) if as_json else "\n".join(mattered.lines()))
+            if as_json:
+                print_json("importance", **mattered.as_dict())
+            else:
+                typer.echo("\n".join(mattered.lines()))
 
 
 def _judge(
@@ -128,7 +134,10 @@ def _judge(
     table = SideBySide(not quiet, unit="run")
     prepare = partial(import_code, imports)
     result = train_arms(arms, workers_in(workers) or 1, table, prepare, device=device, imports=imports)
-    typer.echo(json.dumps(result.verdict.as_dict()) if as_json else "\n".join(result.verdict.lines()))
+    if as_json:
+        print_json("schedule", **result.verdict.as_dict())
+    else:
+        typer.echo("\n".join(result.verdict.lines()))
     for name, end in result.failed.items():
         typer.echo(f"run {name} failed: {end.error}", err=True)
         if end.traceback:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
-from agilerl.algorithms.base.declared import hyperparameters, outside
+from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
 from agilerl.config.ignored import ignored_by
-from agilerl.errors import nearest
+from agilerl.errors import AlgorithmError, nearest
 from agilerl.options import OffPolicyOptions
 from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction
 
@@ -382,6 +382,12 @@ class Manifest(Section):
                 raise ValueError(
                     no_hyperparameter(f"evolution.schedule.{unknown[0]}", self.algorithm.name, [*declared])
                 )
+            for name, value in change.after.items() if change.kind == "rl_hp" else ():
+                if declared[name].is_number and value is not None and not isinstance(value, list):
+                    try:
+                        check_value(find_algorithm(self.algorithm.name), name, value)
+                    except AlgorithmError as error:
+                        raise ValueError(f"evolution.schedule: after {change.env_steps} steps: {error}") from None
             if change.kind == "architecture" and not change.path:
                 raise ValueError(
                     f"evolution.schedule: `path` of an architecture change names its method; got none at "

@@ -16,7 +16,7 @@ from agilerl.config import Manifest, apply_overrides, manifest_from
 from agilerl.config.load import LARGEST_YAML, parse_yaml
 from agilerl.config.schema import Evolution, Probabilities, Training
 from agilerl.config.widths import within_widths
-from agilerl.errors import ConfigError, RunError
+from agilerl.errors import ConfigError, RunError, unknown_choice
 from agilerl.hostile import read_text
 from agilerl.report.records import Member, RunRecords, compact
 from agilerl.runs.commands import run_command
@@ -25,6 +25,9 @@ from agilerl.telemetry.console import count
 from agilerl.telemetry.record import Birth
 
 FORMAT = 1
+KEYS = (
+    "format", "source", "env_steps", "founder", "changes", "final", "adapted", "not_repeated", "manifest",
+)  # fmt: skip
 REPLAYED = ("rl_hp", "architecture", "activation")
 STEERED = "steered"  # births whose values a user has set
 OF_POPULATIONS = ("pop_size", "eval_members", "evolve_from", "patience", "shards", "share", "elite_rescore_episodes")
@@ -33,7 +36,8 @@ OF_POPULATIONS = ("pop_size", "eval_members", "evolve_from", "patience", "shards
 HEAD = """\
 # The schedule of the winner of an evolved run. One agent trains by it, with any seed:
 #   agilerl train --schedule {name} --seed 1
-# changes: what the winner's line became, after so many environment steps of one member.
+# changes: what the winner's line became, after so many environment steps of one member. The agent trains by them and
+# by `manifest`; source, env_steps, founder and final describe them, and nothing reads those.
 # adapted: hyperparameters that the algorithm moves by itself, so that `final` has other values than a repetition.
 # Not repeated: noise on weights (`parameters` in not_repeated), copies of members that had diverged, and the
 # experience of the other members, which a population with a replay memory shares.
@@ -164,6 +168,9 @@ def schedule_manifest(path: str | os.PathLike[str], steps: int | None = None) ->
         raise ConfigError(
             f"{source.name} has format {content['format']!r}; this version reads {FORMAT}. fix: write it anew."
         )
+    for key in content:
+        if key not in KEYS:
+            raise ConfigError(f"{source.name}: {unknown_choice('key of a schedule', str(key), KEYS)}")
     settings, changes = content["manifest"], content["changes"]
     if not isinstance(settings, Mapping) or not isinstance(changes, Sequence) or isinstance(changes, str):
         raise ConfigError(f"{source.name}: manifest must be sections and changes a list. fix: write the file anew.")

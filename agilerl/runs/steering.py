@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import math
 import os
 import time
 import warnings
@@ -15,6 +16,7 @@ from typing import Any
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.declared import check_value
 from agilerl.checkpoint import write_atomic
+from agilerl.config import Manifest
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, unknown_choice
 from agilerl.hostile import MIB, read_json, read_text
 from agilerl.runs.commands import run_command
@@ -74,6 +76,9 @@ class Request:
             if has != takes:
                 what = f"needs a {key}" if takes else f"takes no {key}"
                 raise ConfigError(f"{action} {what} of a hyperparameter. fix: set lr=1e-3, say.")
+        value = self.value
+        if isinstance(value, list | dict) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ConfigError(f"{self.name} must be a finite number; got {str(value)[:40]}. fix: a number.")
         for key in ("name", "reason", "author"):
             text = vars(self)[key]
             if not isinstance(text, str) or len(text) > MAX_TEXT:
@@ -99,15 +104,18 @@ class Taken:
 
     Attributes:
         id: of the request, unique in its run. generation: the first one that trains with the change.
+        refused: why it has no effect; empty if it may be carried out.
     """
 
     id: str
     generation: int
     request: Request
+    refused: str = ""
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Taken:
-        return cls(str(content["id"]), int(content["generation"]), Request.from_dict(content["request"]))
+        request, refused = Request.from_dict(content["request"]), str(content.get("refused", ""))
+        return cls(str(content["id"]), int(content["generation"]), request, refused)
 
 
 def ask(run: str | os.PathLike[str], request: Request) -> Path:
@@ -150,14 +158,30 @@ def checked(directory: RunDirectory, request: Request) -> Request:
         if request.member not in members:
             last = f"ids go up to {members[-1]}" if members else "its first generation has not ended"
             raise ConfigError(f"{directory.path} has no member {request.member}: {last}. fix: an id of metrics.csv.")
+    return with_typed_value(manifest, request)
+
+
+def with_typed_value(manifest: Manifest, request: Request) -> Request:
+    """Return the request with its value in the type that the algorithm declares.
+
+    Raises:
+        ConfigError: a hyperparameter that members do not mutate, or a batch that the replay memory cannot hold.
+        AlgorithmError: a value out of range.
+    """
     if request.name:
         names = list(manifest.mutation.rl_hp_selection)
         if request.name not in names:
             raise ConfigError(unknown_choice("mutable hyperparameter of this run", request.name, names))
     if request.action not in WITH_VALUE:
         return request
-    cls = find_algorithm(manifest.algorithm.name)
-    return replace(request, value=check_value(cls, request.name, request.value))
+    value = check_value(find_algorithm(manifest.algorithm.name), request.name, request.value)
+    size = manifest.replay_buffer.max_size
+    if request.name == "batch_size" and manifest.has_replay and value > size:
+        raise ConfigError(
+            f"batch_size={value} is more than the replay memory holds ({size} transitions), and nothing would be "
+            f"learned. fix: batch_size={size}, or less."
+        )
+    return replace(request, value=value)
 
 
 def _user() -> str:
@@ -182,7 +206,10 @@ def script_of(directory: RunDirectory) -> list[Taken]:
     """Return the requests that a run has taken over, for another one that repeats it."""
     names = [f.name for f in fields(Request)]
     events = directory.steering()
-    return [Taken(e.request, e.generation, Request(**{name: vars(e)[name] for name in names})) for e in events]
+    return [
+        Taken(e.request, e.generation, Request(**{name: vars(e)[name] for name in names}), e.result.get("refused", ""))
+        for e in events
+    ]
 
 
 class Inbox:
@@ -212,16 +239,27 @@ class Inbox:
             if any(taken.id == path.stem for taken in self.script):  # logged, but a kill came before its deletion
                 path.unlink(missing_ok=True)
             elif (request := self._read(path)) is not None:
-                fresh.append((path, Taken(path.stem, generation, request)))
+                fresh.append((path, self._taken(path.stem, generation, request)))
         if fresh:
+            lines = [json.dumps(asdict(taken), allow_nan=False) + "\n" for _, taken in fresh]
             with open(self.folder / LOG, "a", encoding="utf-8") as file:
-                file.writelines(json.dumps(asdict(taken), allow_nan=False) + "\n" for _, taken in fresh)
+                file.writelines(lines)
                 file.flush()
                 os.fsync(file.fileno())
         for path, taken in fresh:
             self.script.append(taken)
             path.unlink(missing_ok=True)
         return [*due, *(taken for _, taken in fresh)]
+
+    def _taken(self, name: str, generation: int, request: Request) -> Taken:
+        """Check a request as `ask` does: its file may have another author."""
+        if self.folder is None or not request.name:
+            return Taken(name, generation, request)
+        try:
+            manifest = RunDirectory(self.folder.parent).manifest()
+            return Taken(name, generation, with_typed_value(manifest, request))
+        except AgileRLError as error:
+            return Taken(name, generation, request, str(error))
 
     def _read(self, path: Path) -> Request | None:
         """Read a request; None, with one warning, for a file that is none."""

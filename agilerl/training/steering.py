@@ -155,6 +155,8 @@ class SteeringWheel:
         events = []
         for taken in requests:
             try:
+                if taken.refused:
+                    raise _Refused(taken.refused)
                 result = self._one(taken.request, members, shrinks, evaluate)
             except _Refused as error:
                 result = {"refused": str(error)}

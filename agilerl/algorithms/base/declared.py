@@ -247,7 +247,7 @@ def check_value(cls: type, name: str, value: Any) -> Any:
             raise AlgorithmError(f"{cls.__name__}: {name} must be a number; got {value!r}. fix: {name}=0.1, say.")
         return value
     base = _bounds_of(_plain(values)[0])[0]
-    if base is int and isinstance(value, float) and value == int(value):  # 1e3
+    if base is int and isinstance(value, float) and value.is_integer():  # 1e3
         value = int(value)
     usual = hyperparameters(cls)[name].published if name in hyperparameters(cls) else value
     _check(cls.__name__, name, value, values, usual)

@@ -5,7 +5,7 @@ The functions accept any agent, wrapped or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -124,7 +124,17 @@ def _sampling(agent: Any) -> Policy:
 
 
 def _begun(agent: Any, state: Any, episode_start: Any) -> Any:
-    """Return the hidden state before this step: zeros where an episode starts; None if all start."""
+    """Return the hidden state before this step: zeros where an episode starts; None if all start.
+
+    Raises:
+        ShapeError: a state of another form.
+    """
+    is_mapping = isinstance(state, Mapping) and all(torch.is_tensor(part) and part.ndim == 3 for part in state.values())
+    if agent.is_recurrent and state is not None and not is_mapping:
+        raise ShapeError(
+            f"{agent.algo}.predict got a state of type {type(state).__name__}, which it has not returned. "
+            "fix: the state that the last call returned, or None."
+        )
     if state is None or episode_start is None or not np.any(episode_start):
         return state
     starts = np.asarray(episode_start, bool).reshape(-1)

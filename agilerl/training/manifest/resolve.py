@@ -154,8 +154,10 @@ def _usual_encoder(manifest: Manifest, space: gym.Space[Any]) -> dict[str, Any] 
 
 def check_replay(manifest: Manifest) -> None:
     values, size = manifest.algorithm.hyperparameters, manifest.replay_buffer.max_size
-    batch = values.get("batch_size")
-    if manifest.has_replay and isinstance(batch, int) and batch > size:
+    later = [change.after for change in manifest.evolution.schedule or () if change.kind == "rl_hp"]
+    batches = [values.get("batch_size"), *(after.get("batch_size") for after in later)]
+    batch = max((each for each in batches if isinstance(each, int)), default=0)
+    if manifest.has_replay and batch > size:
         raise ConfigError(
             f"replay_buffer.max_size must be at least algorithm.batch_size ({batch} transitions), or nothing is ever "
             f"learned; got {size}. fix: replay_buffer.max_size=100000, or a smaller batch_size."

@@ -161,6 +161,7 @@ def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
         ("[1, 2]", r"is no schedule"),
         ("{format: 9, changes: [], manifest: {}}", r"has format 9; this version reads 1"),
         ("{format: 1, changes: {}, manifest: {}}", r"manifest must be sections and changes a list"),
+        ("{format: 1, changes: [], manifest: {}, chnges: []}", r"unknown key of a schedule 'chnges'.*fix: changes"),
     ],
 )
 def test_other_files_are_refused_with_the_fix(content: str, message: str, tmp_path: Path) -> None:
@@ -180,6 +181,10 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
         ([CHANGES[1], CHANGES[0]], r"must be in the order of their env_steps"),
         ([{**CHANGES[0], "after": 0.0012}], r"`after` of a change of hyperparameters holds their values by name"),
         ([{**CHANGES[0], "after": {"lrr": 0.1}}], r"evolution.schedule.lrr is not a hyperparameter of DQN.*'lr'"),
+        ([{**CHANGES[0], "after": {"lr": -1}}], r"after 1000 steps: DQN: lr must be above 0; got -1"),
+        ([{**CHANGES[0], "after": {"lr": float("nan")}}], r"lr must be above 0; got nan"),
+        ([{**CHANGES[0], "after": {"batch_size": 10.5}}], r"batch_size must be an integer"),
+        ([{**CHANGES[0], "after": {"batch_size": float("inf")}}], r"batch_size must be an integer"),
         ([{**CHANGES[1], "path": ""}], r"`path` of an architecture change names its method"),
         ([{**CHANGES[1], "kind": "parameters"}], r"evolution.schedule must be"),
         ([{**CHANGES[1], "when": 3}], r"evolution.schedule.*when"),
@@ -224,7 +229,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
         "      4k  winner  batch_size 64  lr 1.2e-3  [96] 64 [64]",
     ]
     as_json = CliRunner().invoke(app, ["schedule", str(run), "--json"])
-    assert json.loads(as_json.output)["changes"] == CHANGES
+    assert (json.loads(as_json.output)["command"], json.loads(as_json.output)["changes"]) == ("schedule", CHANGES)
     planned = CliRunner().invoke(app, ["train", "--schedule", str(file), "--dry-run", "--seed", "4"])
     assert planned.exit_code == 0, planned.output
     (tmp_path / "plan.yaml").write_text(planned.output)

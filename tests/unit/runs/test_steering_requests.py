@@ -22,7 +22,7 @@ RANGES = {"lr": {"min": 1e-4, "max": 1e-2}, "batch_size": {"min": 8, "max": 256}
 
 def running_run(path: Path, **settings: Any) -> Path:
     """A run directory whose process is this one, with members 0 and 1."""
-    settings = {"mutation.rl_hp_selection": RANGES, **settings}
+    settings = {"mutation.rl_hp_selection": RANGES, "replay_buffer.max_size": 10_000, **settings}
     manifest = build_manifest("CartPole-v1", "DQN", preset=False, population=2, overrides=settings)
     directory = RunDirectory.create_at(path / "run")
     directory.begin(manifest)
@@ -49,6 +49,8 @@ def running_run(path: Path, **settings: Any) -> Path:
         ({"action": "unpin", "name": "lr", "value": 1}, "takes no value"),
         ({"action": "remove", "member": 1, "name": "lr"}, "takes no name"),
         ({"action": "stop", "reason": "x" * 501}, "at most 500"),
+        ({"action": "set", "name": "lr", "value": float("nan")}, "lr must be a finite number; got nan"),
+        ({"action": "set", "name": "lr", "value": [1]}, "lr must be a finite number"),
     ],
 )
 def test_a_malformed_request_is_named(content: Any, words: str) -> None:
@@ -72,6 +74,7 @@ def test_a_request_is_a_file_with_its_author(tmp_path: Path) -> None:
         (Request("set", 1, "lr", -1.0), AlgorithmError, "above 0"),
         (Request("set", None, "batch_size", 12.5), AlgorithmError, "integer"),
         (Request("set", None, "lr", "fast"), AlgorithmError, "lr must be"),
+        (Request("set", None, "batch_size", 10_001), ConfigError, r"holds \(10000 .*fix: batch_size=10000"),
         (Request("clone", 7), ConfigError, "ids go up to 1"),
     ],
 )
@@ -174,6 +177,34 @@ def test_a_file_that_is_no_request_is_named_once_and_left(tmp_path: Path) -> Non
         assert inbox.take(1) == inbox.take(2) == []
     assert len(caught) == 1
     assert strange.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('{"action": "set", "name": "lr", "value": "x"}', "lr must be"),
+        ('{"action": "set", "name": "lr", "value": -3}', "above 0"),
+        ('{"action": "set", "name": "batch_size", "value": 10001}', "the replay memory holds"),
+        ('{"action": "pin", "name": "index", "value": 0}', "unknown mutable hyperparameter"),
+    ],
+)
+def test_a_request_by_other_means_is_checked_as_well(tmp_path: Path, content: str, why: str) -> None:
+    run = running_run(tmp_path)
+    (run / FOLDER).mkdir()
+    (run / FOLDER / "1.json").write_text(content)
+    (taken,) = Inbox(run).take(3)
+    assert why in taken.refused
+    assert not (run / FOLDER / "1.json").exists()
+    assert Inbox(run).script == [taken]  # a resumed run refuses it as well
+
+
+@pytest.mark.filterwarnings("ignore:.*is no request")
+def test_a_value_that_is_no_number_is_no_request_and_ends_no_run(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    (run / FOLDER).mkdir()
+    (run / FOLDER / "1.json").write_text('{"action": "set", "name": "lr", "value": NaN}')
+    assert Inbox(run).take(3) == []
+    assert not (run / FOLDER / LOG).exists()
 
 
 def test_the_script_of_a_run_are_its_recorded_requests(tmp_path: Path) -> None:

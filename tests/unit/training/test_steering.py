@@ -50,6 +50,14 @@ def test_set_gives_one_member_a_value_as_a_birth() -> None:
     assert described(event) == "steering: set lr of member 1 to 3.0 (why), member 10"
 
 
+def test_a_request_that_was_refused_at_the_door_changes_nothing() -> None:
+    population = members(1.0, 2.0)
+    (event,) = wheel().carry_out([Taken("a", 5, Request("set", 1, "lr", -3.0), "lr must be above 0")], population)
+    assert [agent.index for agent in population.agents] == [0, 1]
+    assert population.births == []
+    assert event.result == {"refused": "lr must be above 0"}
+
+
 def test_set_reaches_every_member() -> None:
     population = members(1.0, 2.0, 3.0)
     (event,) = carry_out(wheel(), population, Request("set", None, "lr", 3.0))
