@@ -26,8 +26,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from agilerl import tree as trees
-from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds, name_of
+from agilerl.envs.lanes import EnvFactory, check_seeds, name_of
 from agilerl.envs.limits import time_limit
+from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
 from agilerl.spaces import nested
@@ -180,7 +181,7 @@ class HealingLanes:
 
     # -- overridden by multi-agent lanes ---------------------------------------------------------------------------
 
-    build: ClassVar[Callable[..., Any]] = SyncLanes  # implementation of a worker's lanes
+    build: ClassVar[Callable[..., Any]] = step_lanes  # implementation of a worker's lanes
 
     def _name_of(self, single: Any) -> str:
         return name_of(single)
@@ -501,7 +502,7 @@ class Job:
     spec: EnvSpec | None
     memory: SharedRows
     rows: slice
-    build: Callable[..., Any] = SyncLanes
+    build: Callable[..., Any] = step_lanes
 
 
 class SharedRows:

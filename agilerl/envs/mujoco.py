@@ -1,8 +1,8 @@
 """Gymnasium's MuJoCo environments (version 5), stepped together; bit-identical to single environments.
 
 MuJoCo simulates one lane after another. Observations, rewards and ends are computed for all lanes at once, by the
-formulas of https://gymnasium.farama.org/environments/mujoco/ with their default arguments, in float64 and in an order of
-operations that rounds as Gymnasium's does. Resets are Gymnasium's. `mujoco` is imported only where lanes are built.
+formulas of https://gymnasium.farama.org/environments/mujoco/ with their default arguments, in an order of operations
+that rounds as Gymnasium's does. Resets are Gymnasium's. `mujoco` is imported only where such lanes are built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from agilerl.envs.lanes import EnvFactory, SyncLanes, failure
-from agilerl.envs.readable import readable
 
 GYMNASIUM = "1.4."  # start of the versions compared bit for bit; with others, environments step one after another
 
@@ -77,12 +76,14 @@ class Task:
 
 def _effort(t: Transition) -> np.ndarray:
     """Return the sum of squared actions [K], in the actions' precision."""
-    return np.square(t.actions).sum(axis=1)  # type: ignore[no-any-return]
+    effort: np.ndarray = np.square(t.actions).sum(axis=1)
+    return effort
 
 
 def _speed(t: Transition) -> np.ndarray:
     """Return the forward speed [K] of the first coordinate (m/s)."""
-    return (t.after["qpos"][:, 0] - t.before[:, 0]) / t.model.action_s  # type: ignore[no-any-return]
+    speed: np.ndarray = (t.after["qpos"][:, 0] - t.before[:, 0]) / t.model.action_s
+    return speed
 
 
 def _never(t: Transition) -> np.ndarray:
@@ -106,7 +107,8 @@ def _lengths(vectors: np.ndarray) -> np.ndarray:
 def _between(t: Transition, start: int, end: int) -> np.ndarray:
     """Return the vectors [K, 3] (m) from one of the model's `bodies` to another."""
     positions = t.after["xpos"].reshape(len(t.actions), -1, 3)
-    return positions[:, t.model.bodies[end]] - positions[:, t.model.bodies[start]]  # type: ignore[no-any-return]
+    vectors: np.ndarray = positions[:, t.model.bodies[end]] - positions[:, t.model.bodies[start]]
+    return vectors
 
 
 def hopper(t: Transition) -> Outcome:
@@ -194,12 +196,15 @@ def _body_state(t: Transition) -> np.ndarray:
 
 def _mass_centres(t: Transition, positions: np.ndarray) -> np.ndarray:
     """Return the first coordinate [K] of the centre of mass of body centres [K, 3 B]."""
-    masses = t.model.masses[:, None]
-    return np.array([(masses * row.reshape(-1, 3)).sum(axis=0)[0] for row in positions]) / t.model.masses.sum()
+    moments = t.model.masses[:, None] * positions.reshape(len(positions), -1, 3)
+    centres: np.ndarray = moments.sum(axis=1)[:, 0] / t.model.masses.sum()
+    return centres
 
 
 def _impact(t: Transition) -> np.ndarray:
-    return np.clip(5e-7 * np.square(t.after["cfrc_ext"]).sum(axis=1), -math.inf, 10.0)  # type: ignore[no-any-return]
+    """Return the cost [K] of squared external forces, at most 10."""
+    cost: np.ndarray = np.clip(5e-7 * np.square(t.after["cfrc_ext"]).sum(axis=1), -math.inf, 10.0)
+    return cost
 
 
 def humanoid(t: Transition) -> Outcome:
@@ -246,24 +251,24 @@ def step_lanes(factories: Sequence[EnvFactory], *, reset_ended: bool = True) -> 
 
     For the arguments see `SyncLanes`. Both give the same results.
     """
-    envs = [readable(factory()) for factory in factories]
-    is_fast = envs and is_supported(envs[0]) and all(_is_alike(env, envs[0]) for env in envs)
-    kind = MujocoLanes if is_fast and len(set(map(id, envs))) == len(envs) else SyncLanes
+    envs = [factory() for factory in factories]
+    is_fast = bool(envs) and is_supported(envs[0]) and all(_is_alike(env, envs[0]) for env in envs)
+    has_copies = len(set(map(id, envs))) < len(envs)  # lanes over the same object step it in turn
+    kind = MujocoLanes if is_fast and not has_copies else SyncLanes
     return kind([iter(envs).__next__] * len(envs), reset_ended=reset_ended)
 
 
 def is_supported(env: Any) -> bool:
-    """Whether `env` is one of `TASKS` as `gymnasium.make(id)` builds it: no arguments, no wrappers, no replaced code."""
-    if type(env) is not TimeLimit or type(env.env) is not OrderEnforcing or not gymnasium.__version__.startswith(GYMNASIUM):
+    """Whether `env` is one of `TASKS` as `gymnasium.make(id)` builds it: no arguments, wrappers or replaced code."""
+    if type(env) is not TimeLimit or type(env.env) is not OrderEnforcing:
         return False
-    spec, single = env.spec, env.env.env
-    task = TASKS.get(spec.id) if spec is not None else None
-    if task is None or spec.entry_point != _PACKAGE + task.entry_point or spec.kwargs or spec.additional_wrappers:
+    spec, kind = env.spec, type(env.env.env)
+    task = TASKS.get(spec.id) if spec is not None and gymnasium.__version__.startswith(GYMNASIUM) else None
+    if spec is None or task is None or spec.kwargs or spec.additional_wrappers:
         return False
-    kind = type(single)
     functions = [part for part in vars(kind).values() if isinstance(part, FunctionType)]
-    is_gymnasiums = f"{kind.__module__}:{kind.__name__}" == spec.entry_point
-    return is_gymnasiums and all(function.__module__ == kind.__module__ for function in functions)
+    is_original = f"{kind.__module__}:{kind.__name__}" == spec.entry_point == _PACKAGE + task.entry_point
+    return is_original and all(function.__module__ == kind.__module__ for function in functions)
 
 
 def _is_alike(env: Any, other: Any) -> bool:
@@ -273,8 +278,8 @@ def _is_alike(env: Any, other: Any) -> bool:
 class MujocoLanes(SyncLanes):
     """L environments of one of `TASKS`, stepped by MuJoCo one after another and evaluated together.
 
-    Results, errors and state are those of `SyncLanes` over the same environments, which also do the resets. Actions that
-    are not an array of float32 or float64 in the space's shape go through the environments' own `step`.
+    Results, errors and state are those of `SyncLanes` over the same environments, which also do the resets. Actions
+    that are not an array of float32 or float64 in the space's shape go through the environments' own `step`.
     """
 
     def __init__(self, factories: Sequence[EnvFactory], *, reset_ended: bool = True) -> None:
@@ -308,7 +313,7 @@ class MujocoLanes(SyncLanes):
         terminated: np.ndarray,
         truncated: np.ndarray,
     ) -> tuple[list[int], dict[int, Any]]:
-        shape = (self.num_lanes, *self.single_action_space.shape)  # type: ignore[misc]
+        shape = (self.num_lanes, *(self.single_action_space.shape or ()))
         is_array = type(actions) is np.ndarray and actions.dtype in (np.float32, np.float64)
         if not self._has_begun or not is_array or actions.shape != shape:
             return super()._step_envs(actions, stepped, obs, reward, terminated, truncated)
@@ -340,6 +345,6 @@ class MujocoLanes(SyncLanes):
     def _read(self, name: str, lanes: Sequence[int]) -> np.ndarray:
         """Return a copy [K, n] of an array of these lanes' simulations."""
         views = self._views[name]
-        return np.concatenate(
-            views if len(lanes) == self.num_lanes else [views[lane] for lane in lanes]
-        ).reshape(len(lanes), -1)
+        return np.concatenate(views if len(lanes) == self.num_lanes else [views[lane] for lane in lanes]).reshape(
+            len(lanes), -1
+        )

@@ -20,7 +20,8 @@ from agilerl.env_ids import check_lookup, registered_id
 from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
-from agilerl.envs.lanes import EnvFactory, SyncLanes, spaces_in
+from agilerl.envs.lanes import EnvFactory, spaces_in
+from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.pool import LIMIT, EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
@@ -94,7 +95,7 @@ class Replicable:
         if callable(make_lanes):  # the environment implements its lanes
             lanes: Lanes = make_lanes(count, reset_ended=reset_ended)
             return lanes
-        return SyncLanes([self.factory] * count, reset_ended=reset_ended)
+        return step_lanes([self.factory] * count, reset_ended=reset_ended)
 
 
 class SyncVectEnv(Replicable, SyncVectorEnv):
