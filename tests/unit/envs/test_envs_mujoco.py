@@ -116,6 +116,36 @@ def test_whole_episodes_of_a_plain_id_equal_those_of_single_environments() -> No
     vector.close()
 
 
+@pytest.mark.parametrize("env_id", TASKS)
+def test_states_that_play_seldom_reaches_have_equal_outcomes(env_id: str) -> None:
+    ours, theirs = pair(env_id, 6, reset_ended=False)
+    for lanes in (ours, theirs):
+        assert isinstance(lanes, SyncLanes)
+        lanes.reset(np.arange(6))
+        rng = np.random.default_rng(1)
+        for lane, speed in enumerate((1.0, 20.0, 99.0, 101.0, 130.0, 160.0)):
+            single = lanes.envs[lane].unwrapped
+            qpos = single.init_qpos + rng.uniform(-0.15, 0.15, single.model.nq)
+            single.set_state(qpos, rng.choice((-speed, 0.1, speed), single.model.nv, p=(0.1, 0.8, 0.1)))
+    actions = actions_for(ours, np.random.default_rng(2))
+    assert_equal(ours.step(actions), theirs.step(actions), "a state put into the simulation")
+
+
+def test_a_hopper_with_a_state_beyond_100_is_over() -> None:
+    ours, theirs = pair("Hopper-v5", 2, reset_ended=False)
+    for lanes in (ours, theirs):
+        assert isinstance(lanes, SyncLanes)
+        lanes.reset(np.arange(2))
+        for lane, speed in enumerate((10.0, 150.0)):
+            single = lanes.envs[lane].unwrapped
+            single.set_state(single.init_qpos, np.array([speed, 0, 0, 0, 0, 0]))
+    still = np.zeros((2, 3), np.float32)
+    batch = ours.step(still)
+    assert_equal(batch, theirs.step(still), "fast")
+    assert batch.terminated.tolist() == [False, True]
+    assert batch.obs[:, 5].max() == 10  # clipped
+
+
 # float16 and lists go through the environments' own step, columns in Fortran's order do not
 FORMS: dict[str, Callable[[np.ndarray], Any]] = {
     "float16": lambda x: x.astype(np.float16), "list": lambda x: x.tolist(), "integers": lambda x: x.astype(np.int64),
