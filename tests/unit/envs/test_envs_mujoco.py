@@ -221,14 +221,13 @@ def kind_of(**options: Any) -> type:
 
 def test_only_environments_as_registered_are_stepped_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kind_of(env_name="Hopper-v5") is MujocoLanes
-    assert kind_of(env_name="Hopper-v5", max_episode_steps=7) is MujocoLanes
+    assert kind_of(env_name="Hopper-v5", max_episode_steps=7) is SyncLanes
     assert kind_of(env_name="Hopper-v5", ctrl_cost_weight=0.5) is SyncLanes
     assert kind_of(env_name="Hopper-v5", render_mode="rgb_array") is SyncLanes
     assert kind_of(env_name="Hopper-v5", extra_wrappers=[gymnasium.wrappers.ClipAction]) is SyncLanes
     assert kind_of(env_name="Hopper-v4") is SyncLanes
     assert kind_of(env_name="CartPole-v1", sutton_barto_reward=False) is SyncLanes
-    assert kind_of(make_env=maker("Hopper-v5")) is MujocoLanes
-    assert kind_of(make_env=lambda: gymnasium.make("Hopper-v5").unwrapped) is SyncLanes
+    assert kind_of(make_env=maker("Hopper-v5")) is SyncLanes  # it may have changed masses
     monkeypatch.setattr(mujoco.gymnasium, "__version__", "1.5.0")
     assert kind_of(env_name="Hopper-v5") is SyncLanes
 
@@ -248,18 +247,21 @@ def test_replaced_code_is_stepped_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     assert kind_of(env_name="Hopper-v5") is SyncLanes
 
 
-def test_the_same_object_in_every_lane_is_stepped_in_turn() -> None:
-    env = gymnasium.make("Hopper-v5", disable_env_checker=True)
-    assert type(step_lanes([lambda: env] * 2)) is SyncLanes
-    assert type(step_lanes([lambda: env])) is MujocoLanes
-    assert type(step_lanes([lambda: env, maker("Walker2d-v5")])) is SyncLanes
+def test_other_environments_are_stepped_one_after_another() -> None:
+    assert type(step_lanes([maker("Hopper-v5"), maker("Walker2d-v5")])) is SyncLanes
+    assert type(step_lanes([lambda: gymnasium.make("Hopper-v5").unwrapped])) is SyncLanes
+    assert type(step_lanes([maker("Hopper-v5", max_episode_steps=-1)])) is SyncLanes
+    assert type(step_lanes([maker("Hopper-v5", reset_noise_scale=0.1)])) is SyncLanes
+    assert type(step_lanes([maker("CartPole-v1")])) is SyncLanes
     with pytest.raises(EnvError, match="at least one environment factory"):
         step_lanes([])
 
 
 def test_worker_processes_give_the_same_results() -> None:
-    workers = HealingLanes([maker("Hopper-v5", max_episode_steps=LIMIT)] * 3, num_workers=2)
-    theirs = pair("Hopper-v5", 3)[1]
+    vector: Any = make_vect_envs("Hopper-v5", 3, healing=True, num_workers=2)
+    workers, theirs = vector.replicate(1), SyncLanes([maker("Hopper-v5")] * 3)
+    assert isinstance(workers, HealingLanes)
+    assert workers._built() is step_lanes
     try:
         reset_equal(workers, theirs, np.arange(3))
         rng = np.random.default_rng(0)
@@ -268,6 +270,8 @@ def test_worker_processes_give_the_same_results() -> None:
             assert_equal(workers.step(actions), theirs.step(actions), f"{step}")
     finally:
         workers.close()
+        vector.close()
+    assert HealingLanes([maker("Hopper-v5")])._built() is SyncLanes
 
 
 def test_the_cost_of_a_step_is_measured() -> None:
