@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -28,6 +28,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from agilerl import tree as trees
 from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds, name_of
 from agilerl.envs.limits import time_limit
+from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
 from agilerl.spaces import nested
@@ -135,6 +136,7 @@ class HealingLanes:
         num_workers: processes; by default one per core, at most 4 and at most L.
         deadline_s: maximum seconds for an answer. max_restarts: total restarts for these lanes; one more is an error.
         reset_ended: see `SyncLanes`. spec: specification of a registered environment.
+        is_plain: whether the factories make a registered environment without keywords or wrappers.
 
     Attributes:
         faults: all failures so far.
@@ -154,13 +156,14 @@ class HealingLanes:
         max_restarts: int = 10,
         reset_ended: bool = True,
         spec: EnvSpec | None = None,
+        is_plain: bool = False,
     ) -> None:
         check_options(num_workers, deadline_s, max_restarts)
         if not factories:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
         self.num_lanes, self.factories = len(factories), list(factories)
         self.deadline_s, self.max_restarts = float(deadline_s), int(max_restarts)
-        self.reset_ended, self.spec = reset_ended, spec
+        self.reset_ended, self.spec, self.is_plain = reset_ended, spec, is_plain
         single = factories[0]()
         self.name = self._name_of(single)
         self.single_observation_space: Space[Any]
@@ -179,8 +182,6 @@ class HealingLanes:
         self._finalizer = weakref.finalize(self, _stop_all, self.workers)
 
     # -- overridden by multi-agent lanes ---------------------------------------------------------------------------
-
-    build: ClassVar[Callable[..., Any]] = SyncLanes  # implementation of a worker's lanes
 
     def _name_of(self, single: Any) -> str:
         return name_of(single)
@@ -335,7 +336,8 @@ class HealingLanes:
         theirs.close()
 
     def _built(self) -> Callable[..., Any]:
-        return type(self).build
+        """Return the implementation of a worker's lanes."""
+        return step_lanes if self.is_plain else SyncLanes
 
     def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
         """Reset the workers' lanes, with their seeds or continuing each lane's generator; see `_ask`."""

@@ -124,12 +124,49 @@ class SyncLanes:
         obs = trees.copy(self._obs)
         reward = np.zeros(self.num_lanes)
         terminated, truncated = np.zeros((2, self.num_lanes), dtype=bool)
+        contract = self._checked()
+        stepped = range(self.num_lanes) if active is None else np.flatnonzero(active).tolist()
+        ended, masks = self._step_envs(actions, stepped, obs, reward, terminated, truncated)
+        self._keep_masks(masks, stepped, terminated | truncated)
+        contract.finite(obs)
+        contract.finite_rewards(reward)
+        final_obs: Any = obs
+        final_info: dict[str, Any] = {}
+        if ended and self.reset_ended:
+            obs = trees.copy(obs)
+            final_masks, masks = self._action_masks, {}
+            for lane in ended:
+                row, info = self._reset_lane(lane)
+                trees.put(obs, lane, row)
+                if MASK in info or self._tells_masks:
+                    masks[lane] = self._mask_of(lane, info)
+            self._keep_masks(masks, ended, None)
+            if self._action_masks is not None:  # an environment may give masks only at the start of an episode
+                final_info = {FINAL_MASK: np.ones_like(self._action_masks) if final_masks is None else final_masks}
+            contract.finite(obs, call="reset()")
+        self._obs = obs
+        mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
+        info = {**self._info(), **final_info}
+        return StepBatch(trees.copy(obs), reward, terminated, truncated, final_obs, mask, info)
+
+    def _step_envs(
+        self,
+        actions: Any,
+        stepped: Sequence[int],
+        obs: Any,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+    ) -> tuple[list[int], dict[int, Any]]:
+        """Step the lanes `stepped` and write their rows of `obs`, `reward`, `terminated` and `truncated`.
+
+        Returns the lanes whose episode has ended, and action masks by lane.
+        """
         per_lane = actions.tolist() if self._plain_actions and np.ndim(actions) == 1 else actions
         flat = isinstance(obs, np.ndarray)
         contract = self._checked()
         check_row, check_reward = contract.row, contract.reward
-        ended, masks = [], {}
-        stepped = range(self.num_lanes) if active is None else np.flatnonzero(active).tolist()
+        ended, masks = list[int](), dict[int, Any]()
         for lane in stepped:
             try:
                 result = self._steps[lane](per_lane[lane])
@@ -153,27 +190,7 @@ class SyncLanes:
                     ended.append(lane)
             if MASK in info or self._tells_masks:
                 masks[lane] = self._mask_of(lane, info)
-        self._keep_masks(masks, stepped, terminated | truncated)
-        contract.finite(obs)
-        contract.finite_rewards(reward)
-        final_obs: Any = obs
-        final_info: dict[str, Any] = {}
-        if ended and self.reset_ended:
-            obs = trees.copy(obs)
-            final_masks, masks = self._action_masks, {}
-            for lane in ended:
-                row, info = self._reset_lane(lane)
-                trees.put(obs, lane, row)
-                if MASK in info or self._tells_masks:
-                    masks[lane] = self._mask_of(lane, info)
-            self._keep_masks(masks, ended, None)
-            if self._action_masks is not None:  # an environment may give masks only at the start of an episode
-                final_info = {FINAL_MASK: np.ones_like(self._action_masks) if final_masks is None else final_masks}
-            contract.finite(obs, call="reset()")
-        self._obs = obs
-        mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
-        info = {**self._info(), **final_info}
-        return StepBatch(trees.copy(obs), reward, terminated, truncated, final_obs, mask, info)
+        return ended, masks
 
     def _mask_of(self, lane: int, info: dict[str, Any]) -> Any:
         """Return one environment's action mask: from its info, else from `action_masks()`; None allows everything."""

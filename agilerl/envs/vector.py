@@ -21,6 +21,7 @@ from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes, spaces_in
+from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.pool import LIMIT, EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
@@ -94,7 +95,8 @@ class Replicable:
         if callable(make_lanes):  # the environment implements its lanes
             lanes: Lanes = make_lanes(count, reset_ended=reset_ended)
             return lanes
-        return SyncLanes([self.factory] * count, reset_ended=reset_ended)
+        make_sync: Callable[..., Lanes] = step_lanes if self.is_plain else SyncLanes
+        return make_sync([self.factory] * count, reset_ended=reset_ended)
 
 
 class SyncVectEnv(Replicable, SyncVectorEnv):
@@ -257,7 +259,10 @@ def make_vect_envs(
     vector: SyncVectEnv | AsyncVectEnv | HealingVectEnv
     try:
         if healing:
-            options = {"num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts, "spec": spec}
+            options = {
+                "num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts, "spec": spec,
+                "is_plain": is_plain,
+            }  # fmt: skip
             vector = HealingVectEnv(factory, int(num_envs), options, asynchronous)
         else:
             kind = AsyncVectEnv if should_async_vector else SyncVectEnv
