@@ -31,7 +31,7 @@ def shrink_and_perturb(network: nn.Module, kept: float, rng: np.random.Generator
     """Replace the weights w and biases of layers by kept * w + (1 - kept) * fresh, in place.
 
     Ash and Adams 2020 (arXiv:1910.08475), section 4, as the interpolation with fresh weights of Schwarzer et al. 2023
-    (arXiv:2305.19452), section 3. `fresh` is uniform within 1 / sqrt(inputs of the layer), as torch initialises dense
+    (arXiv:2305.19452). `fresh` is uniform within 1 / sqrt(inputs of the layer), as torch initialises dense
     and convolutional layers. Normalisation layers, which have no weight of two dimensions, and the deviations of noisy
     layers stay.
     """
