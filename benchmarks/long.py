@@ -58,7 +58,7 @@ TASKS = {
         Task("Walker2d-v5", "PPO", 2.0, 3000.0, 400.0, 1024),
         Task("Hopper-v5", "PPO", 13.0, 3000.0, 400.0, 1024),
         Task("BipedalWalker-v3", "PPO", -100.0, 300.0, 400.0, 2048, {"environment.backend": "envpool"}),
-        Task("MinAtar/Breakout-v1", "PPO", 0.5, 20.0, 400.0, 8192),
+        Task("MinAtar/Breakout-v1", "PPO", 0.5, 20.0, 400.0, 4096),
         Task("MinAtar/Breakout-v1", "DQN", 0.5, 20.0, 400.0, 1024),
         Task("MiniGrid-DoorKey-8x8-v0", "PPO", 0.0, 0.96, 400.0, 1024),
     )
