@@ -108,7 +108,10 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             from agilerl.runs.seed_group import with_groups
 
             check_installed()
-            mattered = measure([RunRecords.read(path) for path in with_groups(runs)])
+            records = [RunRecords.read(path) for path in with_groups(runs)]
+            for run in records:
+                run.check_lineage()
+            mattered = measure(records)
             if as_json:
                 print_json("importance", **mattered.as_dict())
             else:

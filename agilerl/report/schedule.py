@@ -18,7 +18,7 @@ from agilerl.config.schema import Evolution, Probabilities, Training
 from agilerl.config.widths import within_widths
 from agilerl.errors import ConfigError, RunError, unknown_choice
 from agilerl.hostile import read_text
-from agilerl.report.records import Member, RunRecords, compact
+from agilerl.report.records import Member, RunRecords, compact, lacks_birth
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry.console import count
@@ -223,10 +223,7 @@ class _Walk:
         self.rows = {(m.id, m.generation): m for generation in run.generations for m in generation}
         missing = [member for member in self.line if member not in run.births_by_id]
         if missing:
-            raise RunError(
-                f"evolution.jsonl of {run.path} lacks the birth of member {missing[0]}. "
-                f"fix: `{run_command('resume', run.path)}`, which restores it."
-            )
+            raise lacks_birth(run.path, missing[0])
         self.births = [run.births_by_id[member] for member in self.line]
         self.adapted = _adapted(run)
 
