@@ -107,6 +107,13 @@ def test_names_are_checked_at_once_and_accelerators_are_of_the_functions() -> No
         agilerl.LocalTrainer("DQN", "CartPole-v1").train(accelerator=object())
 
 
+@pytest.mark.parametrize("name", ["LocalTrainer", "local_trainer"])
+def test_a_trainer_is_no_algorithm_and_the_error_imports_it(name: str) -> None:
+    fix = r"LocalTrainer is a class that trains, and no algorithm. fix: from agilerl.trainer import LocalTrainer\.$"
+    with pytest.raises(AlgorithmError, match=fix):
+        find_algorithm(name)
+
+
 def test_the_published_path_says_the_new_one() -> None:
     from agilerl.training import trainer
 
@@ -125,6 +132,16 @@ def test_recurrent_ppo_is_ppo_with_memory_under_its_own_name(tmp_path: Path) -> 
     assert type(RecurrentPPO.load(tmp_path / "agent")) is RecurrentPPO
     assert preset_for("CartPole-v1", "recurrent-ppo").algorithm.hyperparameters["recurrent"] is True
     assert RecurrentPPO(space, actions, learn_step=64).learn_step == 64
+
+
+def test_recurrent_ppo_without_a_memory_is_ppo(tmp_path: Path) -> None:
+    space, actions = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
+    with pytest.raises(ConfigError, match=r"^RecurrentPPO is PPO with a recurrent encoder; got recurrent=False. fix: PPO\."):
+        RecurrentPPO(space, actions, recurrent=False)
+    with pytest.raises(ConfigError, match=r"fix: PPO\."):
+        agilerl.train("CartPole-v1", "RecurrentPPO", recurrent=False, out=tmp_path, verbose=False)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert not find_algorithm("PPO")(space, actions, recurrent=False).recurrent
 
 
 def test_recurrent_ppo_trains_is_resumed_and_loaded(tmp_path: Path) -> None:
