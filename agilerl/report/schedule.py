@@ -105,6 +105,11 @@ class WinnerSchedule:
             "manifest": self.manifest.as_dict(),
         }
 
+    def text(self, name: str) -> str:
+        """The YAML of a file of this name."""
+        body = yaml.safe_dump(self.as_dict(), sort_keys=False, default_flow_style=None, width=120)
+        return HEAD.format(name=name) + body
+
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the schedule as YAML, atomically.
 
@@ -112,10 +117,9 @@ class WinnerSchedule:
             RunError: the file cannot be written.
         """
         target = Path(path)
-        body = yaml.safe_dump(self.as_dict(), sort_keys=False, default_flow_style=None, width=120)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(target, HEAD.format(name=target.name) + body)
+            write_atomic(target, self.text(target.name))
         except OSError as error:
             raise RunError(
                 f"the schedule cannot be written to {target} ({error.strerror}). fix: --out FILE."

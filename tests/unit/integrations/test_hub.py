@@ -163,7 +163,7 @@ def test_commands_take_an_address_in_place_of_a_run(
         json.loads(command("evaluate", where, "--episodes", "3", "--json").output)
         for where in (str(run), f"hf://{REPO}")
     )
-    assert there.pop("run").startswith("hf:/")
+    assert there.pop("run") == f"hf://{REPO}"
     assert there == {name: value for name, value in here.items() if name != "run"}
     done = command("report", f"hf://{REPO}")
     assert done.output == "report  report.html\n"
@@ -298,6 +298,12 @@ def test_wrong_names(name: str) -> None:
         check_repo(name)
     with pytest.raises(ConfigError, match="fix: hf://user/name"):
         Address.parse(f"hf://{name}")
+
+
+def test_the_command_names_a_wrong_address_as_it_was_typed() -> None:
+    done = command("evaluate", "hf://x")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("ConfigError: 'hf://x' is not an address of a run on the Hub.")
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,17 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert (plan.training.seed, plan.as_dict()["evolution"]["schedule"]) == (4, CHANGES)
 
 
+def test_a_file_with_another_content_is_not_replaced(tmp_path: Path) -> None:
+    run, file = line(tmp_path / "run"), tmp_path / "s.yaml"
+    words = ["schedule", str(run), "--out", str(file)]
+    assert [CliRunner().invoke(app, words).exit_code for _ in range(2)] == [0, 0], "the same content is no loss"
+    file.write_text(file.read_text() + "# mine\n")
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{file} is there already. fix: another --out, or remove it." in done.stderr
+    assert file.read_text().endswith("# mine\n")
+
+
 def test_options_of_the_verdict_need_it(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["schedule", str(line(tmp_path / "run")), "--seeds", "1-3"])
     assert result.exit_code == 2
