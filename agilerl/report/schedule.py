@@ -108,7 +108,7 @@ class WinnerSchedule:
     def text(self, name: str) -> str:
         """The YAML of a file of this name."""
         body = yaml.safe_dump(self.as_dict(), sort_keys=False, default_flow_style=None, width=120)
-        return HEAD.format(name=name) + body
+        return f"{HEAD.format(name=name)}{body}"
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the schedule as YAML, atomically.
