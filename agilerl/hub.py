@@ -59,6 +59,7 @@ class Address:
             ConfigError: anything else.
         """
         repo, at, revision = re.sub(r"^hf:/+", "", text).partition("@")
+        text = as_typed(text)
         if not _REPO.fullmatch(repo) or (at and not _REVISION.fullmatch(revision)):
             raise ConfigError(
                 f"{text!r} is not an address of a run on the Hub. fix: hf://user/name, or hf://user/name@revision."
@@ -83,6 +84,11 @@ def check_repo(name: str) -> str:
 def is_address(path: str | os.PathLike[str]) -> bool:
     """Whether a path names a run on the Hub."""
     return re.match(r"hf:/", Path(path).as_posix() if isinstance(path, os.PathLike) else path) is not None
+
+
+def as_typed(path: str | os.PathLike[str]) -> str:
+    """A path or an address as text: `hf://`, which paths shorten to `hf:/`, whole again."""
+    return re.sub(r"^hf:/+", SCHEME, Path(path).as_posix()) if is_address(path) else os.fspath(path)
 
 
 def local_run(path: str | os.PathLike[str]) -> Path:

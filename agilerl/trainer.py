@@ -108,6 +108,7 @@ class LocalTrainer:
             verbose: False prints nothing.
             save_elite: save the best agent at `elite_path`, by default `<environment>-elite_<algorithm>.pt`.
             wb, wandb_api_key, wandb_kwargs: Weights & Biases. tensorboard, tensorboard_log_dir: event files.
+                Arguments without their switch (`save_elite`, `wb`, `tensorboard`) are ignored with a warning.
             checkpoint, checkpoint_path: ignored with a warning; the run directory in `out` has a checkpoint of every
                 generation, from which `agilerl.resume` continues. An error with `out=None`.
             swap_channels: ignored; images of either order of channels are read.
@@ -132,6 +133,18 @@ class LocalTrainer:
                 "LocalTrainer.train(accelerator=) is not available: a run of several processes is started by the "
                 "training functions. fix: train_off_policy(..., accelerator=accelerator), or workers=2 here."
             )
+        needs = {
+            "elite_path": ("save_elite", save_elite, elite_path),
+            "wandb_api_key": ("wb", wb, wandb_api_key),
+            "wandb_kwargs": ("wb", wb, wandb_kwargs),
+            "tensorboard_log_dir": ("tensorboard", tensorboard, tensorboard_log_dir),
+        }
+        for name, (switch, is_on, value) in needs.items():
+            if value is not None and not is_on:
+                warn_once(
+                    f"LocalTrainer.train({name}=)",
+                    f"{name} is ignored without {switch}=True. fix: {switch}=True, or leave {name} out.",
+                )
         sinks = [*more.pop("sinks", ())]
         sinks += [WandbSink(api_key=wandb_api_key, **dict(wandb_kwargs or {}))] if wb else []
         sinks += [TensorBoardSink(tensorboard_log_dir or "tensorboard_logs")] if tensorboard else []

@@ -121,6 +121,7 @@ _BASES = {
 LANGUAGE = ("CISPO", "DPO", "GRPO", "GSPO", "LLMPPO", "LLMREINFORCE", "SFT")
 """Shipped algorithms that train a language model: no spaces, no step-wise environments."""
 _TEAMS = ("IPPO", "MADDPG", "MAPPO", "MATD3")  # shipped multi-agent algorithms
+_TRAINERS = {"LocalTrainer": "agilerl.trainer"}  # published classes that are taken for algorithms
 _OF_DATA = (("BC", "CQN"), ("BC", "CQL", "IQL", "TD3BC"), ("BC_LM", "ILQL"))  # for discrete actions, Box actions, texts
 _registered: dict[str, type[RLAlgorithm] | type[MultiAgentRLAlgorithm]] = {}
 
@@ -210,6 +211,11 @@ def canonical_name(name: str) -> str:
     for each in names:
         if _plain(each) == _plain(name):
             return each
+    trainer = next((each for each in _TRAINERS if _plain(each) == _plain(name)), None)
+    if trainer is not None:
+        raise UnknownAlgorithmError(
+            f"{trainer} is a class that trains, and no algorithm. fix: from {_TRAINERS[trainer]} import {trainer}."
+        )
     listed = ", ".join(names)
     close = nearest(name, names, limit=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""

@@ -33,7 +33,7 @@ from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import PolicyGradientRecipe
 from agilerl.engine.rollouts import learn_rollout, make_rollout, sequence_kind
-from agilerl.errors import NotAvailableYetError
+from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.paths import resolve
@@ -153,6 +153,10 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         squash_output: Annotated[bool, hp()] = False,
     ) -> None:
         super().__init__(observation_space, action_space, index, hp_config, device, accelerator, seed=seed)
+        if self.always_recurrent and not recurrent:
+            raise ConfigError(
+                f"{type(self).__name__} is PPO with a recurrent encoder; got recurrent={recurrent}. fix: PPO."
+            )
         check_policy(self, action_scaling, noise_persistence)
         check_schedules(lr_schedule, known=(*SCHEDULES, "adaptive"))
         check_schedules(clip_schedule)

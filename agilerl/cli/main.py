@@ -618,9 +618,9 @@ def evaluate(
     with user_errors(debug, imports, run):
         from agilerl.api import load
         from agilerl.cli.output import evaluation_lines, unfinished_line
-        from agilerl.hub import local_run
+        from agilerl.hub import as_typed, local_run
 
-        asked, run = str(run), local_run(run)
+        asked, run = as_typed(run), local_run(run)
         loaded = load(run, device)
         seeded = {} if seed is None else {"seed": seed}
         if not loaded.best.learns_language and not loaded.best.environment:

@@ -33,6 +33,7 @@ _PARTS = re.compile(
     r"`[^`]*`|[\w.]*\((?:[^()]|\([^()]*\))*\)|--(?:set|env-kwargs) \S+"
     r"""|(?<![\w.'"=/-])(?P<key>[A-Za-z_][\w.]*)=(?P<value>'[^']*'|"[^"]*"|\[[^]]*]|[^\s'"\[{(,;=]+)(?![(\w])"""
 )
+_HEALING_CALL = "make_vect_envs(..., healing=True)"
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -77,7 +78,8 @@ def _part(part: re.Match[str], context: typer.Context) -> str:
     """A part of a fix in command line syntax."""
     key, value = part["key"], part["value"]
     if key is None:
-        return part[0]
+        takes_any = context.info_name in ("train", "continue")  # resume cannot change the environment
+        return "--set environment.healing=true" if part[0] == _HEALING_CALL and takes_any else part[0]
     end = "." if value.endswith(".") else ""
     value = value.removesuffix(".").strip("'\"")
     names = {option.name: option for option in context.command.params if option.opts[0].startswith("-")}

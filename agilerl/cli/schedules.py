@@ -81,6 +81,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
                     raise ConfigError(f"{', '.join(wrong)} needs --verdict. fix: --verdict, or leave {wrong[0]} out.")
             winner = schedule_of(run)
             if out is not None:
+                _check_target(out, winner.text(out.name))
                 typer.echo(f"schedule  {winner.write(out)}", err=as_json)
             if not verdict:
                 if as_json:
@@ -108,11 +109,20 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             from agilerl.runs.seed_group import with_groups
 
             check_installed()
-            mattered = measure([RunRecords.read(path) for path in with_groups(runs)])
+            records = [RunRecords.read(path) for path in with_groups(runs)]
+            for run in records:
+                run.check_lineage()
+            mattered = measure(records)
             if as_json:
                 print_json("importance", **mattered.as_dict())
             else:
                 typer.echo("\n".join(mattered.lines()))
+
+
+def _check_target(out: Path, text: str) -> None:
+    """Raise ConfigError for a file with another content; the command that repeats a verdict writes the same again."""
+    if out.exists() and not (out.is_file() and out.read_bytes() == text.encode()):
+        raise ConfigError(f"{out} is there already. fix: another --out, or remove it.")
 
 
 def _judge(

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.options import Debug, Imports, RunPath, RunPaths, examples
+from agilerl.cli.as_json import print_json
+from agilerl.cli.options import AsJson, Debug, Imports, RunPath, RunPaths, examples
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
@@ -25,6 +26,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             str, typer.Option(metavar="FILE|URL", help="The SQLite file, or the URL of a database of Optuna.")
         ] = "study.db",
         replace: Annotated[bool, typer.Option("--replace", help="Replace studies of the same names.")] = False,
+        as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
         """Write runs as studies of Optuna.
@@ -32,11 +34,18 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         Members are trials, generations intermediate values; optuna-dashboard and Optuna's plots read them.
         """
         with user_errors(debug):
-            from agilerl.integrations.optuna_export import export_runs, shown, states_of
+            from agilerl.integrations.optuna_export import count_states, export_runs, shown, states_of
 
-            for study in export_runs(runs, out, replace):
-                typer.echo(f"study  {study.name}: {len(study.trials)} trials ({states_of(study)})")
+            studies = export_runs(runs, out, replace)
             url = shown(out) if "://" in out else f"sqlite:///{out}"
+            if as_json:
+                facts = [
+                    {"name": each.name, "trials": len(each.trials), "states": count_states(each)} for each in studies
+                ]
+                print_json("optuna", studies=facts, url=url)
+                return
+            for study in studies:
+                typer.echo(f"study  {study.name}: {len(study.trials)} trials ({states_of(study)})")
             typer.echo(f"open  optuna-dashboard {url}")
 
     @app.command(
@@ -57,6 +66,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         film: Annotated[bool, typer.Option("--film", help="Film an episode first, as `agilerl record` does.")] = False,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files and the card; push nothing.")] = False,
         imports: Imports = None,
+        as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
         """Push a run to the Hugging Face Hub.
@@ -70,14 +80,21 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             if film and not dry_run:
                 from agilerl.api import load
 
-                typer.echo(f"film  {load(run, 'cpu').record()}")
+                typer.echo(f"film  {load(run, 'cpu').record()}", err=as_json)
             with bundle_of(run, to, licence) as bundle:
                 for note in bundle.notes:
                     typer.echo(f"note: {note}", err=True)
-                if dry_run:
-                    for name in bundle.names:
-                        typer.echo(f"file  {name}  ({(bundle.folder / name).stat().st_size / 1000:.1f} kB)")
-                    typer.echo(f"commit  {message or bundle.title}\n\n{bundle.card}", nl=False)
-                    return
-                typer.echo(f"pushed  {push_bundle(bundle, private=private, message=message)}")
-            typer.echo(f'load  agilerl.load("hf://{to}")')
+                sizes = {name: (bundle.folder / name).stat().st_size for name in bundle.names}
+                commit, card = message or bundle.title, bundle.card
+                url = None if dry_run else push_bundle(bundle, private=private, message=message)
+            address = f"hf://{to}"
+            if as_json:
+                facts: dict[str, Any] = {"repo": to, "address": address, "url": url, "dry_run": dry_run}
+                print_json("push", **facts, files=sizes, commit=commit, card=card, notes=list(bundle.notes))
+            elif url is None:
+                for name, size in sizes.items():
+                    typer.echo(f"file  {name}  ({size / 1000:.1f} kB)")
+                typer.echo(f"commit  {commit}\n\n{card}", nl=False)
+            else:
+                typer.echo(f"pushed  {url}")
+                typer.echo(f'load  agilerl.load("{address}")')

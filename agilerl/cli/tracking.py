@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from agilerl.errors import ConfigError, nearest
+from agilerl.cli.messages import UsageError
+from agilerl.errors import ConfigError, nearest, unknown_choice
 
 # As in `agilerl.telemetry.TRACKERS`, which imports torch.
 NAMES, DEFAULT = ("wandb", "mlflow", "trackio"), "wandb"
@@ -38,8 +41,17 @@ class TrackedCommand(TyperCommand):
     """A command whose `--track` takes an optional name; Typer has no options with optional values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Extend the base method: see `with_tracker`."""
-        parsed: list[str] = super().parse_args(ctx, with_tracker(args))
+        """Extend the base method: see `with_tracker`. A word too many after `--track` is an unknown tracker."""
+        words = list(args)
+        try:
+            parsed: list[str] = super().parse_args(ctx, with_tracker(words))
+        except UsageError as error:
+            after = [word for track, word in pairwise(words) if track == "--track"]
+            extra = re.search(r"unexpected extra argument\S* \((.*)\)", error.format_message())
+            unknown = [word for word in after if extra is not None and word in extra[1].split()]
+            if not unknown:
+                raise
+            raise UsageError(unknown_choice("tracker", unknown[0], NAMES), ctx) from None
         return parsed
 
 

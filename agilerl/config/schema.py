@@ -7,14 +7,14 @@ import json
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
 from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
 from agilerl.config.ignored import ignored_by
-from agilerl.errors import AlgorithmError, nearest
+from agilerl.errors import AlgorithmError, ConfigError, nearest
 from agilerl.options import OffPolicyOptions
-from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction
+from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, describe
 
 
 def algorithm_model(name: str) -> type[BaseModel]:
@@ -273,6 +273,27 @@ class Evolution(Section):
     schedule: list[ScheduledChange] | None = None  # changes of one agent, in place of selection and mutation
 
 
+def _wrong_value(algorithm: str, name: str, value: Any) -> str:
+    """Return what is wrong with a scheduled value of a hyperparameter; empty if nothing is.
+
+    A list holds one number for each action, which `hpo.schedule.check` compares with the agent's.
+    """
+    cls, declared = find_algorithm(algorithm), hyperparameters(find_algorithm(algorithm))[name]
+    if declared.is_number and value is not None:
+        try:
+            for number in value if isinstance(value, list) else [value]:
+                check_value(cls, name, number)
+        except AlgorithmError as error:
+            return str(error)
+        return ""
+    try:
+        algorithm_model(algorithm)(**{name: value})
+    except ValidationError:
+        usual = str(declared.published).lower() if isinstance(declared.published, bool) else declared.published
+        return f"{algorithm}: {name} must be {describe(declared.values)}; got {value!r}. fix: {name}={usual}."
+    return ""
+
+
 OF_SCHEMES = {
     "survivors": ("halving", "race"), "certainty": ("race",), "until": ("halving",), "judge": ("halving",),
     "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"), "explore": ("pbt", "ipbt"), "parents": ("pbt",),
@@ -383,11 +404,16 @@ class Manifest(Section):
                     no_hyperparameter(f"evolution.schedule.{unknown[0]}", self.algorithm.name, [*declared])
                 )
             for name, value in change.after.items() if change.kind == "rl_hp" else ():
-                if declared[name].is_number and value is not None and not isinstance(value, list):
-                    try:
-                        check_value(find_algorithm(self.algorithm.name), name, value)
-                    except AlgorithmError as error:
-                        raise ValueError(f"evolution.schedule: after {change.env_steps} steps: {error}") from None
+                wrong = _wrong_value(self.algorithm.name, name, value)
+                if wrong:
+                    raise ValueError(f"evolution.schedule: after {change.env_steps} steps: {wrong}")
+            if change.kind == "activation":
+                from agilerl.modules.activations import activation  # torch, which other manifests do without
+
+                try:
+                    activation(str(change.after), hidden=True)
+                except ConfigError as error:
+                    raise ValueError(f"evolution.schedule: after {change.env_steps} steps: {error}") from None
             if change.kind == "architecture" and not change.path:
                 raise ValueError(
                     f"evolution.schedule: `path` of an architecture change names its method; got none at "

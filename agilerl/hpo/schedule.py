@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.errors import ConfigError, MutationError, RunError
+from agilerl.errors import ConfigError, MutationError, RunError, unknown_choice
 from agilerl.hpo import effects
 from agilerl.hpo.architecture import ArchitectureOptions, arguments_for, attempt, describe, install, spread_change
 from agilerl.hpo.effects import MutationRecord
@@ -93,12 +93,40 @@ class Schedule(Evolution):
         self.seed, self.applied = int(state["seed"]), applied
 
 
+def check(agent: Any, changes: Sequence[Change]) -> None:
+    """Check that the agent has every hyperparameter and architecture method that the changes name.
+
+    Raises:
+        ConfigError: it does not, or a list is not one number for each of the agent's.
+    """
+    for change in changes:
+        where = f"evolution.schedule: after {change.env_steps} steps"
+        for name, value in change.after.items() if change.kind == "rl_hp" else ():
+            if not hasattr(agent, name):
+                raise ConfigError(f"{where}: {type(agent).__name__} has no {name}. fix: leave it out.")
+            shape = np.shape(getattr(agent, name))
+            if isinstance(value, list) and np.shape(value) != shape:
+                expected = f"{shape} numbers" if shape else "one number"
+                raise ConfigError(f"{where}: {name} is {expected}; got {value!r}. fix: as many as the agent has.")
+        if change.kind == "architecture":
+            group, method = _policy_of(agent, change.path)
+            policy: Any = effects.networks_of(agent)[group.eval_network]
+            if method not in policy.mutation_methods:
+                prefix = change.path.removesuffix(method)
+                known = [f"{prefix}{name}" for name in policy.mutation_methods]
+                raise ConfigError(f"{where}: {unknown_choice('architecture method', change.path, known)}")
+
+
 def begin_with(agent: Any, changes: Sequence[Change], seed: int) -> None:
-    """Apply the changes at step 0 to an untrained agent, in place.
+    """Check all changes, and apply those at step 0 to an untrained agent, in place.
 
     If they change the networks, all weights are drawn anew from the seed: a network that grew from another one has
     other initial weights than one that was built in its size.
+
+    Raises:
+        ConfigError: see `check`.
     """
+    check(agent, changes)
     first = [change for change in changes if change.env_steps == 0]
     for number, change in enumerate(first):
         apply(agent, change, stream(seed, Purpose.FOUNDERS, 0, number))

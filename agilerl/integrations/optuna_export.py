@@ -85,8 +85,13 @@ class ExportedStudy:
 
 def states_of(study: ExportedStudy) -> str:
     """Number of trials in each state, such as "3 complete, 10 pruned"."""
+    return ", ".join(f"{number} {state}" for state, number in count_states(study).items())
+
+
+def count_states(study: ExportedStudy) -> dict[str, int]:
+    """Number of trials in each state that occurs, such as {"complete": 3, "pruned": 10}."""
     counts = Counter(trial.state for trial in study.trials)
-    return ", ".join(f"{counts[state]} {state.lower()}" for state in STATES if counts[state])
+    return {state.lower(): counts[state] for state in STATES if counts[state]}
 
 
 def export_runs(

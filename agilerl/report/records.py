@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.config.load import parse_yaml
-from agilerl.errors import AgileRLError
+from agilerl.errors import AgileRLError, RunError
 from agilerl.hostile import MIB, malformed, read_text
+from agilerl.runs.commands import run_command
 from agilerl.runs.directory import LINEAGE_LIMIT, METRICS, RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.telemetry.evaluation import Baseline
@@ -139,6 +140,17 @@ class RunRecords:
         """The last birth of every id."""
         return {birth.id: birth for birth in self.births}
 
+    def check_lineage(self) -> None:
+        """Check that evolution.jsonl has the birth of every member; a running run may still write the last ones.
+
+        Raises:
+            RunError: it lacks one.
+        """
+        whole = self.generations[:-1] if self.status == "running" else self.generations
+        lost = {member.id for generation in whole for member in generation} - self.births_by_id.keys()
+        if lost:
+            raise lacks_birth(self.path, min(lost))
+
     def parent(self, member: int) -> int | None:
         """Id of the member that `member` was cloned from, None for a founder."""
         birth = self.births_by_id.get(member)
@@ -194,6 +206,14 @@ class RunRecords:
             line.append(at)
             at = self.parent(at)
         return tuple(reversed(line))
+
+
+def lacks_birth(path: Path, member: int) -> RunError:
+    """An error for a lineage that has lost the birth of a member."""
+    return RunError(
+        f"evolution.jsonl of {path} lacks the birth of member {member}. "
+        f"fix: `{run_command('resume', path)}`, which restores it."
+    )
 
 
 def closing_test(result: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -18,7 +18,7 @@ from agilerl.config.schema import Evolution, Probabilities, Training
 from agilerl.config.widths import within_widths
 from agilerl.errors import ConfigError, RunError, unknown_choice
 from agilerl.hostile import read_text
-from agilerl.report.records import Member, RunRecords, compact
+from agilerl.report.records import Member, RunRecords, compact, lacks_birth
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry.console import count
@@ -105,6 +105,11 @@ class WinnerSchedule:
             "manifest": self.manifest.as_dict(),
         }
 
+    def text(self, name: str) -> str:
+        """The YAML of a file of this name."""
+        body = yaml.safe_dump(self.as_dict(), sort_keys=False, default_flow_style=None, width=120)
+        return f"{HEAD.format(name=name)}{body}"
+
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the schedule as YAML, atomically.
 
@@ -112,10 +117,9 @@ class WinnerSchedule:
             RunError: the file cannot be written.
         """
         target = Path(path)
-        body = yaml.safe_dump(self.as_dict(), sort_keys=False, default_flow_style=None, width=120)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(target, HEAD.format(name=target.name) + body)
+            write_atomic(target, self.text(target.name))
         except OSError as error:
             raise RunError(
                 f"the schedule cannot be written to {target} ({error.strerror}). fix: --out FILE."
@@ -223,10 +227,7 @@ class _Walk:
         self.rows = {(m.id, m.generation): m for generation in run.generations for m in generation}
         missing = [member for member in self.line if member not in run.births_by_id]
         if missing:
-            raise RunError(
-                f"evolution.jsonl of {run.path} lacks the birth of member {missing[0]}. "
-                f"fix: `{run_command('resume', run.path)}`, which restores it."
-            )
+            raise lacks_birth(run.path, missing[0])
         self.births = [run.births_by_id[member] for member in self.line]
         self.adapted = _adapted(run)
 

@@ -174,12 +174,26 @@ class RunDirectory:
         return [Steering(**{k: v for k, v in event.items() if k in names}) for event in events]
 
     def _events(self) -> list[dict[str, Any]]:
-        """Lines of the lineage. An incomplete last one, of a killed process, is ignored."""
+        """Lines of the lineage. An incomplete last one, of a killed process, is ignored.
+
+        Raises:
+            RunError: another line is no JSON.
+        """
         path = self.path / LINEAGE
         if not path.is_file():
             return []
-        lines = read_text(path, LINEAGE_LIMIT).splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        events = []
+        for number, line in enumerate(read_text(path, LINEAGE_LIMIT).splitlines(keepends=True), 1):
+            if not line.endswith("\n"):
+                continue
+            try:
+                events.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise RunError(
+                    f"line {number} of {path} is damaged ({str(error)[:100]}). "
+                    f"fix: `{run_command('resume', self.path)}`, which restores it."
+                ) from error
+        return events
 
     def history(self) -> list[list[float]]:
         """Fitness by generation, then member."""

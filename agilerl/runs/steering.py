@@ -126,9 +126,13 @@ def ask(run: str | os.PathLike[str], request: Request) -> Path:
     Raises:
         RunError: no run that still trains at the path. ConfigError: a run in asynchronous mode, an unknown member, or a
             hyperparameter that its members do not mutate. AlgorithmError: a value out of range.
+    Warns:
+        AgileRLWarning: a value outside of the run's range of mutation, which is accepted.
     """
     directory = RunDirectory.open(run)
     request = checked(directory, request)
+    if note := outside_range(directory.manifest(), request):
+        warnings.warn(note, AgileRLWarning, stacklevel=2)
     content = {**asdict(request), "author": request.author or _user()}
     path = directory.path / FOLDER / f"{time.time_ns():020d}-{os.getpid()}.json"
     try:
@@ -182,6 +186,19 @@ def with_typed_value(manifest: Manifest, request: Request) -> Request:
             f"learned. fix: batch_size={size}, or less."
         )
     return replace(request, value=value)
+
+
+def outside_range(manifest: Manifest, request: Request) -> str:
+    """Return a note if the value lies outside of the run's range of mutation; empty if not."""
+    if request.action not in WITH_VALUE:
+        return ""
+    name, value, limits = request.name, request.value, manifest.mutation.rl_hp_selection[request.name]
+    if limits.min <= value <= limits.max:
+        return ""
+    return (
+        f"{name}={value:g} lies outside of the range of this run, {limits.min:g} to {limits.max:g} "
+        f"(mutation.rl_hp_selection.{name}). It is asked for all the same; if every member diverges, the run ends."
+    )
 
 
 def _user() -> str:

@@ -59,9 +59,10 @@ class Arms:
         if seeds is None:
             seeds = [seed for seed in range(DEFAULT_SEEDS + 1) if seed != run_seed][:DEFAULT_SEEDS]
         if run_seed in seeds:
+            first, last = run_seed + 1, run_seed + len(seeds)
             raise ConfigError(
                 f"seed {run_seed} is that of {path}, whose winner was chosen by it: a verdict needs fresh seeds. "
-                f"fix: --seeds {run_seed + 1}-{run_seed + len(seeds)}."
+                f"fix: --seeds {first}{'' if last == first else f'-{last}'}."
             )
         arms = cls(folder, _manifests(schedule), tuple(seeds), episodes, schedule.env_steps)
         arms.check_earlier()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl.cli.main import app
+from agilerl.errors import AgileRLWarning
+from agilerl.training.quarantine import DivergedError
 
 SETTINGS: dict[str, Any] = {
     "population": 3, "steps": 320, "evo_steps": 64, "num_envs": 2, "eval_episodes": 2, "eval_steps": 20, "seed": 4,
@@ -159,3 +162,30 @@ def test_the_command_asks_and_shows_what_waits(tmp_path: Path) -> None:
     assert wrong.exit_code == 2
     assert "not a number" in wrong.output
     assert '"pending"' in plain.output
+
+
+class Ruins(Asks):
+    """A person who sets a learning rate that no member survives."""
+
+    def on_generation(self, record: Any) -> None:
+        (run,) = self.path.glob("*/dqn-0001")
+        if record.generation == 2:
+            with pytest.warns(AgileRLWarning, match=r"lr=1e\+30 lies outside of the range of this run"):
+                agilerl.steer(run, "set", name="lr", value=1e30)
+
+
+def test_a_run_that_steering_has_ended_names_the_command_that_saves_its_agents(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError) as caught:
+        agilerl.train("CartPole-v1", "DQN", out=tmp_path, callbacks=[Ruins(tmp_path)], **SETTINGS)
+    run = tmp_path / "CartPole-v1/dqn-0001"
+    expected = f"agilerl continue {run} --set lr=0.0001"
+    note = f"a resume would diverge again; a new run from the agents of the last checkpoint  {expected}"
+    assert caught.value.__notes__ == [note]
+    again = CliRunner().invoke(app, ["resume", str(run), "-q"])
+    assert again.exit_code == 2
+    assert again.stderr.splitlines()[1:] == [note]
+    done = CliRunner().invoke(app, [*shlex.split(expected)[1:], "-q", "--test-episodes", "0"])
+    assert done.exit_code == 0, done.output
+    new_run = agilerl.load(run.with_name("dqn-0002"))
+    assert (new_run.result["stopped"], new_run.manifest.algorithm.lr) == ("budget", 1e-4)
+    assert {agent.lr for agent in new_run.population} != {1e30}

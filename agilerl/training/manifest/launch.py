@@ -47,6 +47,7 @@ from agilerl.training.manifest.worker_settings import (
     spare_cores,
     workers_of,
 )
+from agilerl.training.quarantine import DivergedError
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "files written so far are kept."
@@ -431,6 +432,9 @@ def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, i
         error.add_note(KEPT if is_saved else "nothing was saved yet: the first generation had not ended.")
         if again := _again(directory.path, setup, is_saved):
             error.add_note(f"{'resume' if is_saved else 'begin again'}  {again}")
+    elif is_saved and isinstance(error, DivergedError):
+        anew = _with_smaller_lr(directory.path, setup)
+        error.add_note(f"a resume would diverge again; a new run from the agents of the last checkpoint  {anew}")
     elif is_saved and not is_resumed:
         error.add_note(f"after solving that  {_again(directory.path, setup, is_saved)}")
     try:
@@ -439,6 +443,18 @@ def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, i
             report_on(directory.path)
     except (OSError, MemoryError, RunError) as second:  # the first error is raised
         error.add_note(f"run.json could not be written either: {second}")
+
+
+def _with_smaller_lr(path: Path, setup: Setup) -> str:
+    """Return the command or call for a new run from the saved agents of a run, at a tenth of its learning rates."""
+    values = setup.manifest.algorithm.hyperparameters
+    rates = {k: f"{v / 10:.3g}" for k, v in values.items() if k.startswith("lr") and isinstance(v, float)}
+    if setup.env is not None:
+        algo = setup.manifest.algorithm.name
+        arguments = ["env", repr(algo), f"agents={str(path)!r}", *(f"{name}={value}" for name, value in rates.items())]
+        return f"agilerl.train({', '.join(arguments)})"
+    sets = [word for name, value in rates.items() for word in ("--set", f"{name}={value}")]
+    return command("continue", path, *sets, imports=setup.imports)
 
 
 def _again(path: Path, setup: Setup, is_saved: bool) -> str:

@@ -23,7 +23,7 @@ SMALL = [
 ]  # fmt: skip
 REPORTING = {
     "train", "resume", "continue", "evaluate", "export", "list", "report", "record", "compare", "doctor",
-    "data make", "data show", "config check",
+    "data make", "data show", "config check", "schedule", "importance", "steer", "optuna", "push",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from agilerl.cli import app
 from agilerl.cli.messages import on_command_line, remember_command
+from agilerl.envs.returned import HEAL
 
 TRAIN = ["train", "CartPole-v1"]
 BAD: dict[str, dict[str, tuple[str, ...]]] = {
@@ -116,3 +117,19 @@ def test_keyword_arguments_become_options(fix: str) -> None:
     command = get_command(app).commands["train"]  # type: ignore[attr-defined]
     remember_command(typer.Context(command, info_name="train"), False)
     assert on_command_line(f"it is wrong. fix: {fix}") == f"it is wrong. fix: {TRANSLATED[fix]}"
+
+
+@pytest.mark.parametrize(
+    ("command", "fix"),
+    [
+        ("train", "--set environment.healing=true"),
+        ("continue", "--set environment.healing=true"),
+        ("resume", "make_vect_envs(..., healing=True)"),  # whose --set leaves the environment alone
+        ("evaluate", "make_vect_envs(..., healing=True)"),
+    ],
+)
+def test_the_healing_of_environments_is_a_setting_on_the_command_line(command: str, fix: str) -> None:
+    remember_command(typer.Context(get_command(app).commands[command], info_name=command), False)
+    assert on_command_line(f"it failed. {HEAL}") == (
+        f"it failed. fix: correct the environment, or {fix} to replace an environment that fails."
+    )

@@ -140,6 +140,20 @@ def test_a_dry_run_shows_the_files_and_the_card_and_asks_nobody(run: Path, serve
     assert server.requests == []
 
 
+def test_a_push_and_its_dry_run_print_json(run: Path, server: HubStandIn) -> None:
+    done = command("push", str(run), "--to", REPO, "--dry-run", "--json")
+    facts = json.loads(done.stdout)
+    names = ("command", "repo", "address", "url", "dry_run", "notes")
+    assert [facts[name] for name in names] == ["push", REPO, f"hf://{REPO}", None, True, []]
+    assert facts["files"]["best/policy.safetensors"] == (run / "best" / "policy.safetensors").stat().st_size
+    assert facts["card"].startswith("---\n")
+    assert server.requests == []
+    pushed = json.loads(command("push", str(run), "--to", REPO, "--message", "my words", "--json").stdout)
+    assert (pushed["dry_run"], pushed["commit"], pushed["files"]) == (False, "my words", facts["files"])
+    assert pushed["url"].endswith(REPO)
+    assert server.repos[REPO].messages[-1] == "my words"
+
+
 def test_commands_take_an_address_in_place_of_a_run(
     run: Path, server: HubStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +163,7 @@ def test_commands_take_an_address_in_place_of_a_run(
         json.loads(command("evaluate", where, "--episodes", "3", "--json").output)
         for where in (str(run), f"hf://{REPO}")
     )
-    assert there.pop("run").startswith("hf:/")
+    assert there.pop("run") == f"hf://{REPO}"
     assert there == {name: value for name, value in here.items() if name != "run"}
     done = command("report", f"hf://{REPO}")
     assert done.output == "report  report.html\n"
@@ -284,6 +298,12 @@ def test_wrong_names(name: str) -> None:
         check_repo(name)
     with pytest.raises(ConfigError, match="fix: hf://user/name"):
         Address.parse(f"hf://{name}")
+
+
+def test_the_command_names_a_wrong_address_as_it_was_typed() -> None:
+    done = command("evaluate", "hf://x")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("ConfigError: 'hf://x' is not an address of a run on the Hub.")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import datetime
 from pathlib import Path
@@ -259,3 +260,18 @@ def test_the_command_writes_and_says_how_to_look(run: Path, tmp_path: Path, monk
     done = CliRunner().invoke(app, ["optuna", str(run), "--out", "study.db"])
     assert done.exit_code == 2
     assert "fix: --replace, or another file with --out FILE." in done.output
+
+
+def test_the_command_prints_its_studies_as_json(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["optuna", str(run), "--out", "study.db", "--json"])
+    assert done.exit_code == 0, done.output
+    states = {"complete": 3, "pruned": 2, "fail": 1}
+    assert json.loads(done.stdout) == {
+        "command": "optuna",
+        "studies": [{"name": "CartPole-v1/dqn-0001", "trials": 6, "states": states}],
+        "url": "sqlite:///study.db",
+    }
+    again = CliRunner().invoke(app, ["optuna", str(run), "--out", "study.db", "--json"])
+    assert again.exit_code == 2
+    assert json.loads(again.stdout)["error"]["type"] == "ConfigError"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from synthetic_runs import birth, member, write_run
 from typer.testing import CliRunner
 
 from agilerl.cli import app
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, RunError
 from agilerl.report import importance as module
 from agilerl.report import write_report
 from agilerl.report.importance import MIN_LIVES, effects_of, importance, lives_of, of_report, relative_ranks
@@ -161,6 +162,35 @@ def test_the_command_prints_both_tables_or_json(tmp_path: Path) -> None:
     assert lines[3].startswith("mutations: too little data")
     facts: dict[str, Any] = json.loads(CliRunner().invoke(app, ["importance", run, "--json"]).output)
     assert [each["name"] for each in facts["hyperparameters"]] == ["lr", "batch_size"]
+
+
+def test_a_damaged_lineage_is_named_with_the_command_that_restores_it(tmp_path: Path) -> None:
+    run = population(tmp_path / "run", by_lr, members=4, generations=5)
+    file = run / "evolution.jsonl"
+    text = file.read_text()
+    lines = text.splitlines(keepends=True)
+    fix = f"fix: `agilerl resume {run}`, which restores it."
+    file.write_text("".join(lines[:11]) + lines[11][:20])  # cut in the middle of the birth of member 11
+    done = CliRunner().invoke(app, ["importance", str(run)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"lacks the birth of member 11. {fix}\n")
+    file.write_text("".join([*lines[:5], "{spoilt\n", *lines[6:]]))
+    done = CliRunner().invoke(app, ["importance", str(run)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"RunError: line 6 of {file} is damaged (")
+    assert done.stderr.endswith(f"). {fix}\n")
+    file.write_text(text)
+    assert CliRunner().invoke(app, ["importance", str(run)]).exit_code == 0
+
+
+def test_births_of_the_generation_that_ends_may_still_be_missing(tmp_path: Path) -> None:
+    run = population(tmp_path / "run", by_lr, members=4, generations=5)
+    lines = (run / "evolution.jsonl").read_text().splitlines(keepends=True)
+    (run / "evolution.jsonl").write_text("".join(lines[:-2]))
+    records = RunRecords.read(run)
+    dataclasses.replace(records, facts={**records.facts, "status": "running"}).check_lineage()
+    with pytest.raises(RunError, match="lacks the birth of member 18"):
+        records.check_lineage()
 
 
 def test_without_optuna_the_command_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,14 @@ import yaml
 from synthetic_runs import birth, member, write_run
 from typer.testing import CliRunner
 
+import agilerl
 from agilerl.cli import app
-from agilerl.config import load_manifest, manifest_from
+from agilerl.config import Manifest, load_manifest, manifest_from
 from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.schedule import Change as Changed
 from agilerl.hpo.schedule import candidates
 from agilerl.report.schedule import schedule_manifest, schedule_of
+from agilerl.training.manifest.resolve import check_replay
 
 GREW = "[64] 64 [64]", "[96] 64 [64]"
 
@@ -185,6 +187,19 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
         ([{**CHANGES[0], "after": {"lr": float("nan")}}], r"lr must be above 0; got nan"),
         ([{**CHANGES[0], "after": {"batch_size": 10.5}}], r"batch_size must be an integer"),
         ([{**CHANGES[0], "after": {"batch_size": float("inf")}}], r"batch_size must be an integer"),
+        ([{**CHANGES[0], "after": {"lr": [0.1, -1]}}], r"after 1000 steps: DQN: lr must be above 0; got -1"),
+        ([{**CHANGES[0], "after": {"lr": None}}], r"after 1000 steps: DQN: lr must be a number > 0; got None"),
+        (
+            [{**CHANGES[0], "after": {"double": "maybe"}}],
+            r"after 1000 steps: DQN: double must be true or false; got 'maybe'. fix: double=false",
+        ),
+        (
+            [{**CHANGES[1], "kind": "activation", "path": "activation", "after": "Foo"}],
+            r"after 2000 steps: unknown activation 'Foo'.*fix: a known one",
+        ),
+        ([{**CHANGES[1], "kind": "activation", "after": "Relu"}], r"unknown activation 'Relu'.*fix: ReLU"),
+        ([{**CHANGES[1], "kind": "activation", "after": None}], r"unknown activation 'None'"),
+        ([{**CHANGES[1], "kind": "activation", "after": "Softmax"}], r"'Softmax' works at the output only"),
         ([{**CHANGES[1], "path": ""}], r"`path` of an architecture change names its method"),
         ([{**CHANGES[1], "kind": "parameters"}], r"evolution.schedule must be"),
         ([{**CHANGES[1], "when": 3}], r"evolution.schedule.*when"),
@@ -194,6 +209,45 @@ def test_malformed_changes_are_named(changes: list[dict[str, Any]], message: str
     settings = {"algorithm": "DQN", "training": {"pop_size": 1}, "evolution": {"schedule": changes}}
     with pytest.raises(ConfigError, match=message):
         manifest_from(settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {**CHANGES[1], "path": "encoder.add_nodes"},
+            r"after 2000 steps: unknown architecture method 'encoder.add_nodes'.*fix: encoder.add_node\.",
+        ),
+        (
+            {**CHANGES[0], "after": {"lr": [0.1, 0.2]}},
+            r"after 1000 steps: lr is one number; got \[0.1, 0.2\]. fix: as many as the agent has",
+        ),
+    ],
+)
+def test_changes_that_the_agent_cannot_make_are_named_before_training(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    settings = {"algorithm": "DQN", "training": {"pop_size": 1}, "evolution": {"schedule": [change]}}
+    with pytest.raises(ConfigError, match=message):
+        agilerl.train("CartPole-v1", config=settings, out=tmp_path, verbose=False)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [], "no files of a run that never was"
+
+
+def test_a_batch_beyond_the_memory_is_named_wherever_the_schedule_has_it() -> None:
+    def plan(batch: int) -> Manifest:
+        changes = [{**CHANGES[0], "after": {"batch_size": batch}}]
+        return manifest_from(
+            {
+                "algorithm": {"name": "DQN", "batch_size": 32},
+                "training": {"pop_size": 1},
+                "replay_buffer": {"max_size": 64},
+                "evolution": {"schedule": changes},
+            }
+        )
+
+    check_replay(plan(64))
+    with pytest.raises(ConfigError, match=r"at least algorithm.batch_size \(65 transitions\).*got 64"):
+        check_replay(plan(65))
 
 
 def test_a_schedule_is_part_of_the_hash_and_others_keep_theirs() -> None:
@@ -235,6 +289,17 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(planned.output)
     plan = load_manifest(tmp_path / "plan.yaml")
     assert (plan.training.seed, plan.as_dict()["evolution"]["schedule"]) == (4, CHANGES)
+
+
+def test_a_file_with_another_content_is_not_replaced(tmp_path: Path) -> None:
+    run, file = line(tmp_path / "run"), tmp_path / "s.yaml"
+    words = ["schedule", str(run), "--out", str(file)]
+    assert [CliRunner().invoke(app, words).exit_code for _ in range(2)] == [0, 0], "the same content is no loss"
+    file.write_text(file.read_text() + "# mine\n")
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{file} is there already. fix: another --out, or remove it." in done.stderr
+    assert file.read_text().endswith("# mine\n")
 
 
 def test_options_of_the_verdict_need_it(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_the_runs_own_seed_is_refused_and_left_out_by_default(tmp_path: Path) ->
     result = CliRunner().invoke(app, ["schedule", str(run), "--verdict", "--seeds", "2"])
     assert result.exit_code == 2
     assert "seed 2 is that of" in result.output
+    assert result.output.endswith("fix: --seeds 3.\n")
 
 
 def test_runs_of_another_winner_are_not_mixed_in(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from agilerl.api import build_manifest, steer
+from agilerl.cli import app
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.steering import FOLDER, LOG, Inbox, Request, Taken, ask, pending, script_of
@@ -92,6 +95,22 @@ def test_a_value_has_the_type_of_its_hyperparameter(tmp_path: Path) -> None:
     ask(run, Request("set", None, "batch_size", 1e2))
     (request,) = pending(run).values()
     assert (request.value, type(request.value)) == (100, int)
+
+
+@pytest.mark.parametrize(("value", "is_noted"), [(1e-4, False), (1e-2, False), (9e-5, True), (1e9, True)])
+def test_a_value_outside_of_the_range_of_mutation_is_accepted_with_a_note(
+    tmp_path: Path, value: float, is_noted: bool
+) -> None:
+    run = running_run(tmp_path)
+    done = CliRunner().invoke(app, ["steer", str(run), "set", f"lr={value}"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("asked  ")
+    note = f"warning: lr={value:g} lies outside of the range of this run, 0.0001 to 0.01 (mutation.rl_hp_selection.lr)"
+    assert done.stderr.startswith(note) if is_noted else done.stderr == ""
+    assert [request.value for request in pending(run).values()] == [value]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ask(run, Request("unpin", None, "lr"))
 
 
 def test_a_run_that_does_not_train_takes_no_request(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import types
@@ -428,6 +429,16 @@ def test_an_unknown_tracker_is_an_error_before_training(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "unknown tracker 'mlfow'. Did you mean 'mlflow'?" in done.output
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [["train", "CartPole-v1"], ["resume", "nowhere"]])
+def test_a_word_that_is_like_no_tracker_is_an_unknown_one(words: list[str]) -> None:
+    done = CliRunner().invoke(app, [*words, "--track", "nope"])
+    assert done.exit_code == 2
+    text = " ".join(re.sub("[│╭╰─╮╯]", " ", done.output).split())
+    assert "unknown tracker 'nope'. (known: mlflow, trackio, wandb) fix: a known one." in text
+    other = CliRunner().invoke(app, ["train", "--track", "CartPole-v1", "nope"])
+    assert re.search(r"unexpected extra argument\S* \(nope\)", other.output)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,29 @@ def test_checkpoints_are_those_of_the_run_directory(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "switch"),
+    [
+        ({"elite_path": "elite.pt"}, "save_elite"),
+        ({"wandb_api_key": "x"}, "wb"),
+        ({"wandb_kwargs": {}}, "wb"),
+        ({"tensorboard_log_dir": "logs"}, "tensorboard"),
+    ],
+    ids=str,
+)
+def test_an_argument_without_its_switch_is_ignored_with_a_warning(
+    arguments: dict[str, Any], switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agilerl.errors._warned", set())
+    monkeypatch.chdir(tmp_path)
+    trainer = agilerl.LocalTrainer("DQN", "CartPole-v1", training=TRAINING)
+    (name,) = arguments
+    fix = f"fix: {switch}=True, or leave {name} out."
+    with pytest.warns(AgileRLWarning, match=re.escape(f"{name} is ignored without {switch}=True. {fix}")):
+        trainer.train(**arguments, **QUIET)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ({"tournament": {}, "selection_strategy": {}}, "which are one"),
@@ -105,6 +129,13 @@ def test_names_are_checked_at_once_and_accelerators_are_of_the_functions() -> No
         agilerl.LocalTrainer("RecurentPPO", "CartPole-v1")
     with pytest.raises(NotAvailableYetError, match=r"accelerator"):
         agilerl.LocalTrainer("DQN", "CartPole-v1").train(accelerator=object())
+
+
+@pytest.mark.parametrize("name", ["LocalTrainer", "local_trainer"])
+def test_a_trainer_is_no_algorithm_and_the_error_imports_it(name: str) -> None:
+    fix = r"LocalTrainer is a class that trains, and no algorithm. fix: from agilerl.trainer import LocalTrainer\.$"
+    with pytest.raises(AlgorithmError, match=fix):
+        find_algorithm(name)
 
 
 def test_the_published_path_says_the_new_one() -> None:
@@ -125,6 +156,18 @@ def test_recurrent_ppo_is_ppo_with_memory_under_its_own_name(tmp_path: Path) -> 
     assert type(RecurrentPPO.load(tmp_path / "agent")) is RecurrentPPO
     assert preset_for("CartPole-v1", "recurrent-ppo").algorithm.hyperparameters["recurrent"] is True
     assert RecurrentPPO(space, actions, learn_step=64).learn_step == 64
+
+
+def test_recurrent_ppo_without_a_memory_is_ppo(tmp_path: Path) -> None:
+    space, actions = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
+    with pytest.raises(
+        ConfigError, match=r"^RecurrentPPO is PPO with a recurrent encoder; got recurrent=False. fix: PPO\."
+    ):
+        RecurrentPPO(space, actions, recurrent=False)
+    with pytest.raises(ConfigError, match=r"fix: PPO\."):
+        agilerl.train("CartPole-v1", "RecurrentPPO", recurrent=False, out=tmp_path, verbose=False)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert not find_algorithm("PPO")(space, actions, recurrent=False).recurrent
 
 
 def test_recurrent_ppo_trains_is_resumed_and_loaded(tmp_path: Path) -> None:
