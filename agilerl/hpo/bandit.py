@@ -93,13 +93,13 @@ def _bounds(
     return np.asarray(mean + np.sqrt(beta) * deviation)
 
 
-def gaussian_processes() -> Any:
-    """Import scikit-learn's Gaussian processes; ConfigError if it is not installed."""
+def gaussian_processes(scheme: str = "pb2") -> Any:
+    """Import scikit-learn's Gaussian processes for a scheme; ConfigError if it is not installed."""
     try:
         from sklearn import gaussian_process
     except ImportError:
         raise ConfigError(
-            'evolution.scheme=pb2: scikit-learn is not installed. fix: pip install "agilerl[bandit]"'
+            f'evolution.scheme={scheme}: scikit-learn is not installed. fix: pip install "agilerl[bandit]"'
         ) from None
     return gaussian_process
 

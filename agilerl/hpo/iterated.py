@@ -72,7 +72,7 @@ class IteratedTraining(TruncationSelection):
     """
 
     def __init__(self, interval: int, explores: bool, parents: str, seed: int) -> None:
-        gaussian_processes()
+        gaussian_processes("ipbt")
         super().__init__(interval, explores, parents, seed)
         self.waited = 0  # generations since the last selection
         self.history: list[list[float]] = []  # fitness at each selection since the last restart

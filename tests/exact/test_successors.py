@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -332,3 +333,10 @@ def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest
     again = IteratedTraining(1, True, "best", seed=5)
     again.load_state(json.loads(json.dumps(scheme.state())))
     assert again.state() == scheme.state()
+
+
+def test_the_scheme_that_lacks_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    for scheme, make in (("pb2", PopulationBandit), ("ipbt", lambda seed: IteratedTraining(1, True, "best", seed))):
+        with pytest.raises(ConfigError, match=rf"evolution\.scheme={scheme}: scikit-learn is not installed\. fix: "):
+            make(0)
