@@ -105,7 +105,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def jobs_for(env_id: str, seeds: list[int], minutes: float) -> list[dict[str, Any]]:
+def jobs_for(env_id: str, seeds: list[int], minutes: float = MINUTES) -> list[dict[str, Any]]:
     from agilerl.api import build_manifest
 
     manifest = build_manifest(env_id, preset=False)
