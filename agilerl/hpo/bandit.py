@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,46 @@ class Trial:
 def places_of(agent: Any, ranges: Mapping[str, RLParameter]) -> tuple[float, ...]:
     """Return the agent's hyperparameters as shares of their ranges (`Trial.places`)."""
     return tuple(share_at(name, each, float(resolve(agent, name))) for name, each in ranges.items())
+
+
+class Gains:
+    """Fitness gains between two selections, as trials of the members' hyperparameters.
+
+    Attributes:
+        trials: so far. before: fitness of each member at the last selection, by id.
+    """
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+        self.before: dict[int, float] = {}
+
+    def add(
+        self,
+        population: Sequence[Any],
+        fitness: Sequence[float],
+        generation: int,
+        ranges: Mapping[str, RLParameter],
+        interval: int = 1,
+    ) -> None:
+        """Add a trial for every member whose last fitness is known; gains are per generation.
+
+        By slot: a healed member has a different id from its record, and its gain is not due to its hyperparameters.
+
+        Args:
+            interval: generations since the last selection.
+        """
+        for agent, value in zip(population, fitness, strict=True):
+            gain = (value - self.before.get(agent.index, math.nan)) / interval
+            if math.isfinite(gain):
+                self.trials.append(Trial(places_of(agent, ranges), generation, gain))
+
+    def state(self) -> dict[str, Any]:
+        trials = [[list(trial.places), trial.generation, trial.gain] for trial in self.trials]
+        return {"trials": trials, "before": dict(self.before)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.trials = [Trial(tuple(places), int(when), float(gain)) for places, when, gain in state["trials"]]
+        self.before = {int(member): float(value) for member, value in state["before"].items()}
 
 
 def propose(

@@ -12,7 +12,7 @@ from torch import nn
 
 from agilerl.errors import ConfigError
 from agilerl.hpo import effects
-from agilerl.hpo.bandit import Trial, gaussian_processes, places_of, propose
+from agilerl.hpo.bandit import Gains, gaussian_processes, places_of, propose
 from agilerl.hpo.evolution import Births
 from agilerl.hpo.pbt import QUARTER, TruncationSelection, successor
 from agilerl.hpo.stopping import is_stuck
@@ -76,8 +76,7 @@ class IteratedTraining(TruncationSelection):
         super().__init__(interval, explores, parents, seed)
         self.waited = 0  # generations since the last selection
         self.history: list[list[float]] = []  # fitness at each selection since the last restart
-        self.trials: list[Trial] = []
-        self.before: dict[int, float] = {}  # member id -> fitness at the last selection
+        self.gains = Gains()
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -88,23 +87,16 @@ class IteratedTraining(TruncationSelection):
         self.waited = 0
         fitness = [record.fitness for record in records]
         ranges = dict(population[0].registry.hp_config.items())
-        for agent, value in zip(population, fitness, strict=True):
-            gain = (value - self.before.get(agent.index, math.nan)) / self.interval
-            if math.isfinite(gain):
-                self.trials.append(Trial(places_of(agent, ranges), generation, gain))
+        self.gains.add(population, fitness, generation, ranges, self.interval)
         self.history.append(fitness)
+        reached = {agent.index: value for agent, value in zip(population, fitness, strict=True)}
         if is_stuck(self.history, PATIENCE):
             after, births = self._restarted(population, fitness, generation)
         else:
             after, births = self.replaced(population, fitness, generation)
-        reached = {agent.index: value for agent, value in zip(population, fitness, strict=True)}
-        parents = {birth.id: birth.parent for birth in births}
-        is_restart = not self.history
-        self.before = {
-            agent.index: reached[parents.get(agent.index, agent.index)]
-            for agent in after
-            if not (is_restart and agent.index in parents)  # a shrunken policy has lost what its parent reached
-        }
+            reached |= {birth.id: reached[birth.parent] for birth in births if birth.parent is not None}
+        # A restarted policy has lost what its parent reached: its first gain is not known.
+        self.gains.before = {agent.index: reached[agent.index] for agent in after if agent.index in reached}
         return after, births
 
     def _restarted(
@@ -120,7 +112,7 @@ class IteratedTraining(TruncationSelection):
         pending: list[tuple[float, ...]] = []
         for slot in order[:-1]:
             parent = population[best[int(rng.integers(len(best)))]]
-            values = propose(self.trials, pending, generation + 1, ranges, rng) if self.explores else {}
+            values = propose(self.gains.trials, pending, generation + 1, ranges, rng) if self.explores else {}
             after[slot], birth = successor(parent, free, values, generation, "restart")
             restart_weights(after[slot], KEPT, rng)
             pending.append(places_of(after[slot], ranges))
@@ -130,13 +122,11 @@ class IteratedTraining(TruncationSelection):
         return after, tuple(births)
 
     def state(self) -> dict[str, Any]:
-        trials = [[list(trial.places), trial.generation, trial.gain] for trial in self.trials]
         counters = {"interval": self.interval, "waited": self.waited, "history": [list(row) for row in self.history]}
-        return {**super().state(), **counters, "trials": trials, "before": dict(self.before)}
+        return {**super().state(), **counters, **self.gains.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         self.interval, self.waited = int(state["interval"]), int(state["waited"])
         self.history = [list(row) for row in state["history"]]
-        self.trials = [Trial(tuple(places), int(when), float(gain)) for places, when, gain in state["trials"]]
-        self.before = {int(member): float(value) for member, value in state["before"].items()}
+        self.gains.load_state(state)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import ConfigError
-from agilerl.hpo.bandit import Trial, gaussian_processes, places_of, propose
+from agilerl.hpo.bandit import Gains, gaussian_processes, places_of, propose
 from agilerl.hpo.evolution import Births, Evolution
 from agilerl.hpo.founders import DECAYS, has_scale
 from agilerl.hpo.mutation import MutationRecord
@@ -48,16 +48,16 @@ def _numbers(agent: Any) -> dict[str, Any]:
     return {name: getattr(agent, name) for name in agent.registry.hp_config.names()}
 
 
-def perturbed(parent: Any, rng: np.random.Generator) -> dict[str, Any]:
+def perturbed(parent: Any, rng: np.random.Generator, *, by_horizon: bool = True) -> dict[str, Any]:
     """Return every mutable hyperparameter of `parent` one step up or down, within its range.
 
-    Those in `DECAYS` move by the same factors in 1 - x: a horizon of 1 / (1 - gamma) steps has a natural scale, and 0.8
-    times a discount of 0.99 is a horizon of 5 steps.
+    by_horizon: whether those in `DECAYS` move by the same factors in 1 - x. A horizon of 1 / (1 - gamma) steps has a
+        natural scale, and 0.8 times a discount of 0.99 is a horizon of 5 steps.
     """
     values = {}
     for name, parameter in parent.registry.hp_config.copy().items():
         value = getattr(parent, name)
-        if name in DECAYS and has_scale(name, parameter.min, parameter.max):
+        if by_horizon and name in DECAYS and has_scale(name, parameter.min, parameter.max):
             rest = RLParameter(1 - parameter.max, 1 - parameter.min, parameter.shrink_factor, parameter.grow_factor)
             rest.value = 1 - value
             values[name] = min(max(1 - rest.mutate(rng), parameter.min), parameter.max)
@@ -129,9 +129,7 @@ class PopulationBandit(Evolution):
 
     def __init__(self, seed: int) -> None:
         gaussian_processes()
-        self.seed = seed
-        self.trials: list[Trial] = []
-        self.before: dict[int, float] = {}  # member id -> fitness in the previous generation
+        self.seed, self.gains = seed, Gains()
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -139,12 +137,8 @@ class PopulationBandit(Evolution):
         ranges = dict(population[0].registry.hp_config.items())
         if not ranges:
             raise ConfigError("evolution.scheme=pb2 chooses hyperparameters: name ranges in mutation.rl_hp_selection.")
-        # By slot: a healed member has a different id from its record, and its gain is not due to its hyperparameters.
         fitness = [record.fitness for record in records]
-        for agent, value in zip(population, fitness, strict=True):
-            gain = value - self.before.get(agent.index, math.nan)
-            if math.isfinite(gain):
-                self.trials.append(Trial(places_of(agent, ranges), generation, gain))
+        self.gains.add(population, fitness, generation, ranges)
         ranks = rank(fitness)
         count = len(population) // QUARTER or (1 if len(population) > 1 else 0)
         rng = stream(self.seed, Purpose.SELECTION, generation)
@@ -154,22 +148,20 @@ class PopulationBandit(Evolution):
         reached = list(fitness)
         for slot in sorted(range(len(population)), key=lambda slot: int(ranks[slot]))[:count]:
             chosen = best[int(rng.integers(len(best)))]
-            values = propose(self.trials, pending, generation + 1, ranges, rng)
+            values = propose(self.gains.trials, pending, generation + 1, ranges, rng)
             after[slot], birth = successor(population[chosen], free, values, generation)
             pending.append(places_of(after[slot], ranges))
             reached[slot], free = fitness[chosen], free + 1
             births.append(birth)
-        self.before = {agent.index: value for agent, value in zip(after, reached, strict=True)}
+        self.gains.before = {agent.index: value for agent, value in zip(after, reached, strict=True)}
         return after, tuple(births)
 
     def state(self) -> dict[str, Any]:
-        trials = [[list(trial.places), trial.generation, trial.gain] for trial in self.trials]
-        return {"seed": self.seed, "trials": trials, "before": dict(self.before)}
+        return {"seed": self.seed, **self.gains.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.seed = int(state["seed"])
-        self.trials = [Trial(tuple(places), int(when), float(gain)) for places, when, gain in state["trials"]]
-        self.before = {int(member): float(value) for member, value in state["before"].items()}
+        self.gains.load_state(state)
 
 
 class MultipleFrequencies(Evolution):
@@ -214,7 +206,7 @@ class MultipleFrequencies(Evolution):
         after, births, free = list(population), [], max(agent.index for agent in population) + 1
         for slot, (network, settings) in sorted(heirs.items()):
             if settings is None:  # parent from the part's best quarter: perturb its hyperparameters
-                values = self._explored(population[network], rng)
+                values = perturbed(population[network], rng, by_horizon=False)
             else:
                 values = _numbers(population[settings]) if settings != network else {}
             after[slot], birth = successor(population[network], free, values, generation)
@@ -237,13 +229,6 @@ class MultipleFrequencies(Evolution):
                 rarer = self.frequencies[migrant // self.size] > self.frequencies[part]
                 heirs[slot] = (migrant, migrant if rarer else order[0])
         return heirs
-
-    def _explored(self, parent: Any, rng: np.random.Generator) -> dict[str, Any]:
-        values = {}
-        for name, parameter in parent.registry.hp_config.copy().items():
-            parameter.value = getattr(parent, name)
-            values[name] = parameter.mutate(rng)
-        return values
 
     def state(self) -> dict[str, Any]:
         return {"seed": self.seed, "frequencies": list(self.frequencies)}

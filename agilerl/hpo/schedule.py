@@ -113,8 +113,8 @@ def check(agent: Any, changes: Sequence[Change]) -> None:
             policy: Any = effects.networks_of(agent)[group.eval_network]
             if method not in policy.mutation_methods:
                 prefix = change.path.removesuffix(method)
-                known = [f"{prefix}{name}" for name in policy.mutation_methods]
-                raise ConfigError(f"{where}: {unknown_choice('architecture method', change.path, known)}")
+                methods = [f"{prefix}{name}" for name in policy.mutation_methods]
+                raise ConfigError(f"{where}: {unknown_choice('architecture method', change.path, methods)}")
 
 
 def begin_with(agent: Any, changes: Sequence[Change], seed: int) -> None:

@@ -119,7 +119,7 @@ def test_the_worst_quarter_becomes_copies_of_the_best_and_gains_are_remembered()
     members = [Member(i, 1e-3) for i in range(8)]
     scheme = PopulationBandit(seed=0)
     after, births = scheme.next(members, records(members, [5, 1, 9, 4, 0, 8, 3, 2]), 1)
-    assert scheme.trials == [], "the first fitness is no gain"
+    assert scheme.gains.trials == [], "the first fitness is no gain"
     assert [m.weights for m in after[:1] + after[2:4] + after[5:]] == ["w0", "w2", "w3", "w5", "w6", "w7"]
     assert {after[1].weights, after[4].weights} <= {"w2", "w5"}
     assert [after[4].index, after[1].index] == [8, 9], "the worst first"
@@ -131,7 +131,7 @@ def test_the_worst_quarter_becomes_copies_of_the_best_and_gains_are_remembered()
     assert births[0].parent_fitness in (9, 8)
     assert [m.hooks for m in after] == [0, 1, 0, 0, 1, 0, 0, 0]
     again, _ = scheme.next(after, records(after, [6, 10, 9, 4, 9, 8, 3, 2]), 2)
-    gains = [trial.gain for trial in scheme.trials]
+    gains = [trial.gain for trial in scheme.gains.trials]
     of = {2: 9.0, 5: 8.0}  # what a copy's parent had
     assert gains == [1, 10 - of[int(after[1].weights[1:])], 0, 0, 9 - of[int(after[4].weights[1:])], 0, 0, 0]
     assert again[1].weights == after[1].weights
@@ -165,8 +165,8 @@ def test_a_healed_member_is_the_worst_and_its_place_tells_the_bandit_no_gain() -
     assert [member.index for member in after] == [0, 6, 2, 3]
     assert after[1].weights == "w3"
     assert [(birth.id, birth.parent, birth.parent_fitness) for birth in births] == [(6, 3, 9.0)]
-    assert [trial.gain for trial in scheme.trials] == [3.0, 7.0], "of 2 and 3, which were there before"
-    assert scheme.before == {0: 5.0, 6: 9.0, 2: 6.0, 3: 9.0}
+    assert [trial.gain for trial in scheme.gains.trials] == [3.0, 7.0], "of 2 and 3, which were there before"
+    assert scheme.gains.before == {0: 5.0, 6: 9.0, 2: 6.0, 3: 9.0}
 
 
 def test_a_bandit_without_ranges_is_a_mistake() -> None:
