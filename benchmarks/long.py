@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from evolution import Measurer, load_everything
+from evolution import Measurer, load_everything, test_seeds
 from evolution_tables import compared, interquartile_mean, rounded, share
 from peers_clock import CheckpointClock
 from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
@@ -39,8 +40,9 @@ class Task:
     """An environment and an algorithm.
 
     Attributes:
-        random: mean return of random play. good: what counts as 1 of a share.
+        random: score of random play. good: what counts as 1 of a share. Scores are mean returns of test episodes.
         cpu_seconds: budget. evo_steps: environment steps of a member in a generation.
+        player: of self-play, whom tests are played against; their score is then the share of games won.
     """
 
     env: str
@@ -50,6 +52,7 @@ class Task:
     cpu_seconds: float
     evo_steps: int
     sets: dict[str, Any] = field(default_factory=dict)
+    player: str | None = None
 
 
 TASKS = {
@@ -61,6 +64,16 @@ TASKS = {
         Task("MinAtar/Breakout-v1", "PPO", 0.5, 20.0, 400.0, 4096),
         Task("MinAtar/Breakout-v1", "DQN", 0.5, 20.0, 400.0, 1024),
         Task("MiniGrid-DoorKey-8x8-v0", "PPO", 0.0, 0.96, 400.0, 1024),
+        Task(
+            "pettingzoo.classic.connect_four_v3",
+            "IPPO",
+            0.2,
+            0.9,
+            800.0,
+            8192,
+            {"training.opponents": "self", "environment.num_envs": 64},
+            player="lookahead",
+        ),
     )
 }
 # Wide around the usual values. Widths, batches and passes end where a member would cost many times the usual one.
@@ -74,6 +87,7 @@ SPACES: dict[str, dict[str, tuple[float, float]]] = {
         "tau": (1e-3, 1e-1),
     },
 }  # fmt: skip
+SPACES["IPPO"] = {name: ends for name, ends in SPACES["PPO"].items() if name != "clip_coef"}
 WIDTHS = (32, 128)
 
 # Of every arm: no rule, no race, no restarts, cheap evaluation.
@@ -84,19 +98,19 @@ PLAIN: dict[str, Any] = {
     "evolution.restart_ranges": {}, "evolution.scheme": "tournament", "evolution.founders": "spread",
     "evolution.widths": list(WIDTHS),
 }  # fmt: skip
+# Rates that follow the divergence, and running scales; only PPO has them.
 RULES: dict[str, dict[str, Any]] = {
     "PPO": {
         "algorithm.lr_schedule": "adaptive", "algorithm.target_kl": 0.015, "algorithm.normalize_observations": True,
         "training.normalize_rewards": True,
     },
-    "DQN": {},
 }  # fmt: skip
 WITHOUT_RULES: dict[str, dict[str, Any]] = {
     "PPO": {
         "algorithm.lr_schedule": "constant", "algorithm.target_kl": None, "algorithm.action_ent_steps": None,
         "algorithm.normalize_observations": False, "training.normalize_rewards": False,
     },
-    "DQN": {},
+    "IPPO": {"algorithm.lr_schedule": "constant", "algorithm.target_kl": None},
 }  # fmt: skip
 
 
@@ -154,19 +168,36 @@ def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
     space = SPACES[task.algo]
     integers = ("batch_size", "update_epochs", "learn_step")
     parameters = {name: RLParameter(*ends, dtype=int if name in integers else float) for name, ends in space.items()}
-    manifest = preset_for(task.env, task.algo, general=True)
+    is_game = task.player is not None  # whose network fits the board: widths are left as they are
+    manifest = preset_for(task.env, task.algo, general=not is_game)
     ranges = {name: {"min": low, "max": high} for name, (low, high) in space.items()}
-    changes: dict[str, Any] = {**PLAIN, **WITHOUT_RULES[task.algo], **(RULES[task.algo] if arm.rules else {})}
+    changes: dict[str, Any] = {**PLAIN, **WITHOUT_RULES.get(task.algo, {}), **(RULES[task.algo] if arm.rules else {})}
     changes |= {"training.pop_size": members, "training.evo_steps": task.evo_steps, "mutation.rl_hp_selection": ranges}
+    if is_game:
+        changes |= {"evolution.widths": None}
     if arm.drawn:
         (first,) = spread(parameters, 1, seed + 77_000)
         (width,) = spread({"width": RLParameter(*WIDTHS, dtype=int)}, 1, seed + 78_000)
         changes |= {f"algorithm.{name}": value for name, value in first.items()}
+    if arm.drawn and not is_game:
         changes |= {f"network.{part}.hidden_size": [width["width"]] for part in ("encoder_config", "head_config")}
         changes |= {"network.latent_dim": width["width"]}
     manifest = apply_overrides(manifest, {**changes, **task.sets, **arm.sets}, "arm")
     # CPU seconds end a run; a shrinking population makes many more steps of a member.
     return apply_overrides(manifest, {"training.max_steps": 20 * INTERVALS * task.evo_steps}, "budget")
+
+
+class MatchMeasurer(Measurer):
+    """Tests by games against a player that training never meets; the score is the share of games won."""
+
+    def play(self, number: int) -> float:
+        from agilerl.rollouts.matches import outcomes
+
+        begun, games = time.process_time(), self.job["test_episodes"]
+        seed = test_seeds(self.job["key"]["seed"], number, games)[0]
+        results = outcomes(self.best, self.job["env"], self.job["player"], games, seed)
+        self.not_counted += time.process_time() - begun
+        return round(float((results > 0).mean()), 3)
 
 
 def job_of(task: str, arm: str, seed: int, members: int, cpu_seconds: float | None = None) -> dict[str, Any]:
@@ -175,7 +206,8 @@ def job_of(task: str, arm: str, seed: int, members: int, cpu_seconds: float | No
     key = {"task": task, "arm": arm, "members": members, "cpu_budget": budget, "seed": seed,
            "commit": package_commit()}  # fmt: skip
     return {"key": key, "env": about.env, "config": manifest.as_dict(), "evolution": way.evolution,
-            "target": NO_TARGET, "cpu_budget": budget, "test_episodes": CHECKPOINT_EPISODES}  # fmt: skip
+            "target": NO_TARGET, "cpu_budget": budget, "test_episodes": CHECKPOINT_EPISODES,
+            "player": about.player}  # fmt: skip
 
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +215,8 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     import agilerl
 
     load_everything(agilerl)
-    measurer = Measurer(job, CheckpointClock(job["cpu_budget"], None, CHECKPOINTS))
+    kind = Measurer if job["player"] is None else MatchMeasurer
+    measurer = kind(job, CheckpointClock(job["cpu_budget"], None, CHECKPOINTS))
     run = agilerl.train(
         job["env"], config=job["config"], seed=job["key"]["seed"], evolution=job["evolution"], out=None, verbose=False,
         callbacks=[measurer],
@@ -281,6 +314,7 @@ def main() -> None:
                 jobs = [
                     job_of(task, arm, seed, 1 if arm == "single" else args.members, args.cpu_seconds)
                     for arm in args.arms
+                    if not ARMS[arm].rules or TASKS[task].algo in RULES
                 ]
                 run_jobs(sys.argv[0], path_of(task), jobs, args.workers)
     for task in args.tasks:

@@ -18,6 +18,7 @@ from typing import Any
 import board_games
 import evolution_page
 import lockstep
+import long_page
 import offline
 import offline_beside
 import tried_page
@@ -405,7 +406,7 @@ def main() -> None:
         lockstep_rows(), offline_rows(), continuous_rows(), board_rows(),
     ]  # fmt: skip
     put_into(ROOT / "README.md", readme_rows())
-    put_into(ROOT / "docs" / "lab" / "evolution.md", [*evolution_page.rows(), *tried_page.rows()])
+    put_into(ROOT / "docs" / "lab" / "evolution.md", [*evolution_page.rows(), *long_page.rows(), *tried_page.rows()])
     OUT.write_text("\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n", encoding="utf-8")
 
 

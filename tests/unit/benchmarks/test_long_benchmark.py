@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -17,9 +18,13 @@ def long(monkeypatch: pytest.MonkeyPatch) -> Any:
     return long
 
 
-@pytest.mark.parametrize("task", ["Walker2d-v5:PPO", "MinAtar/Breakout-v1:DQN"])
+@pytest.mark.parametrize(
+    "task", ["Walker2d-v5:PPO", "MinAtar/Breakout-v1:DQN", "pettingzoo.classic.connect_four_v3:IPPO"]
+)
 def test_arms_differ_in_what_their_names_say(long: Any, task: str) -> None:
-    made = {arm: long.settings(long.TASKS[task], way, 1000) for arm, way in long.ARMS.items()}
+    about = long.TASKS[task]
+    ways = {arm: way for arm, way in long.ARMS.items() if not way.rules or about.algo in long.RULES}
+    made = {arm: long.settings(about, way, 1000) for arm, way in ways.items()}
     assert made["single"].training.pop_size == 1
     drawn = {arm: json.dumps(manifest.algorithm.hyperparameters["lr"]) for arm, manifest in made.items()}
     assert len({lr for arm, lr in drawn.items() if arm != "seeds"}) == 1, "one draw of the first founder for all"
@@ -30,10 +35,24 @@ def test_arms_differ_in_what_their_names_say(long: Any, task: str) -> None:
     assert made["pbt-10-unselected"].evolution.parents == "random"
     assert made["tournament-frozen"].mutation.probabilities.rl_hp_mut == 0.0
     plain = made["random"].algorithm.hyperparameters
-    if task.endswith("PPO"):
+    if about.algo == "PPO":
         assert (plain["lr_schedule"], plain["target_kl"], plain["normalize_observations"]) == ("constant", None, False)
         assert made["rule"].algorithm.hyperparameters["lr_schedule"] == "adaptive"
     assert len(made["random"].mutation.rl_hp_selection) + 1 >= 6, "and the width"
+
+
+def test_games_are_tested_by_the_share_won_against_a_player(long: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four games two are won, one is drawn and one is lost: 0.5. Their time does not count."""
+    import agilerl.rollouts.matches as matches
+
+    asked: list[Any] = []
+    monkeypatch.setattr(matches, "outcomes", lambda *given: asked.append(given) or np.array([1, 0, -1, 1]))
+    job = long.job_of("pettingzoo.classic.connect_four_v3:IPPO", "random", 1000, 4)
+    measurer = long.MatchMeasurer({**job, "test_episodes": 4}, None)
+    measurer.best = "the best"
+    assert measurer.play(1) == 0.5
+    assert asked[0][:4] == ("the best", "pettingzoo.classic.connect_four_v3", "lookahead", 4)
+    assert measurer.not_counted > 0
 
 
 def test_a_summary_compares_arms_by_seed(long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,3 +72,23 @@ def test_a_summary_compares_arms_by_seed(long: Any, monkeypatch: pytest.MonkeyPa
     assert (random["anytime"], pbt["anytime"]) == (0.125, 0.375)
     assert pbt["over random"]["value"] == pytest.approx(7 / 8, abs=1e-3), "ties count as a half"
     assert pbt["us_per_training_step"] == 1e6
+
+
+def test_the_page_shows_seeds_of_claims_apart_from_those_of_development(
+    long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import long_page
+
+    monkeypatch.setattr(long, "RESULTS", tmp_path)
+    task = "Hopper-v5:PPO"
+    with open(long.path_of(task), "w", encoding="utf-8") as file:
+        for seed, score in ((0, 13.0), (1000, 3000.0)):
+            key = {"task": task, "arm": "random", "members": 16, "cpu_budget": 400.0, "seed": seed, "commit": "x"}
+            line = {"key": key, "final": score, "curve": [{"score": score}], "cpu_seconds": 10.0,
+                    "env_steps": 1_200_000, "training_env_steps": 10, "generations": 3}  # fmt: skip
+            file.write(json.dumps(line) + "\n")
+    shown = [row for row in long_page.rows() if row.startswith(("| random", "**"))]
+    assert "seeds of claims" in shown[0]
+    assert shown[1] == "| random | 13 | 0.00 |  | 0.00 | 3 | 1.2 million |"
+    assert "a first look" in shown[2]
+    assert shown[3] == "| random | 3000 | 1.00 |  | 1.00 | 3 | 1.2 million |"
