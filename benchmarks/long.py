@@ -155,6 +155,7 @@ ARMS = {
     "pb2": Arm({"evolution.scheme": "pb2"}),
     "ipbt": Arm({"evolution.scheme": "ipbt"}),
     "rule": Arm(evolution=False, rules=True),
+    "rule-race": Arm({"evolution.scheme": "race"}, rules=True),  # the command without a preset
     "rule-pbt-10": Arm(pbt(10), rules=True),
 }
 
