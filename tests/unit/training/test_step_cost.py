@@ -170,7 +170,8 @@ def test_few_steps_are_learned_from_many_times(slow: Any) -> None:
 @pytest.mark.parametrize(
     ("seconds", "minutes", "algo", "expected"),
     [
-        (0.01, 20.0, None, "PPO"),  # 180,000 steps
+        (0.01, 20.0, None, "DQN"),  # 180,000 steps
+        (0.002, 30.0, None, "PPO"),  # 1,350,000 steps
         (0.0005, 0.1, None, "PPO"),  # few steps, but of a fast environment: the updates would take the time
         (0.01, 10.0, "PPO", "PPO"),
         (0.01, 10.0, "SAC", "SAC"),  # asked for, with the settings of its own preset
@@ -185,6 +186,14 @@ def test_the_algorithm_follows_the_budget(
     manifest, note = starting_manifest("Simulated-v0", algo, None, minutes=minutes)
     assert manifest.algorithm.name == expected
     assert bool(note) == manifest.training.overlap == (expected == "DQN")
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(11.0, "SAC"), (12.0, "PPO")])
+def test_box_actions_are_learned_by_sac_from_fewer_steps(slow: Any, minutes: float, expected: str) -> None:
+    """Of 10 ms on 2 cores, 99,000 and 108,000 steps fit."""
+    slow(0.01, 2)
+    manifest, _ = starting_manifest("SimulatedBox-v0", None, None, minutes=minutes)
+    assert manifest.algorithm.name == expected
 
 
 def test_box_actions_are_learned_by_sac_with_a_lane_for_each_core(slow: Any) -> None:
