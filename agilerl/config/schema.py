@@ -455,21 +455,22 @@ class Manifest(Section):
         evolution, cls = self.evolution, find_algorithm(self.algorithm.name)
         if evolution.objective == "score":
             return self
-        reasons = {
+        wrong = {
             f"evolution.scheme={evolution.scheme} compares returns or gains themselves": evolution.scheme
             not in PER_COST,
             "evolution.parents=random selects nobody": evolution.parents == "random",
             "evolution.schedule is the evolution of one agent": evolution.schedule is not None,
-            "evolution.mode=async selects while members train": evolution.mode == "async",
+            "evolution.mode=async selects while others train": evolution.mode == "async",
             "training.fitness=fqe is no score": self.training.fitness == "fqe",
             f"the operations of {self.algorithm.name}, which {cls.experience.says}, are not counted": cls.reads_texts
             or not cls.experience.is_counted,
         }
-        wrong = [reason for reason, holds in reasons.items() if holds]
-        if wrong:
+        reasons = [reason for reason, holds in wrong.items() if holds]
+        if reasons:
+            other = "evolution.scheme=tournament, or " if evolution.scheme not in PER_COST else ""
             raise ValueError(
-                f"evolution.objective=score_per_second selects by score and counted operations, in evolution.scheme "
-                f"{', '.join(PER_COST)}; {wrong[0]}. fix: evolution.objective=score."
+                "evolution.objective=score_per_second selects by score and counted operations, with evolution.scheme "
+                f"{', '.join(PER_COST)}; {reasons[0]}. fix: {other}evolution.objective=score."
             )
         return self
 

@@ -45,7 +45,7 @@ def forward_operations(network: Any, name: str) -> int:
     if not any(parameter.numel() for parameter in network.parameters() if parameter.dim() >= 2):
         return 0
     if not isinstance(network, EvolvableNetwork):
-        raise _uncounted(f"{name} is a {type(network).__name__}, not an EvolvableNetwork")
+        raise _uncounted(f"{name} is of class {type(network).__name__}, not an EvolvableNetwork")
     layers = (type(module).__name__ for _, module in network.named_modules() if isinstance(module, nn.RNNBase))
     if (recurrent := next(layers, None)) is not None:
         raise _uncounted(f"{name} has a torch.nn.{recurrent}")
