@@ -40,7 +40,8 @@ BANDIT = {**CASE, "scheme": "pb2", "training.evolve_from": 0.0}
 FREQUENCIES = {**CASE, "scheme": "mf_pbt", "frequencies": [1, 3], "population": 8, "training.evolve_from": 0.0}
 RESTARTS = {**RACE, "target_score": 1e6, "patience": 1, "restarts": True, "steps": 2048}
 PER_SECOND = {
-    **CASE, "training.evolve_from": 0.0, "evolution.objective": "score_per_second",
+    **CASE, "scheme": "tournament", "evolution.objective": "score_per_second", "steps": 768,
+    "training.evolve_from": 0.0,
     "mutation.probabilities.arch_mut": 1.0, "mutation.rl_hp_selection.update_epochs": {"min": 1, "max": 8},
 }  # fmt: skip
 # Nobody's fitness can exceed 20; with this seed the first generation has less, so that there is something to gain, and

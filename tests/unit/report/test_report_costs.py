@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from synthetic_runs import birth, family, member, write_run
 
 from agilerl.report.charts import cost_chart, pareto_front
 from agilerl.report.page import render
 from agilerl.report.plot import dots
 from agilerl.report.records import RunRecords
-from tests.unit.synthetic_runs import birth, family, member, write_run
 
 MEMBERS = [(1e6, 10.0), (4e6, 8.0), (2e6, 20.0), (2e6, 15.0), (1e8, 30.0)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from agilerl.hpo.cost import per_cost
 
 RANGES = "mutation.rl_hp_selection.batch_size={min: 8, max: 256}"
 SMALL: dict[str, Any] = {
-    "preset": False, "population": 4, "steps": 96, "evo_steps": 32, "seed": 5, "num_envs": 2, "learning_delay": 16,
+    "preset": False, "scheme": "tournament", "population": 4, "steps": 96, "evo_steps": 32, "seed": 5,
+    "num_envs": 2, "learning_delay": 16,
     "learn_step": 4, "eval_episodes": 2, "confirm_episodes": 2, "target_score": None, "evolve_from": 0.0,
     "latent_dim": 9, "founders": "spread", "mutation.rl_hp_selection": {"batch_size": {"min": 8, "max": 256}},
     "network.encoder_config.hidden_size": [8], "network.head_config.hidden_size": [8], "verbose": False,
@@ -33,7 +35,7 @@ def test_the_elite_is_the_member_with_the_most_score_for_its_cost_and_the_best_a
 ) -> None:
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **{"evolution.objective": "score_per_second"}, **SMALL)
     generations = rows_of(run)
-    for before, after in zip(generations, generations[1:], strict=False):
+    for before, after in pairwise(generations):
         fitness, costs = ([float(row[name]) for row in before] for name in ("fitness", "operations_per_step"))
         values = per_cost(fitness, costs)
         assert int(after[0]["id"]) == int(before[values.index(max(values))]["id"])
@@ -47,11 +49,10 @@ def test_the_elite_is_the_member_with_the_most_score_for_its_cost_and_the_best_a
 
 
 def test_agents_that_are_not_counted_have_no_column(tmp_path: Path) -> None:
-    """A policy of the user's own, whose recurrent layer the counter does not see."""
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SMALL)
     assert "operations_per_step" in rows_of(run)[0][0]
     bandit = agilerl.train(
-        "bandit/synthetic", "NeuralUCB", out=tmp_path, preset=False, population=2, steps=8, evo_steps=8,
+        "bandit/iris", "NeuralUCB", out=tmp_path, preset=False, population=2, steps=8, evo_steps=8,
         verbose=False,
     )  # fmt: skip
     assert "operations_per_step" not in rows_of(bandit)[0][0]
