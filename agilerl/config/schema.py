@@ -453,6 +453,7 @@ class Manifest(Section):
     @model_validator(mode="after")
     def _check_objective(self) -> Manifest:
         evolution, cls = self.evolution, find_algorithm(self.algorithm.name)
+        experience = cls.experience
         if evolution.objective == "score":
             return self
         wrong = {
@@ -462,8 +463,8 @@ class Manifest(Section):
             "evolution.schedule is the evolution of one agent": evolution.schedule is not None,
             "evolution.mode=async selects while others train": evolution.mode == "async",
             "training.fitness=fqe is no score": self.training.fitness == "fqe",
-            f"the operations of {self.algorithm.name}, which {cls.experience.says}, are not counted": cls.reads_texts
-            or not cls.experience.is_counted,
+            f"the operations of {self.algorithm.name}, which {experience.says}, are not counted": cls.reads_texts
+            or not experience.is_counted,
         }
         reasons = [reason for reason, holds in wrong.items() if holds]
         if reasons:

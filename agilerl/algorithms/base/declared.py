@@ -74,9 +74,7 @@ STRUCTURE = frozenset({"share_encoders", "recurrent"})  # options that decide wh
 TRANSITIONS = Experience("transitions", "learns from replay", is_counted=True)
 ROUNDS = Experience("rounds", "learns from the rewards of the arms that it chooses", steps="rounds")
 ROLLOUTS = Experience("rollouts", "learns from its own rollouts", on_policy=True, is_counted=True)
-DATASET = Experience(
-    "dataset", "learns from a data set", steps="updates", has_training_episodes=False, is_counted=True
-)
+DATASET = Experience("dataset", "learns from a data set", steps="updates", has_training_episodes=False, is_counted=True)
 TEAM_TRANSITIONS = Experience("team_transitions", "learns from replay of several agents", is_counted=True)
 TEAM_ROLLOUTS = Experience(
     "team_rollouts", "learns from its own rollouts of several agents", on_policy=True, is_counted=True
