@@ -259,6 +259,9 @@ class Evolution(Section):
     interval: Count = 1  # pbt: generations between two selections; ipbt: until its first restart
     explore: bool = True  # pbt, ipbt: whether copies change their hyperparameters
     parents: Literal["best", "random"] = "best"  # pbt: random selects nobody, to measure what selection adds
+    # tournament, pbt, mf_pbt: what selects members. score_per_second: (fitness - lowest fitness of all) / operations of
+    # training per step, which are counted, not measured; the best agent of the run is that of the best score
+    objective: Literal["score", "score_per_second"] = "score"
     survivors: Count = 1  # halving, race: members left at the end
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
@@ -299,6 +302,9 @@ OF_SCHEMES = {
     "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"), "explore": ("pbt", "ipbt"), "parents": ("pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
+
+PER_COST = ("tournament", "pbt", "mf_pbt")
+"""Schemes that can select by score per second; others compare returns themselves, or gains of fitness."""
 
 WITHOUT_WAITING = {
     "evolution.scheme": "tournament", "evolution.restarts": False, "training.share": "shard",
@@ -445,6 +451,31 @@ class Manifest(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_objective(self) -> Manifest:
+        evolution, cls = self.evolution, find_algorithm(self.algorithm.name)
+        experience = cls.experience
+        if evolution.objective == "score":
+            return self
+        wrong = {
+            f"evolution.scheme={evolution.scheme} compares returns or gains themselves": evolution.scheme
+            not in PER_COST,
+            "evolution.parents=random selects nobody": evolution.parents == "random",
+            "evolution.schedule is the evolution of one agent": evolution.schedule is not None,
+            "evolution.mode=async selects while others train": evolution.mode == "async",
+            "training.fitness=fqe is no score": self.training.fitness == "fqe",
+            f"the operations of {self.algorithm.name}, which {experience.says}, are not counted": cls.reads_texts
+            or not experience.is_counted,
+        }
+        reasons = [reason for reason, holds in wrong.items() if holds]
+        if reasons:
+            other = "evolution.scheme=tournament, or " if evolution.scheme not in PER_COST else ""
+            raise ValueError(
+                "evolution.objective=score_per_second selects by score and counted operations, with evolution.scheme "
+                f"{', '.join(PER_COST)}; {reasons[0]}. fix: {other}evolution.objective=score."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_training_episodes(self) -> Manifest:
         experience = find_algorithm(self.algorithm.name).experience
         asked = {
@@ -508,7 +539,7 @@ class Manifest(Section):
         if self.evolution == Evolution():
             del content["evolution"]
         else:
-            for name in ("restart_ranges", "mode", "max_lag"):
+            for name in ("restart_ranges", "mode", "max_lag", "objective"):
                 if vars(self.evolution)[name] == vars(Evolution())[name]:
                     del content["evolution"][name]
         for name in ("with_state", "asynchronous"):

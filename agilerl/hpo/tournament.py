@@ -126,6 +126,10 @@ class TournamentSelection:
             raise ConfigError(f"member {agent.index} has no fitness yet. fix: call agent.test(env) before selecting.")
         return float(np.mean(np.asarray(recent, dtype=np.float64)))
 
+    def values(self, population: Sequence[Agent]) -> list[float]:
+        """Return the value of each member [N] that tournaments compare: `fitness_of`."""
+        return [self.fitness_of(agent) for agent in population]
+
     def select(self, population: Sequence[Agent]) -> tuple[Agent, list[Agent]]:
         """Return the best member (an independent clone with the same index) and the new population (all clones).
 
@@ -153,7 +157,7 @@ class TournamentSelection:
 
     def _select(self, population: Sequence[Agent], count: int, slots: Sequence[int]) -> tuple[Agent, list[Agent]]:
         """Return the best member and clones of `count` parents; with elitism the best one is first, if in `slots`."""
-        fitness = [self.fitness_of(agent) for agent in population]
+        fitness = self.values(population)
         rng = stream(self.seed, Purpose.SELECTION, self.calls)
         self.calls += 1
         place = int(rank(fitness).argmax())

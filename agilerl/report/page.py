@@ -147,6 +147,7 @@ def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
         "plots": plots,
         "constant": constant,
         "growths": growths,
+        "costs": charts.cost_chart(run, detail.dots),
         "network": network,
         "scores": scoreboard(run),
         "members": sorted(_last(run), key=lambda m: -m.fitness if m.fitness == m.fitness else float("inf")),

@@ -147,12 +147,14 @@ def frame(
     height: float,
     xlabel: str = "generation",
     log: bool = False,
+    log_x: bool = False,
     whole_y: bool = False,
 ) -> tuple[Plot, Scale, Scale]:
     """An empty chart for these values with its two scales.
 
     Args:
         xs, ys: the values to show; those that are not finite are ignored.
+        log, log_x: logarithmic y axis, x axis.
         whole_y: y ticks at integers only, as on the x axis.
     """
     values = finite(ys) or [0.0]
@@ -162,9 +164,9 @@ def frame(
     elif log:
         low, high = low / 1.15, high * 1.15
     plot = Plot(title, width, height, 56, width - 14, 12, height - 34, xlabel)
-    x = Scale(min(xs, default=0), max(xs, default=1), plot.left + 6, plot.right - 6)
+    x = Scale(min(xs, default=0), max(xs, default=1), plot.left + 6, plot.right - 6, log_x)
     y = Scale(low, high, plot.bottom, plot.top, log)
     plot.yticks = y.ticks(max(3, round((plot.bottom - plot.top) / 36)), whole=whole_y)
     ticks = linear_ticks(min(xs, default=0), max(xs, default=1), max(2, round(width / 90)))
-    plot.xticks = [Tick(x(t), tidy(t)) for t in ticks if t == int(t)]
+    plot.xticks = x.ticks() if log_x else [Tick(x(t), tidy(t)) for t in ticks if t == int(t)]
     return plot, x, y

@@ -20,6 +20,7 @@ from agilerl.runs.commands import run_command
 from agilerl.runs.directory import LINEAGE_LIMIT, METRICS, RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.telemetry.evaluation import Baseline
+from agilerl.telemetry.files import COST
 from agilerl.telemetry.record import Birth
 from agilerl.telemetry.time_spent import TimeSpent
 
@@ -32,6 +33,7 @@ class Member:
 
     Attributes:
         fitness: NaN if it diverged. hyperparameters: by name. mutation: of its birth, as in the table.
+        operations_per_step: estimated cost of its training; None if it is not counted, or in runs of earlier versions.
     """
 
     generation: int
@@ -45,6 +47,7 @@ class Member:
     is_best: bool
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
     confirmation: float | None = None
+    operations_per_step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,7 @@ def _member(row: Mapping[str, str]) -> Member:
         is_best=row["is_best"] == "1",
         hyperparameters=hyperparameters,
         confirmation=float(row["confirmation"]) if row.get("confirmation") else None,
+        operations_per_step=float(row[COST]) if row.get(COST) else None,
     )
 
 

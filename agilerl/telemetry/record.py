@@ -100,6 +100,7 @@ class MemberRecord:
     agents: Mapping[str, float] = field(default_factory=dict)
     agent_scores: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, float] = field(default_factory=dict)  # further counters of its source, summed
+    operations_per_step: float | None = None  # estimated cost of its training; None if it is not counted
 
 
 @dataclass(frozen=True)

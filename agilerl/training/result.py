@@ -197,6 +197,7 @@ def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequen
             network=_architecture(agent),
             is_best=slot == leader,
             details=dict(tally.details),
+            operations_per_step=loop.costs.known(agent),
         )
         for slot, (agent, tally) in enumerate(zip(loop.population, tallies, strict=True))
     )

@@ -39,6 +39,11 @@ RACE = {**CASE, "scheme": "race", "certainty": 0.5, "eval_members": 2}
 BANDIT = {**CASE, "scheme": "pb2", "training.evolve_from": 0.0}
 FREQUENCIES = {**CASE, "scheme": "mf_pbt", "frequencies": [1, 3], "population": 8, "training.evolve_from": 0.0}
 RESTARTS = {**RACE, "target_score": 1e6, "patience": 1, "restarts": True, "steps": 2048}
+PER_SECOND = {
+    **CASE, "scheme": "tournament", "evolution.objective": "score_per_second", "steps": 768,
+    "training.evolve_from": 0.0,
+    "mutation.probabilities.arch_mut": 1.0, "mutation.rl_hp_selection.update_epochs": {"min": 1, "max": 8},
+}  # fmt: skip
 # Nobody's fitness can exceed 20; with this seed the first generation has less, so that there is something to gain, and
 # training returns rise for seven generations longer.
 PATIENT = {**RACE, "steps": 2048, "patience": 3, "seed": 18, "eval_steps": 20, "widths": None}
@@ -59,7 +64,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 CASES = {
     "race": RACE, "restarts": RESTARTS, "patient": PATIENT, "replay": SAC, "halving": HALVING, "pb2": BANDIT,
-    "mf_pbt": FREQUENCIES,
+    "mf_pbt": FREQUENCIES, "per_second": PER_SECOND,
 }  # fmt: skip
 
 
@@ -80,7 +85,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("race", "restarts", "patient", "replay"),
+        *("race", "restarts", "patient", "replay", "per_second"),
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("halving", "pb2", "mf_pbt")),
     ],
 )

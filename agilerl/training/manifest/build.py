@@ -20,6 +20,7 @@ from agilerl.config import Manifest
 from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.widths import within_widths
 from agilerl.errors import AgileRLError, ConfigError, warn_once
+from agilerl.hpo.cost import PerCost, TournamentPerCost
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.iterated import IteratedTraining
@@ -40,6 +41,7 @@ from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.task import Task
+from agilerl.training.member_cost import MemberCosts
 from agilerl.training.population import set_lanes
 from agilerl.training.random_play import random_play
 from agilerl.training.result import EvolveResult
@@ -95,6 +97,8 @@ def run_manifest(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
             f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
         )
+    if manifest.evolution.objective == "score_per_second":
+        MemberCosts(manifest.environment.num_envs).of(population[0])  # raises before training what would raise in it
     options = make_options(manifest)
     is_asynchronous = manifest.evolution.mode == "async"
     kind = partial(AsynchronousLoop, max_lag=manifest.evolution.max_lag, order=arrivals) if is_asynchronous else None
@@ -245,15 +249,19 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     if asked.scheme == "halving":
         budget = int(training.max_steps * training.pop_size * asked.until)
         return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)
+    cost = MemberCosts(manifest.environment.num_envs).of if asked.objective == "score_per_second" else None
     if asked.scheme in ("pbt", "ipbt"):
         kind = TruncationSelection if asked.scheme == "pbt" else IteratedTraining
-        return kind(asked.interval, asked.explore, asked.parents, seed)
+        truncation = kind(asked.interval, asked.explore, asked.parents, seed)
+        return truncation if cost is None else PerCost(truncation, cost)
     if asked.scheme == "pb2":
         return PopulationBandit(seed)
     if asked.scheme == "mf_pbt":
-        return MultipleFrequencies(asked.frequencies, training.pop_size, seed)
+        frequencies = MultipleFrequencies(asked.frequencies, training.pop_size, seed)
+        return frequencies if cost is None else PerCost(frequencies, cost)
     chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
-    tournament = TournamentSelection(
+    make_tournament = TournamentSelection if cost is None else partial(TournamentPerCost, cost=cost)
+    tournament = make_tournament(
         selection.tournament_size, selection.elitism, manifest.training.pop_size, selection.eval_loop, seed=seed
     )
     mutation = Mutations(
