@@ -118,15 +118,29 @@ class ToTarget:
         return False if self.reached or is_over else None
 
 
+def as_the_command(env_id: str, key: dict[str, Any], callbacks: list[Any]) -> Any:
+    """Train as `agilerl train ENV --minutes M --set NAME=VALUE...` does: with other cores, unlike `agilerl.train`."""
+    from agilerl.api import run_training, starting_manifest
+    from agilerl.config import apply_overrides, apply_sets
+
+    manifest, _ = starting_manifest(env_id, None, None, minutes=key["minutes"])
+    manifest = apply_overrides(manifest, {"training.seed": key["seed"]})
+    manifest = apply_sets(manifest, [f"{name}={value}" for name, value in key.get("sets", {}).items()])
+    options: dict[str, Any] = {"minutes": key["minutes"], "uses_spare_cores": True}
+    return run_training(manifest, out=None, verbose=False, callbacks=callbacks, **options)
+
+
 def run_to_target(job: dict[str, Any]) -> dict[str, Any]:
     """The bare command until its best agent reaches the target."""
     import agilerl
 
     key = job["key"]
     watch = ToTarget(key)
-    budget = {"minutes": key["minutes"]} if "minutes" in key else {}
     env_id = FAMILIES[key["env"]].env_id(key["cost_ms"])
-    run = agilerl.train(env_id, seed=key["seed"], out=None, verbose=False, callbacks=[watch], **budget)
+    if key["who"] == "ours":
+        run = as_the_command(env_id, key, [watch])
+    else:
+        run = agilerl.train(env_id, seed=key["seed"], out=None, verbose=False, callbacks=[watch])
     return {
         "key": key,
         "algo": run.manifest.algorithm.name,
@@ -178,6 +192,7 @@ def jobs_for(args: Any) -> list[dict[str, Any]]:
         base["cost_ms"] = 0
     else:
         base |= {"cost_ms": args.cost_ms, "minutes": args.minutes}
+        base |= {"sets": dict(text.split("=", 1) for text in args.set)} if args.set else {}
     if args.who != "sb3":
         base["commit"] = measured_commit()
     return [{**job, "key": {**base, "seed": seed}} for seed in args.seeds]
@@ -223,6 +238,9 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="e27 and sb3 at the real cost instead of without one")
     parser.add_argument("--max-env-steps", type=int, help="of sb3; epsilon falls over the first tenth")
     parser.add_argument("--score", action="store_true", help="train for --minutes, then score 100 episodes")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of ours, beside its choices"
+    )
     parser.add_argument("--imports", nargs="*", default=[], help="modules that register environments")
     parser.add_argument("--distributions", nargs="*", default=[], help="packages whose versions sb3 records")
     parser.add_argument("--python", help="interpreter of the environment of sb3")
