@@ -83,7 +83,7 @@ class CsvSink(_FileSink):
     """One row per member and generation, with one header.
 
     Hyperparameters are columns `hp.<name>`. Returns of a team's agents that are not summed are `fitness.<agent>` and
-    `score.<agent>`, if the first generation has them. Counters of the source are `details.<name>`. Opponents of
+    `score.<agent>`, if the first generation has them. Counters are `details.<name>`. Opponents of
     self-play are the last column.
     """
 

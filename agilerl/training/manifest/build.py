@@ -20,6 +20,7 @@ from agilerl.config import Manifest
 from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.widths import within_widths
 from agilerl.errors import AgileRLError, ConfigError, warn_once
+from agilerl.hpo.dormant import DormantResets, check_resettable
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.iterated import IteratedTraining
@@ -95,6 +96,9 @@ def run_manifest(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
             f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
         )
+    threshold = manifest.mutation.reset_dormant if evolution else None
+    if threshold is not None:
+        check_resettable(population[0], threshold)
     options = make_options(manifest)
     is_asynchronous = manifest.evolution.mode == "async"
     kind = partial(AsynchronousLoop, max_lag=manifest.evolution.max_lag, order=arrivals) if is_asynchronous else None
@@ -113,6 +117,7 @@ def run_manifest(
         deadline=deadline,
         executor=executor,
         script=script,
+        resets=None if threshold is None else DormantResets(threshold, seed),
     )
     try:
         if with_random_play:
