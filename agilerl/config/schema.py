@@ -14,7 +14,17 @@ from agilerl.algorithms.base.declared import check_value, hyperparameters, outsi
 from agilerl.config.ignored import ignored_by
 from agilerl.errors import AlgorithmError, ConfigError, nearest
 from agilerl.options import OffPolicyOptions
-from agilerl.ranges import BelowOne, Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, describe
+from agilerl.ranges import (
+    BelowOne,
+    Count,
+    CountOrZero,
+    Fraction,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveFraction,
+    describe,
+)
 
 
 def algorithm_model(name: str) -> type[BaseModel]:

@@ -5,7 +5,7 @@ ReDo of Sokar, Agarwal, Castro and Evci 2023 (arXiv:2302.12902), section 4, betw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ from agilerl.errors import ConfigError
 from agilerl.hpo import effects
 from agilerl.modules.layered import HiddenUnits, LayeredModule
 from agilerl.modules.mlp import EvolvableMLP
-from agilerl.modules.morph import FRESH, Transfer, same
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.observations import sample_batch
@@ -40,7 +39,7 @@ def unit_scores(activations: Tensor, axis: int = -1) -> Tensor:
     Returns:
         [H] float64 with mean 1; zeros for a layer without any activation.
     """
-    sizes = activations.detach().double().abs().movedim(axis, 0).flatten(1).mean(1)
+    sizes = activations.detach().abs().movedim(axis, 0).flatten(1).mean(1, dtype=torch.float64)
     mean = sizes.mean()
     return torch.zeros_like(sizes) if mean == 0 else sizes / mean
 
@@ -87,13 +86,15 @@ class Resets:
     columns: dict[str, Tensor] = field(default_factory=dict)
     count: int = 0
 
-    def transfers(self, parameters: Mapping[str, Tensor]) -> dict[str, Transfer]:
-        """Return the origin of every entry of the changed parameters, by which optimiser moments follow."""
-        masks = {name: (self.rows.get(name), self.columns.get(name)) for name in {**self.rows, **self.columns}}
-        return {
-            name: Transfer(tuple(_index(size, mask) for size, mask in _padded(parameters[name].shape, both)))
-            for name, both in masks.items()
-        }
+    def masks(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the changed entries of each changed parameter, in its shape and on its device."""
+        masks: dict[str, Tensor] = {}
+        for axis, each in enumerate((self.rows, self.columns)):
+            for name, mask in each.items():
+                parameter = parameters[name]
+                entries = masks.setdefault(name, torch.zeros_like(parameter, dtype=torch.bool))
+                entries.movedim(axis, 0)[mask.to(parameter.device)] = True
+        return masks
 
     @torch.no_grad()
     def apply(self, parameters: Mapping[str, Tensor]) -> None:
@@ -103,14 +104,6 @@ class Resets:
         for name, mask in self.rows.items():
             parameter = parameters[name]
             parameter[mask.to(parameter.device)] = self.fresh[name].to(parameter)
-
-
-def _padded(shape: Sequence[int], masks: Sequence[Tensor | None]) -> Iterator[tuple[int, Tensor | None]]:
-    return ((size, masks[axis] if axis < len(masks) else None) for axis, size in enumerate(shape))
-
-
-def _index(size: int, mask: Tensor | None) -> np.ndarray:
-    return same(size) if mask is None else np.where(mask.cpu().numpy(), FRESH, same(size))
 
 
 def add_units(resets: Resets, dormant: DormantUnits, generator: torch.Generator) -> None:
@@ -152,19 +145,19 @@ def add_reader(
 # -- one network -------------------------------------------------------------------------------------------------------
 
 
-def layered_parts(network: Any) -> dict[str, LayeredModule]:
-    """Return the parts of a network whose hidden units can be reset, by path ("encoder."); none of a recurrent network,
-    whose activations depend on more than the observation."""
+def parts_with_units(network: Any) -> dict[str, tuple[LayeredModule, tuple[HiddenUnits, ...]]]:
+    """Return the parts of a network whose units can be reset, with these, by path ("encoder."); none of a recurrent
+    network, whose activations depend on more than the observation."""
     if isinstance(network, EvolvableNetwork) and network.recurrent:
         return {}
     modules = network.named_modules() if isinstance(network, torch.nn.Module) else ()
-    parts = {f"{path}." if path else "": part for path, part in modules if isinstance(part, LayeredModule)}
-    return {path: part for path, part in parts.items() if part.hidden_units()}
+    parts = {path: (part, part.hidden_units()) for path, part in modules if isinstance(part, LayeredModule)}
+    return {f"{path}." if path else "": each for path, each in parts.items() if each[1]}
 
 
-def activations_of(part: LayeredModule) -> dict[str, Tensor]:
-    """Return the outputs of a part's activations for its probe inputs, and those of its normalisations without scale
-    and shift, by layer; empty without inputs."""
+def activations_of(part: LayeredModule, hidden: Sequence[HiddenUnits]) -> dict[str, Tensor]:
+    """Return the activations of these units for the part's probe inputs, and their normalised inputs without scale and
+    shift, by layer; empty without inputs. The part must be in evaluation mode."""
     if part.probe_inputs is None:
         return {}
     seen: dict[str, Tensor] = {}
@@ -176,10 +169,10 @@ def activations_of(part: LayeredModule) -> dict[str, Tensor]:
             output = functional.layer_norm(inputs[0], layer.normalized_shape, eps=layer.eps)
         seen[name] = output
 
-    names = [name for units in part.hidden_units() for name in (units.norm, units.activation) if name is not None]
+    names = [name for units in hidden for name in (units.norm, units.activation) if name is not None]
     hooks = [part.model.get_submodule(name).register_forward_hook(partial(note, name)) for name in names]
     try:
-        with torch.no_grad(), effects.evaluating(part):
+        with torch.no_grad():
             part(part.probe_inputs)
     finally:
         for hook in hooks:
@@ -192,14 +185,14 @@ def dormant_units(network: Any, observations: Any, threshold: float, rng: np.ran
 
     rng: draws actions for critics, uniform in the action space: a unit that answers no action at all is dormant.
     """
-    parts, dormant = layered_parts(network), []
+    parts, dormant = parts_with_units(network), []
     if not parts:
         return []
     with effects.evaluating(network), effects.probing(network, observations):
         _probe_with_actions(network, rng)
-        for path, part in parts.items():
-            seen = activations_of(part)
-            for units in part.hidden_units() if seen else ():
+        for path, (part, hidden) in parts.items():
+            seen = activations_of(part, hidden)
+            for units in hidden if seen else ():
                 mask = is_dormant(unit_scores(seen[units.activation], units.axis), threshold)
                 if mask.any():
                     normed = None if units.norm is None else seen[units.norm].movedim(units.axis, 0).flatten(1)
@@ -265,24 +258,25 @@ def reset_dormant_units(agent: Any, threshold: float, rng: np.random.Generator) 
     A reset unit gets fresh incoming weights and outgoing weights of 0, so that the outputs change by no more than what
     it had contributed. Target networks get the same entries: a slow average of
     old and fresh incoming weights could wake a unit up while its old outgoing weights still count. Moments of the reset
-    entries start anew (`OptimizerWrapper.rebuild`). An agent without recent observations stays as it is.
+    entries start anew (`OptimizerWrapper.forget_entries`). An agent without recent observations stays as it is.
     """
     agent = effects.inner(agent)
     networks = effects.networks_of(agent)
     plan = planned_resets(networks, _recent(agent, networks), threshold, rng)
     if not plan:
         return 0
-    transfers = {}
+    masks = {}
     for group in effects.registry_of(agent).groups:
         resets = plan.get(group.eval_network)
         if resets is None:
             continue
         parameters = dict(networks[group.eval_network].named_parameters())
-        transfers[group.eval_network] = resets.transfers(parameters)
+        masks[group.eval_network] = resets.masks(parameters)
         resets.apply(parameters)
         for name in effects.shared_names(group):
             resets.apply(dict(resolve(agent, name).named_parameters()))
-    effects.rebuild_optimizers(agent, networks, transfers)
+    for entry in effects.registry_of(agent).optimizers:
+        resolve(agent, entry.name).forget_entries(masks)
     if hasattr(agent, "mutation_hook"):
         agent.mutation_hook()
     return sum(resets.count for resets in plan.values())
@@ -303,12 +297,12 @@ def _recent(agent: Any, networks: Mapping[str, Any]) -> dict[str, Any]:
 def check_resettable(agent: Any, threshold: float) -> None:
     """Raise ConfigError unless the agent keeps recent observations and has hidden units that can be reset."""
     member = effects.inner(agent)
-    parts = [layered_parts(network) for network in effects.networks_of(member).values()]
+    parts = [parts_with_units(network) for network in effects.networks_of(member).values()]
     if isinstance(member, effects.Probed) and any(parts):
         return
     raise ConfigError(
-        f"mutation.reset_dormant={threshold:g} resets hidden units of dense and convolutional layers, by their answers "
-        f"to observations; {type(member).__name__} has networks without such units. fix: reset_dormant=null."
+        f"mutation.reset_dormant={threshold:g} resets units of dense and convolutional layers that read observations; "
+        f"the networks of this {type(member).__name__} are recurrent, or of another kind. fix: reset_dormant=null."
     )
 
 

@@ -158,6 +158,23 @@ class OptimizerWrapper:
             self._parameters[position] = {}
             self.rebuild({name: network})
 
+    @torch.no_grad()
+    def forget_entries(self, masks: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Start the moments of some entries anew, in place, like those of new entries in `rebuild`.
+
+        Args:
+            masks: attribute name of a network -> parameter name -> mask of its entries. Other networks are ignored.
+        """
+        for network, parameters in zip(self.network_names or (), self._parameters, strict=False):
+            states = self.optimizer.state
+            usual = _mean_second_moments([states[p] for p in parameters.values() if p in states])
+            for name, mask in masks.get(network, {}).items():
+                for key, value in states.get(parameters[name], {}).items():
+                    if isinstance(value, Tensor) and value.shape == mask.shape:
+                        rest = value[~mask] if key in usual else value[:0]
+                        mean = float(rest.mean()) if rest.numel() else 0.0
+                        value[mask] = mean or usual.get(key, 0.0)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "optimizer" not in self.__dict__:
             raise AttributeError(name)
