@@ -39,7 +39,8 @@ def unit_scores(activations: Tensor, axis: int = -1) -> Tensor:
     Returns:
         [H] float64 with mean 1; zeros for a layer without any activation.
     """
-    sizes = activations.detach().abs().movedim(axis, 0).flatten(1).mean(1, dtype=torch.float64)
+    others = [k for k in range(activations.dim()) if k != axis % activations.dim()]
+    sizes = activations.detach().abs().mean(others, dtype=torch.float64)
     mean = sizes.mean()
     return torch.zeros_like(sizes) if mean == 0 else sizes / mean
 
@@ -193,6 +194,8 @@ def dormant_units(network: Any, observations: Any, threshold: float, rng: np.ran
         for path, (part, hidden) in parts.items():
             seen = activations_of(part, hidden)
             for units in hidden if seen else ():
+                if units.outgoing is None and path != "encoder.":
+                    continue  # an output of the network, or a part's among the features
                 mask = is_dormant(unit_scores(seen[units.activation], units.axis), threshold)
                 if mask.any():
                     normed = None if units.norm is None else seen[units.norm].movedim(units.axis, 0).flatten(1)
@@ -242,12 +245,12 @@ def planned_resets(
             outgoing = each.units.outgoing
             if outgoing is not None:
                 add_reader(plan[name], each.path, each.part, outgoing, each.mask, each.units.axis == 1)
-            elif each.path == "encoder." and (readers := readers_of(network, networks)) is not None:
+            elif (readers := readers_of(network, networks)) is not None:
                 for reader, heads in readers.items():
                     for path, head in heads:
                         add_reader(plan[reader], path, head, next(iter(head.layers())), each.mask)
             else:
-                continue  # an output, not a hidden unit
+                continue
             add_units(plan[name], each, generator)
     return {name: resets for name, resets in plan.items() if resets.rows or resets.columns}
 

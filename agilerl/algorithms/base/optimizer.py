@@ -167,13 +167,17 @@ class OptimizerWrapper:
         """
         for network, parameters in zip(self.network_names or (), self._parameters, strict=False):
             states = self.optimizer.state
-            usual = _mean_second_moments([states[p] for p in parameters.values() if p in states])
             for name, mask in masks.get(network, {}).items():
                 for key, value in states.get(parameters[name], {}).items():
-                    if isinstance(value, Tensor) and value.shape == mask.shape:
-                        rest = value[~mask] if key in usual else value[:0]
-                        mean = float(rest.mean()) if rest.numel() else 0.0
-                        value[mask] = mean or usual.get(key, 0.0)
+                    if not isinstance(value, Tensor) or value.shape != mask.shape:
+                        continue
+                    value.masked_fill_(mask, 0.0)
+                    if key in SECOND_MOMENTS:
+                        mean = float(value.sum()) / max(1, mask.numel() - int(mask.sum()))
+                        if not mean:  # nothing is left of this parameter
+                            of_network = [states[p] for p in parameters.values() if p in states]
+                            mean = _mean_second_moments(of_network).get(key, 0.0)
+                        value.masked_fill_(mask, mean)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "optimizer" not in self.__dict__:
