@@ -42,6 +42,7 @@ Number = Annotated[float, _NUMBER, Field(allow_inf_nan=False)]
 Positive = Annotated[float, _NUMBER, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, _NUMBER, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, _NUMBER, Field(ge=0, le=1)]
+BelowOne = Annotated[float, _NUMBER, Field(ge=0, lt=1)]
 PositiveFraction = Annotated[float, _NUMBER, Field(gt=0, le=1)]
 
 

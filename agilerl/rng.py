@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     FOUNDERS = 15
     RANDOM_PLAY = 16
     PREDICTION = 17
+    RESETS = 18
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

@@ -14,7 +14,17 @@ from agilerl.algorithms.base.declared import check_value, hyperparameters, outsi
 from agilerl.config.ignored import ignored_by
 from agilerl.errors import AlgorithmError, ConfigError, nearest
 from agilerl.options import OffPolicyOptions
-from agilerl.ranges import Count, CountOrZero, Fraction, NonNegative, Number, Positive, PositiveFraction, describe
+from agilerl.ranges import (
+    BelowOne,
+    Count,
+    CountOrZero,
+    Fraction,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveFraction,
+    describe,
+)
 
 
 def algorithm_model(name: str) -> type[BaseModel]:
@@ -227,6 +237,9 @@ class Mutation(Section):
     rl_hp_selection: dict[str, HyperparameterRange] = {}  # hyperparameters that mutate, with their ranges
     mutation_sd: NonNegative = 0.1  # of noise on weights, relative to them
     mutate_elite: bool = False  # whether the best member mutates too
+    # after each selection, with every scheme: hidden units of all members that respond less than this share of their
+    # layer's mean are drawn anew; null: none
+    reset_dormant: BelowOne | None = None
 
 
 class TournamentSelection(Section):
@@ -536,6 +549,8 @@ class Manifest(Section):
                 del content["algorithm"][name]
         if content["algorithm"].get("action_scaling") == "bounds":
             del content["algorithm"]["action_scaling"]
+        if content["mutation"]["reset_dormant"] is None:
+            del content["mutation"]["reset_dormant"]
         if self.evolution == Evolution():
             del content["evolution"]
         else:

@@ -84,8 +84,8 @@ class CsvSink(_FileSink):
     """One row per member and generation, with one header.
 
     Hyperparameters are columns `hp.<name>`. Returns of a team's agents that are not summed are `fitness.<agent>` and
-    `score.<agent>`, if the first generation has them. Counters of the source are `details.<name>`. Opponents of
-    self-play are the last column. `operations_per_step` is missing where it is not counted.
+    `score.<agent>`, if the first generation has them. Counters are `details.<name>`. Opponents of self-play are the
+    last column. `operations_per_step` is missing where it is not counted.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

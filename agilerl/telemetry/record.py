@@ -99,7 +99,8 @@ class MemberRecord:
     # For teams whose returns are not summed, agent -> mean return: of the evaluation, and of `score`.
     agents: Mapping[str, float] = field(default_factory=dict)
     agent_scores: Mapping[str, float] = field(default_factory=dict)
-    details: Mapping[str, float] = field(default_factory=dict)  # further counters of its source, summed
+    # Further counters: of its source, summed; `reset_units`: dormant units reset before this generation.
+    details: Mapping[str, float] = field(default_factory=dict)
     operations_per_step: float | None = None  # estimated cost of its training; None if it is not counted
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
+from agilerl.hpo.dormant import DormantResets
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution
 from agilerl.hpo.screening import best_returns, promising, screened
 from agilerl.hpo.shrinkage import shrink
@@ -63,6 +64,7 @@ class TrainingLoop:
         source: of experience and evaluations; closed at the end of the run.
         options: of the run. seed: run seed of every random stream.
         evolution: applied between generations; without it the population is not evolved.
+        resets: of dormant units, applied to the members that train next whenever `evolution` is.
         sinks: receive the records.
         env_id: name for the plan and the records.
         on_best: called with each new best agent.
@@ -95,10 +97,11 @@ class TrainingLoop:
         ranks: Ranks = ONE,
         deadline: Deadline | None = None,
         script: Sequence[Taken] = (),
+        resets: DormantResets | None = None,
     ) -> None:
         if executor is not None and executor.is_optional and not is_portable(population):
             executor = None
-        self.ranks, self.deadline, self.executor = ranks, deadline, executor
+        self.ranks, self.deadline, self.executor, self.resets = ranks, deadline, executor, resets
         self.evolution = TournamentEvolution() if evolution is None else evolution
         self.population = broadcast_population(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
@@ -558,6 +561,8 @@ class TrainingLoop:
         births = self.family.add(births, self.population, before)
         births = self.steering.inherit(self.population, births)
         self.steering.forget_others(self.population)
+        if self.resets is not None:
+            self.resets.apply(self.population, number + 1)
         self.share_budget()
         self.fit_to_population()
         self.result.births += births

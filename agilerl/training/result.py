@@ -196,7 +196,7 @@ def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequen
             hyperparameters=_hyperparameters(agent),
             network=_architecture(agent),
             is_best=slot == leader,
-            details=dict(tally.details),
+            details={**tally.details, **({} if loop.resets is None else loop.resets.details_of(agent))},
             operations_per_step=loop.costs.known(agent),
         )
         for slot, (agent, tally) in enumerate(zip(loop.population, tallies, strict=True))

@@ -93,6 +93,7 @@ class SavableLoop:
             "evaluation_env_steps": loop.source.evaluation_env_steps,
             "evaluated": float(loop.source.evaluated),
             "saved_steps": loop.saved_steps,
+            **({} if loop.resets is None else {"resets": loop.resets.state()}),
             **({"by_agent": loop.result.by_agent} if loop.result.by_agent else {}),
             **self._steering(),
             "source": loop.source.state(),
@@ -146,6 +147,8 @@ class SavableLoop:
         loop.steering.load_state(steering)
         loop.family.load_state(rest["evolution"])
         loop.evolution.load_state(rest["evolution"])
+        if loop.resets is not None:
+            loop.resets.load_state(rest.get("resets", {}))  # missing if they are new in this run
         loop.source.evaluation_env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
         loop.source.evaluated = rest.get("evaluated", 0.0)
         loop.source.load_state(rest["source"])

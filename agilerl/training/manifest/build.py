@@ -21,6 +21,7 @@ from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.widths import within_widths
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.cost import PerCost, TournamentPerCost
+from agilerl.hpo.dormant import DormantResets, check_resettable
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.iterated import IteratedTraining
@@ -99,6 +100,9 @@ def run_manifest(
         )
     if manifest.evolution.objective == "score_per_second":
         MemberCosts(manifest.environment.num_envs).of(population[0])  # raises before training what would raise in it
+    threshold = manifest.mutation.reset_dormant if evolution else None
+    if threshold is not None:
+        check_resettable(population[0], threshold)
     options = make_options(manifest)
     is_asynchronous = manifest.evolution.mode == "async"
     kind = partial(AsynchronousLoop, max_lag=manifest.evolution.max_lag, order=arrivals) if is_asynchronous else None
@@ -117,6 +121,7 @@ def run_manifest(
         deadline=deadline,
         executor=executor,
         script=script,
+        resets=None if threshold is None else DormantResets(threshold, seed),
     )
     try:
         if with_random_play:
