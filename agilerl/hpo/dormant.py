@@ -260,7 +260,8 @@ def reset_dormant_units(agent: Any, threshold: float, rng: np.random.Generator) 
 
     A reset unit gets fresh incoming weights and outgoing weights of 0, so that the outputs change by no more than what
     it had contributed. Target networks get the same entries: a slow average of old and fresh incoming weights could
-    wake a unit up while its old outgoing weights still count. Moments of the reset entries start anew (`OptimizerWrapper.forget_entries`). An agent without recent observations stays as it is.
+    wake a unit up while its old outgoing weights still count. Moments of the reset entries start anew
+    (`OptimizerWrapper.forget_entries`). An agent without recent observations stays as it is.
     """
     agent = effects.inner(agent)
     networks = effects.networks_of(agent)
