@@ -151,6 +151,8 @@ ARMS = {
     "pbt-33": Arm(pbt(33)),
     "pbt-10-frozen": Arm(pbt(10, explore=False)),
     "pbt-10-unselected": Arm(pbt(10, parents="random")),
+    "pbt-10-resets": Arm({**pbt(10), "mutation.reset_dormant": 0.025}),
+    "pbt-10-per-second": Arm(pbt(10, objective="score_per_second")),
     "mf_pbt": Arm({"evolution.scheme": "mf_pbt", "evolution.frequencies": [1, 10]}),
     "pb2": Arm({"evolution.scheme": "pb2"}),
     "ipbt": Arm({"evolution.scheme": "ipbt"}),

@@ -32,6 +32,8 @@ def test_arms_differ_in_what_their_names_say(long: Any, task: str) -> None:
     assert made["seeds"].evolution.founders == "equal"
     assert made["pbt-33"].evolution.interval == 33
     assert (made["pbt-10-frozen"].evolution.explore, made["pbt-10"].evolution.explore) == (False, True)
+    assert (made["pbt-10"].mutation.reset_dormant, made["pbt-10-resets"].mutation.reset_dormant) == (None, 0.025)
+    assert made["pbt-10-per-second"].evolution.objective == "score_per_second"
     assert made["pbt-10-unselected"].evolution.parents == "random"
     assert made["tournament-frozen"].mutation.probabilities.rl_hp_mut == 0.0
     plain = made["random"].algorithm.hyperparameters
