@@ -25,7 +25,9 @@ def is_abandoned(folder: Path) -> bool:
         if holder["host"] != socket.gethostname():
             return False
         os.kill(int(holder["pid"]), 0)
-        return _is_zombie(int(holder["pid"]))
+        stat = _stat(int(holder["pid"]))
+        # another process has the number if it started at another time
+        return stat is not None and (stat[STATE] == "Z" or stat[STARTED] != holder.get("started", stat[STARTED]))
     except ProcessLookupError:
         return True
     except (RunError, OSError, ValueError, KeyError, TypeError):
@@ -38,13 +40,16 @@ def status_of(folder: Path, facts: Mapping[str, Any]) -> str:
     return "interrupted" if status == "running" and is_abandoned(folder) else status
 
 
-def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended and was not reaped by its parent; False on systems without /proc."""
+STATE, STARTED = 0, 19  # places in `_stat`: "Z" is a process that ended and was not reaped; clock ticks since boot
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return what the kernel says of a process, from its state on (proc(5)); None on systems without /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[:1] == ["Z"]
+        return None
+    return stat.rpartition(")")[2].split()
 
 
 _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
@@ -77,10 +82,12 @@ class RunLock:
             self._descriptor = None
             who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
             raise RunError(f"{folder} is in use: {who} trains there. fix: wait for it, stop it, or use another folder.")
-        content = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "token": self.token}) + "\n"
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "token": self.token}
+        if (stat := _stat(os.getpid())) is not None:
+            holder["started"] = stat[STARTED]
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        os.write(self._descriptor, content.encode())
+        os.write(self._descriptor, (json.dumps(holder) + "\n").encode())
         if not _held and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_release_all)
         _held.add(self)

@@ -21,7 +21,7 @@ from faulty_runs import CASES, child, digest, fork, newest, resume, run_in, trai
 import agilerl
 from agilerl.errors import AgileRLWarning, RunError
 from agilerl.runs.checkpoints import generations
-from agilerl.runs.lock import RunLock
+from agilerl.runs.lock import RunLock, is_abandoned
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.telemetry.record import BaseSink
 
@@ -183,6 +183,19 @@ def test_a_second_run_in_the_directory_is_refused_with_the_holder_and_the_lock_d
         process.wait()
     with RunLock(path):
         pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
+def test_a_run_is_abandoned_when_another_process_has_its_number(tmp_path: Path) -> None:
+    """After a restart of the machine, or of a container, the same number is soon used again."""
+    with RunLock(tmp_path):
+        holder = json.loads((tmp_path / "LOCK").read_text())
+        assert not is_abandoned(tmp_path)
+        (tmp_path / "LOCK").write_text(json.dumps({**holder, "started": "1"}))
+        assert is_abandoned(tmp_path)
+        (tmp_path / "LOCK").write_text(json.dumps({key: holder[key] for key in ("pid", "host", "token")}))
+        assert not is_abandoned(tmp_path), "a file of an earlier version"
+        (tmp_path / "LOCK").write_text(json.dumps(holder))
 
 
 def test_a_worker_that_hangs_does_not_hold_the_lock_of_a_killed_run(tmp_path: Path) -> None:
