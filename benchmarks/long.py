@@ -8,7 +8,8 @@ Every arm has the same population, founders drawn from the same wide space of ei
 same CPU seconds, and generations of equal length, so that about a hundred fit for a population that does not shrink.
 Rates that follow the divergence and running scales are off, but for the arm `rule`. Members are ranked by their
 training returns; the best by them plays four evaluation episodes. At each tenth of the budget what the arm would return
-plays `CHECKPOINT_EPISODES` fresh greedy episodes, at the end `FINAL_EPISODES`; neither counts for the budget.
+plays `CHECKPOINT_EPISODES` fresh greedy episodes, at the end the better of it and the last leader in `CONFIRM_EPISODES`
+plays `FINAL_EPISODES`; none of these count for the budget.
 
 Seeds from 1000 up are for development; claims are made on seeds 0 to 7.
 """
@@ -30,7 +31,8 @@ from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
 INTERVALS = 100
 CHECKPOINTS = 10
-CHECKPOINT_EPISODES, FINAL_EPISODES = 20, 100
+CHECKPOINT_EPISODES, CONFIRM_EPISODES, FINAL_EPISODES = 20, 32, 100
+RECENT = 32  # training episodes of a member
 MEMBERS = 16
 NO_TARGET = 1e9
 
@@ -213,6 +215,21 @@ def job_of(task: str, arm: str, seed: int, members: int, cpu_seconds: float | No
             "player": about.player}  # fmt: skip
 
 
+def handed_over(run: Any, measurer: Measurer) -> Any:
+    """The better in `CONFIRM_EPISODES` of the best agent so far and the last leader by training returns.
+
+    A run that knows its end confirms its last leaders so; a run that is stopped by CPU seconds does not. In a game
+    training returns are relative, and the best agent is the last leader.
+    """
+    if measurer.job["player"] is not None:
+        return run.best
+    leader = max(run.population, key=lambda agent: sum(agent.scores[-RECENT:]) / max(1, len(agent.scores[-RECENT:])))
+    scores, measurer.job = [], {**measurer.job, "test_episodes": CONFIRM_EPISODES}
+    for number, measurer.best in enumerate((run.best, leader)):
+        scores.append(measurer.play(2 * CHECKPOINTS + number))
+    return leader if scores[1] > scores[0] else run.best
+
+
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
     """Train one seed of one arm."""
     import agilerl
@@ -225,7 +242,8 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         callbacks=[measurer],
     )  # fmt: skip
     cpu_seconds = round(measurer.cpu_seconds, 2)
-    measurer.best, measurer.job = run.best, {**job, "test_episodes": FINAL_EPISODES}
+    measurer.best = handed_over(run, measurer)
+    measurer.job = {**job, "test_episodes": FINAL_EPISODES}
     curve = [{name: point[name] for name in ("cpu_seconds", "env_steps", "score")} for point in measurer.curve]
     return {
         "key": job["key"],
