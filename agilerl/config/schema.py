@@ -554,7 +554,7 @@ class Manifest(Section):
         if self.evolution == Evolution():
             del content["evolution"]
         else:
-            for name in ("restart_ranges", "mode", "max_lag", "objective"):
+            for name in ("restart_ranges", "mode", "max_lag", "objective", "interval", "explore", "parents"):
                 if vars(self.evolution)[name] == vars(Evolution())[name]:
                     del content["evolution"][name]
         for name in ("with_state", "asynchronous"):

@@ -104,8 +104,11 @@ class IteratedTraining(TruncationSelection):
     ) -> tuple[list[Any], Births]:
         rng = stream(self.seed, Purpose.FOUNDERS, generation)
         ranges = dict(population[0].registry.hp_config.items())
-        if not ranges:
-            raise ConfigError("evolution.scheme=ipbt chooses hyperparameters: name ranges in mutation.rl_hp_selection.")
+        if self.explores and not ranges:
+            raise ConfigError(
+                "evolution.scheme=ipbt chooses hyperparameters, and mutation.rl_hp_selection names none. "
+                "fix: name ranges there, or evolution.explore=false."
+            )
         order = [int(slot) for slot in rank(fitness).argsort()]
         best = order[-max(1, len(order) // QUARTER) :]
         after, births, free = list(population), [], max(agent.index for agent in population) + 1

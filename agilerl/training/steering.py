@@ -293,9 +293,13 @@ def _with_pins(agent: Any, birth: Birth, pins: Mapping[str, Any]) -> Birth:
         setattr(agent, name, value)
     if moved:
         agent.mutation_hook()
-    if birth.path in moved:  # the only change was to a pinned hyperparameter
-        return replace(birth, kind="none", path="", before=None, after=None, change=None)
-    return birth
+    if birth.kind in ("rl_hp", "restart") and isinstance(birth.after, Mapping):  # of several hyperparameters
+        before, after = ({n: v for n, v in side.items() if n not in moved} for side in (birth.before, birth.after))
+        if after or birth.kind == "restart":
+            return replace(birth, path=", ".join(after), before=before, after=after)
+    elif birth.path not in moved:
+        return birth
+    return replace(birth, kind="none", path="", before=None, after=None, change=None)  # the pins have undone it
 
 
 def _cloneable(agent: Any) -> Any:

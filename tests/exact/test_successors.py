@@ -335,6 +335,22 @@ def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest
     assert again.state() == scheme.state()
 
 
+def test_only_a_restart_that_explores_needs_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, kept, rng: None)
+    members = [Member(k, 1e-3) for k in range(4)]
+    for member in members:
+        member.registry.hp_config = HyperparameterConfig()
+    scheme, births = IteratedTraining(1, False, "best", seed=0), ()
+    for generation in range(1, 9):
+        births = scheme.next(members, records(members, [4.0, 3.0, 2.0, 1.0]), generation)[1]
+    assert [(birth.kind, birth.parent) for birth in births] == [("restart", 0)] * 3
+    assert scheme.interval == 2
+    eager = IteratedTraining(1, True, "best", seed=0)
+    eager.history = [[4.0]] * 7
+    with pytest.raises(ConfigError, match=r"rl_hp_selection names none\. fix: .*explore=false"):
+        eager.next(members, records(members, [4.0, 3.0, 2.0, 1.0]), 8)
+
+
 def test_the_scheme_that_lacks_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     for scheme, make in (("pb2", PopulationBandit), ("ipbt", lambda seed: IteratedTraining(1, True, "best", seed))):

@@ -334,6 +334,15 @@ def test_resets_of_dormant_units_are_part_of_a_manifests_hash_only_if_there_are_
     assert apply_sets(plain, ["mutation.reset_dormant=0.1"]).hash() != plain.hash()
 
 
+def test_settings_of_population_based_training_leave_the_hashes_of_earlier_manifests_alone() -> None:
+    """Hashes by the version before it had `interval`, `explore` and `parents`."""
+    assert manifest_from({"evolution": {"scheme": "race"}}).hash() == "2a6fadeffe2f97e0"
+    assert manifest_from({"evolution": {"founders": "spread"}}).hash() == "d9be76f68cd4f961"
+    pbt = manifest_from({"evolution": {"scheme": "pbt"}, "mutation": {"rl_hp_selection": {"lr": {"min": 1, "max": 2}}}})
+    changed = [apply_sets(pbt, [f"evolution.{text}"]) for text in ("interval=2", "explore=false", "parents=random")]
+    assert len({manifest.hash() for manifest in (pbt, *changed)}) == 4
+
+
 @pytest.mark.parametrize("algo", ["GRPO", "DPO", "SFT"])
 def test_language_policies_have_no_dormant_units_to_reset(algo: str) -> None:
     with pytest.raises(ConfigError, match=rf"mutation\.reset_dormant: means nothing to {algo}, .* fix: leave it out"):
