@@ -38,7 +38,8 @@ def task_rows(task: str, members: int, cpu_seconds: float, seeds: Sequence[int])
 def arm_row(row: dict[str, Any]) -> str:
     scores = " ".join(f"{score:.4g}" for score in row["scores"])
     over = row.get("over random")
-    better = "" if over is None else f"{over['value']:.2f} ({over['low']:.2f} to {over['high']:.2f})"
+    has_interval = over is not None and len(row["seeds"]) > 1
+    better = f"{over['value']:.2f} ({over['low']:.2f} to {over['high']:.2f})" if has_interval else ""
     steps = f"{row['env_steps'] / 1e6:.1f} million"
     return (
         f"| {row['arm']} | {scores} | {row['iqm']:.2f} | {better} | {row['anytime']:.2f} | "

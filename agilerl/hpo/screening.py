@@ -41,9 +41,13 @@ def promising(members: Sequence[Any], count: int | None) -> list[Any]:
 def screened(members: Sequence[Any], found: Mapping[int, float]) -> dict[int, float]:
     """Fitness of the members that were not evaluated: their recent training returns, at most the lowest in `found`.
 
-    Returns of an exploring policy do not measure the greedy one, but they rank members that explore alike. A member
-    without a finished episode is ranked last.
+    Returns of an exploring policy do not measure the greedy one, but they rank members that explore alike. Where the
+    highest of them exceeds the lowest fitness, which may be that of a few unlucky episodes, all are lowered by the
+    difference: cut off there, most would be equal, and chance would select. A member without a finished episode is
+    ranked last.
     """
     lowest = min((value for value in found.values() if value == value), default=np.inf)
-    others = [(agent.index, recent_returns(agent)) for agent in members if agent.index not in found]
-    return {index: min(lowest, float(np.mean(returns)) if returns else -np.inf) for index, returns in others}
+    others = {agent.index: recent_returns(agent) for agent in members if agent.index not in found}
+    means = {index: float(np.mean(returns)) if returns else -np.inf for index, returns in others.items()}
+    highest = max((mean for mean in means.values() if np.isfinite(mean)), default=-np.inf)
+    return {index: lowest - (highest - mean) if highest > lowest else mean for index, mean in means.items()}

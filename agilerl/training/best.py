@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,9 @@ class BestAgent:
 
     The highest fitness over many generations is biased upwards: it is a mean of few episodes, sometimes of a bad agent.
     If two agents differ by less than two standard errors, or are equally fit (as at CartPole's 500), the one with
-    the higher training returns is kept. An agent further below the highest fitness so far is not kept, or small
-    steps down would add up, unless its training returns are higher by two standard errors: over a hundred generations
-    the luckiest four episodes would otherwise decide. Training returns of an exploring policy can mislead too, so the
-    fittest agent is also copied, and a confirmation decides between the two.
+    the higher training returns is kept. An agent further below the highest fitness so far is never kept, or small
+    steps down would add up. Training returns of an exploring policy can mislead too, so the fittest agent is also
+    copied, and a confirmation decides between the two.
 
     A run that continues after a confirmation has missed its target. A later agent whose fitness exceeds the confirmed
     score by two standard errors becomes the incumbent until the next confirmation. Confirmed agents are never
@@ -120,9 +119,7 @@ class BestAgent:
         returns, incumbent_returns = recent_returns(agent), recent_returns(self.kept.agent)
         if not returns or not incumbent_returns:
             return fitness > self.kept.fitness or (fitness == self.kept.fitness and bool(returns))
-        if _is_above(fitness, error, self.kept.fitness, self.kept.error) or _is_above(
-            *_mean_and_error(returns), *_mean_and_error(incumbent_returns)
-        ):
+        if _is_above(fitness, error, self.kept.fitness, self.kept.error):
             return True
         if self.fittest is not None and _is_above(self.fittest.fitness, self.fittest.error, fitness, error):
             return False
@@ -164,12 +161,6 @@ def _fitter(agent: Any, fitness: float, other: Candidate) -> bool:
         return fitness > other.fitness
     returns, other_returns = recent_returns(agent), recent_returns(other.agent)
     return bool(returns) and (not other_returns or float(np.mean(returns)) > float(np.mean(other_returns)))
-
-
-def _mean_and_error(returns: Sequence[float]) -> tuple[float, float]:
-    """Mean of returns, and its standard error; infinite for a single one."""
-    error = float(np.std(returns, ddof=1)) / math.sqrt(len(returns)) if len(returns) > 1 else math.inf
-    return float(np.mean(returns)), error
 
 
 def _is_above(value: float, error: float, other: float, other_error: float) -> bool:

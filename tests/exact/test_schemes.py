@@ -185,7 +185,8 @@ def test_only_the_last_episodes_count() -> None:
 def test_who_is_not_evaluated_ranks_below_who_is() -> None:
     agents = [member(0, 4.0), member(1, 50.0), member(2, -3.0)]
     assert screened(agents, {1: 7.0}) == {0: 4.0, 2: -3.0}
-    assert screened(agents, {1: 2.0}) == {0: 2.0, 2: -3.0}
+    assert screened(agents, {1: 2.0}) == {0: 2.0, 2: -5.0}, "2 below its training returns, like the first"
+    assert screened(agents, {1: 4.0}) == {0: 4.0, 2: -3.0}
     assert screened(agents, {0: 1.0, 1: 2.0, 2: 3.0}) == {}
     assert screened([*agents, member(3)], {1: math.nan}) == {0: 4.0, 2: -3.0, 3: -math.inf}
 

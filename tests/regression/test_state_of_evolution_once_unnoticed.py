@@ -63,13 +63,13 @@ def test_the_hook_of_a_founder_is_called_with_the_values_that_it_was_given() -> 
 
 @pytest.mark.parametrize("lowest", [5.0, -5.0, -1e9])
 def test_who_is_not_evaluated_ranks_below_the_lowest_by_its_training_returns(lowest: float) -> None:
-    """0 and 1 are evaluated; 2 trains better than the lowest is worth, 3 worse than that, 4 has no episode yet."""
-    scores = ([1.0], [2.0], [lowest + 100.0], [lowest - 3.0, lowest - 5.0], [])
+    """0 and 1 are evaluated; 2 and 5 train better than the lowest is worth, 3 worse, 4 has no episode yet."""
+    scores = ([1.0], [2.0], [lowest + 100.0], [lowest - 3.0, lowest - 5.0], [], [lowest + 90.0])
     members = [SimpleNamespace(index=place, scores=own) for place, own in enumerate(scores)]
     found = {0: lowest + 1, 1: lowest}
-    assert screened(members, found) == {2: lowest, 3: lowest - 4.0, 4: -math.inf}
+    assert screened(members, found) == {2: lowest, 3: lowest - 104.0, 4: -math.inf, 5: lowest - 10.0}, "not equal"
     assert screened(members, {**found, 1: math.nan})[2] == lowest + 1, "a NaN is no lowest value"
-    assert screened(members[2:], {}) == {2: lowest + 100.0, 3: lowest - 4.0, 4: -math.inf}
+    assert screened(members[2:5], {}) == {2: lowest + 100.0, 3: lowest - 4.0, 4: -math.inf}
     assert [member.index for member in promising(members, 1)] == [4], "it may be anything"
 
 

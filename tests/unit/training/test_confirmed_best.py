@@ -220,24 +220,6 @@ def test_many_small_steps_down_do_not_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "is_kept"),
-    [
-        ((7.0, 8.0), True),  # 2.5 higher; two errors of the difference are 2 * (1 + 0.25) ** 0.5 = 2.24
-        ((6.0, 8.0), False),  # 2 higher, two errors are 2.83
-        ((8.0,), False),  # one episode says nothing for certain
-    ],
-)
-def test_training_returns_that_are_higher_for_certain_outweigh_the_luckiest_fitness(
-    scores: tuple[float, ...], is_kept: bool
-) -> None:
-    """As on MinAtar/Breakout-v1: four lucky episodes at a third of a run stood until its end. They stay a rival."""
-    best = BestAgent()
-    best.offer(Member("lucky", 4.0, 6.0), 12.0, None, 0, error=0.3)
-    best.offer(Member("trained", *scores), 8.0, None, 1, error=1.0)
-    assert names(best) == ("trained" if is_kept else "lucky", "lucky")
-
-
-@pytest.mark.parametrize(
     ("worth", "names_played", "kept"),
     [
         ({"steady": 0.5, "fittest": 0.9}, ["steady", "fittest"], "fittest"),
