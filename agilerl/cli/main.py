@@ -473,7 +473,8 @@ def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float
     if device == "auto":
         typer.echo(f"# device: {chosen}")
     if minutes is not None:
-        typer.echo(f"# in place of training.max_steps: what fits into {minutes:g} minutes, measured when it begins")
+        budget = "1 minute" if minutes == 1 else f"{minutes:g} minutes"
+        typer.echo(f"# in place of training.max_steps: what fits into {budget}, measured when it begins")
 
 
 def _close(run: Run, test_episodes: int, as_json: bool = False) -> None:

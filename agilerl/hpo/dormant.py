@@ -206,7 +206,7 @@ def dormant_units(network: Any, observations: Any, threshold: float, rng: np.ran
 
 @torch.no_grad()
 def _probe_with_actions(network: Any, rng: np.random.Generator) -> None:
-    """Give the head of a critic with an own encoder its probe inputs, features and actions."""
+    """Give the head of a critic that has an encoder its probe inputs, features and actions."""
     if not isinstance(network, EvolvableNetwork) or not network.num_beside or network.encoder_source is not None:
         return
     critic: Any = network
@@ -217,7 +217,7 @@ def _probe_with_actions(network: Any, rng: np.random.Generator) -> None:
 
 def readers_of(network: Any, networks: Mapping[str, Any]) -> dict[str, list[tuple[str, EvolvableMLP]]] | None:
     """Return the heads that read a network's features: name of the network -> (path, head); None if others may."""
-    found: dict[str, list[tuple[str, EvolvableMLP]]] = {}
+    readers: dict[str, list[tuple[str, EvolvableMLP]]] = {}
     for name, each in networks.items():
         if each is not network and not (isinstance(each, EvolvableNetwork) and each.encoder_source is network):
             continue
@@ -226,8 +226,8 @@ def readers_of(network: Any, networks: Mapping[str, Any]) -> dict[str, list[tupl
             return None
         if not all(isinstance(head, EvolvableMLP) for head in heads.values()):
             return None
-        found[name] = [(f"{key}.", head) for key, head in heads.items() if isinstance(head, EvolvableMLP)]
-    return found
+        readers[name] = [(f"{key}.", head) for key, head in heads.items() if isinstance(head, EvolvableMLP)]
+    return readers
 
 
 # -- one agent, and a population ---------------------------------------------------------------------------------------

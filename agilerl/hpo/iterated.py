@@ -23,12 +23,12 @@ from agilerl.telemetry.record import MemberRecord
 
 GROWTH = 2  # of the interval at a restart
 PATIENCE = 4  # selections without progress before one
-KEPT = 0.5  # share of a weight that a restart keeps; the rest is drawn anew
+OLD_SHARE = 0.5  # of a weight after a restart; the rest is drawn anew
 
 
 @torch.no_grad()
-def shrink_and_perturb(network: nn.Module, kept: float, rng: np.random.Generator) -> None:
-    """Replace the weights w and biases of layers by kept * w + (1 - kept) * fresh, in place.
+def shrink_and_perturb(network: nn.Module, share: float, rng: np.random.Generator) -> None:
+    """Replace the weights w and biases of layers by share * w + (1 - share) * fresh, in place.
 
     Ash and Adams 2020 (arXiv:1910.08475), section 4, as the interpolation with fresh weights of Schwarzer et al. 2023
     (arXiv:2305.19452). `fresh` is uniform within 1 / sqrt(inputs of the layer), as torch initialises dense
@@ -43,14 +43,14 @@ def shrink_and_perturb(network: nn.Module, kept: float, rng: np.random.Generator
         bound = 1 / math.sqrt(max(1, math.prod(wide[0].shape[1:])))
         for parameter in parameters.values():
             fresh = torch.as_tensor(rng.uniform(-bound, bound, tuple(parameter.shape)))
-            parameter.mul_(kept).add_(fresh.to(parameter), alpha=1 - kept)
+            parameter.mul_(share).add_(fresh.to(parameter), alpha=1 - share)
 
 
-def restart_weights(agent: Any, kept: float, rng: np.random.Generator) -> None:
+def restart_weights(agent: Any, share: float, rng: np.random.Generator) -> None:
     """Apply `shrink_and_perturb` to all networks of an agent; targets become copies, optimiser moments zero."""
     for group in effects.registry_of(agent).groups:
         network = resolve(agent, group.eval_network)
-        shrink_and_perturb(network, kept, rng)
+        shrink_and_perturb(network, share, rng)
         for name in effects.shared_names(group):
             resolve(agent, name).load_state_dict(network.state_dict())
     agent.reinit_optimizers()
@@ -95,7 +95,7 @@ class IteratedTraining(TruncationSelection):
         else:
             after, births = self.replaced(population, fitness, generation)
             reached |= {birth.id: reached[birth.parent] for birth in births if birth.parent is not None}
-        # A restarted policy has lost what its parent reached: its first gain is not known.
+        # A restarted policy has lost what its parent reached: its first gain is unknown.
         self.gains.before = {agent.index: reached[agent.index] for agent in after if agent.index in reached}
         return after, births
 
@@ -117,7 +117,7 @@ class IteratedTraining(TruncationSelection):
             parent = population[best[int(rng.integers(len(best)))]]
             values = propose(self.gains.trials, pending, generation + 1, ranges, rng) if self.explores else {}
             after[slot], birth = successor(parent, free, values, generation, "restart")
-            restart_weights(after[slot], KEPT, rng)
+            restart_weights(after[slot], OLD_SHARE, rng)
             pending.append(places_of(after[slot], ranges))
             births.append(birth)
             free += 1

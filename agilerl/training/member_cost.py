@@ -58,7 +58,7 @@ class MemberCosts:
         rows = int(_setting(agent, "batch_size")) * updates
         return replay_operations(acting, sum(passes.values()), targets, rows)
 
-    def known(self, agent: Any) -> float | None:
+    def if_counted(self, agent: Any) -> float | None:
         """Return the operations of one step; None if they are not counted."""
         try:
             return self.of(agent)

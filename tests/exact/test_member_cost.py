@@ -129,8 +129,8 @@ def test_what_is_not_counted_is_refused_by_name_and_none_in_records() -> None:
     bandit = find_algorithm("NeuralUCB")(arms, TWO, seed=1)
     with pytest.raises(ConfigError, match=r"NeuralUCB, which learns from the rewards.*not counted\. fix: evolution\."):
         MemberCosts().of(bandit)
-    assert MemberCosts().known(bandit) is None
-    assert MemberCosts().known(SimpleNamespace(index=0)) is None, "an agent of a user that declares nothing"
+    assert MemberCosts().if_counted(bandit) is None
+    assert MemberCosts().if_counted(SimpleNamespace(index=0)) is None, "an agent of a user that declares nothing"
     agent = made("PPO")
     del agent.update_epochs
     with pytest.raises(ConfigError, match=r"depend on update_epochs, which PPO lacks"):

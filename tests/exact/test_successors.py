@@ -314,7 +314,7 @@ def test_a_restart_moves_targets_with_their_networks_and_clears_moments() -> Non
 
 def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gains end after the third selection: seven selections and no progress in four of them. Then every second."""
-    monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, kept, rng: setattr(agent, "hooks", -1))
+    monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, share, rng: setattr(agent, "hooks", -1))
     members: list[Any] = [Member(i, 1e-3) for i in range(4)]
     scheme = IteratedTraining(1, True, "best", seed=0)
     best = [0.0, 5.0, 10.0, *(10.0 for _ in range(12))]
@@ -336,7 +336,7 @@ def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest
 
 
 def test_only_a_restart_that_explores_needs_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, kept, rng: None)
+    monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, share, rng: None)
     members = [Member(k, 1e-3) for k in range(4)]
     for member in members:
         member.registry.hp_config = HyperparameterConfig()

@@ -12,6 +12,7 @@ from scheme_runs import REPLAY, SCHEMES, Match, resume, rows_of, state_of, train
 import agilerl
 from agilerl.errors import ConfigError
 from agilerl.report.schedule import schedule_of
+from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.manifest import launch
 from agilerl.training.manifest import workers as manifest_workers
@@ -85,6 +86,9 @@ def test_the_schedule_of_a_winner_resets_too_and_without_evolution_nobody_is_res
     assert any(map(any, counts(alone.path)))
     frozen = train(RESETS, tmp_path / "frozen", evolution=False)
     assert "details.reset_units" not in rows_of(frozen.path)[0]
+    note = "no effect without evolution: mutation.reset_dormant=0.3"
+    assert note in RunDirectory.open(frozen.path).facts()["notes"]
+    assert note not in RunDirectory.open(evolved.path).facts()["notes"]
 
 
 def test_without_the_setting_nothing_is_counted(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def run_manifest(
         script=script,
         resets=None if threshold is None else DormantResets(threshold, seed),
     )
+    loop.notes += without_effect(manifest, evolution)
     try:
         if with_random_play:
             baseline = loop.result.random_play = _baseline(task, run_directory, loop, eval_env, check)
@@ -139,6 +140,19 @@ def run_manifest(
     finally:
         for created_env in {id(e): e for e in (train_env, eval_env) if e is not env}.values():
             foreign.close(created_env)
+
+
+def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
+    """Return a note of settings that have no effect in this run; none for those that presets contain."""
+    objective, threshold = manifest.evolution.objective, manifest.mutation.reset_dormant
+    names = [f"evolution.objective={objective}"] if objective != "score" else []
+    if not evolution:
+        names += [f"mutation.reset_dormant={threshold:g}"] if threshold is not None else []
+        return [f"no effect without evolution: {', '.join(names)}"] if names else []
+    scheme = manifest.evolution.scheme
+    names += [f"evolution.scheme={scheme}"] if scheme in ("pbt", "pb2", "ipbt") else []
+    is_alone = manifest.training.pop_size == 1 and names
+    return [f"no effect on a population of one member: {', '.join(names)}"] if is_alone else []
 
 
 def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any) -> Baseline:

@@ -265,6 +265,8 @@ def resolved(
     """
     if env is None:
         manifest = with_known_env(manifest)
+    if minutes is not None:  # before steps of a slow environment are measured
+        import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, minutes)
     with StopSignals() as signals:  # a signal takes effect immediately until the first check
         manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
         chosen = choose_device(device, manifest, env)

@@ -22,6 +22,7 @@ from agilerl.runs.checkpoints import read_checkpoint
 from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
+from agilerl.training.manifest import launch
 from agilerl.training.manifest import time_budget as measured
 from agilerl.training.random_play import random_play
 
@@ -129,15 +130,29 @@ def test_two_budgets_are_a_mistake() -> None:
     assert (done.exit_code, "both budgets" in done.output) == (2, True)
 
 
+def test_a_wrong_budget_is_a_mistake_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(launch, "_on_spare_cores", lambda manifest, *rest: calls.append(manifest))
+    with pytest.raises(ConfigError, match="minutes must be above 0"):
+        launch.resolved(manifest(), None, "cpu", 0.0, uses_spare_cores=True)
+    assert calls == []
+
+
 def test_a_dry_run_says_that_the_budget_is_measured() -> None:
-    said = "# in place of training.max_steps: what fits into {} minutes, measured when it begins"
-    untuned, tuned, asked = (
+    said = "# in place of training.max_steps: what fits into {}, measured when it begins"
+    untuned, tuned, asked, short = (
         CliRunner().invoke(app, ["train", *words, "--dry-run"]).output
-        for words in (["FrozenLake-v1"], ["CartPole-v1"], ["CartPole-v1", "--minutes", "3"])
+        for words in (
+            ["FrozenLake-v1"],
+            ["CartPole-v1"],
+            ["CartPole-v1", "--minutes", "3"],
+            ["CartPole-v1", "--minutes", "1"],
+        )
     )
-    assert said.format(10) in untuned
+    assert said.format("10 minutes") in untuned
     assert "minutes" not in tuned
-    assert said.format(3) in asked
+    assert said.format("3 minutes") in asked
+    assert said.format("1 minute") in short
     assert "minutes" not in CliRunner().invoke(app, ["train", "FrozenLake-v1", "--steps", "100", "--dry-run"]).output
 
 

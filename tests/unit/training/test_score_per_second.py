@@ -13,6 +13,7 @@ import agilerl
 from agilerl.config import apply_sets, manifest_from
 from agilerl.errors import ConfigError
 from agilerl.hpo.cost import per_cost
+from agilerl.training.manifest.build import without_effect
 
 RANGES = "mutation.rl_hp_selection.batch_size={min: 8, max: 256}"
 SMALL: dict[str, Any] = {
@@ -95,3 +96,24 @@ def test_schemes_that_select_by_it(scheme: str) -> None:
     assert manifest.evolution.objective == "score_per_second"
     usual = apply_sets(manifest, ["evolution.objective=score"])
     assert usual.hash() != manifest.hash()
+
+
+@pytest.mark.parametrize(
+    ("settings", "evolution", "note"),
+    [
+        ([], False, []),
+        ([RANGES, "evolution.scheme=pbt"], True, []),
+        (["evolution.objective=score_per_second"], True, []),
+        (["evolution.scheme=race", "training.pop_size=1"], True, []),
+        (
+            ["evolution.objective=score_per_second", "mutation.reset_dormant=0.1"], False,
+            ["no effect without evolution: evolution.objective=score_per_second, mutation.reset_dormant=0.1"],
+        ),
+        (
+            [RANGES, "evolution.scheme=ipbt", "mutation.reset_dormant=0.1", "training.pop_size=1"], True,
+            ["no effect on a population of one member: evolution.scheme=ipbt"],
+        ),
+    ],
+)  # fmt: skip
+def test_settings_without_effect_are_named(settings: list[str], evolution: bool, note: list[str]) -> None:
+    assert without_effect(apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), settings), evolution) == note
