@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from agilerl import foreign
 from agilerl.errors import ConfigError
 from agilerl.hpo import effects
 from agilerl.modules.layered import HiddenUnits, LayeredModule
@@ -280,7 +281,7 @@ def reset_dormant_units(agent: Any, threshold: float, rng: np.random.Generator) 
             resets.apply(dict(resolve(agent, name).named_parameters()))
     for entry in effects.registry_of(agent).optimizers:
         resolve(agent, entry.name).forget_entries(masks)
-    if hasattr(agent, "mutation_hook"):
+    if foreign.has_methods(agent, "mutation_hook"):
         agent.mutation_hook()
     return sum(resets.count for resets in plan.values())
 

@@ -210,7 +210,7 @@ class Mutations:
         labels = {"none": "None", "parameters": "param", "activation": "act"}
         member.mut = labels.get(record.kind, _without_owner(member, record.path))
         member.mutation_record = record
-        if record.kind != "none" and hasattr(member, "mutation_hook"):
+        if record.kind != "none" and foreign.has_methods(member, "mutation_hook"):
             member.mutation_hook()
         return agent
 
