@@ -135,12 +135,19 @@ def pbt(interval: int, **sets: Any) -> dict[str, Any]:
     return {"evolution.scheme": "pbt", "evolution.interval": interval, **{f"evolution.{k}": v for k, v in sets.items()}}
 
 
+ALONE = {"training.pop_size": 1, "evolution.founders": "equal", "evolution.widths": None}
+RACE_THEN_PBT = {
+    "evolution.scheme": "race", "evolution.survivors": 4, "evolution.then": "pbt", "evolution.interval": 10,
+}  # fmt: skip
 STEPS = tournament(no_mut=0.5, rl_hp_mut=0.5)
 ARMS = {
     "single": Arm({"training.pop_size": 1}, evolution=False),  # what one member costs
     "seeds": Arm({"evolution.founders": "equal", "evolution.widths": None}, evolution=False, drawn=False),
+    "default": Arm(ALONE, evolution=False, drawn=False),  # one agent with the general preset's values
     "random": Arm(evolution=False),
     "race": Arm({"evolution.scheme": "race"}),
+    "race-4": Arm({"evolution.scheme": "race", "evolution.survivors": 4}),
+    "race-4-pbt-10": Arm(RACE_THEN_PBT),
     "tournament": Arm(STEPS),
     "tournament-architecture": Arm(tournament(no_mut=0.5, rl_hp_mut=0.25, arch_mut=0.25)),
     "tournament-frozen": Arm(tournament(no_mut=1.0)),
@@ -158,9 +165,11 @@ ARMS = {
     "mf_pbt": Arm({"evolution.scheme": "mf_pbt", "evolution.frequencies": [1, 10]}),
     "pb2": Arm({"evolution.scheme": "pb2"}),
     "ipbt": Arm({"evolution.scheme": "ipbt"}),
+    "rule-default": Arm(ALONE, evolution=False, rules=True, drawn=False),
     "rule": Arm(evolution=False, rules=True),
     "rule-race": Arm({"evolution.scheme": "race"}, rules=True),  # the command without a preset
     "rule-pbt-10": Arm(pbt(10), rules=True),
+    "rule-race-4-pbt-10": Arm(RACE_THEN_PBT, rules=True),
 }
 
 
@@ -333,7 +342,7 @@ def main() -> None:
         for seed in args.seeds:
             for task in args.tasks:
                 jobs = [
-                    job_of(task, arm, seed, 1 if arm == "single" else args.members, args.cpu_seconds)
+                    job_of(task, arm, seed, ARMS[arm].sets.get("training.pop_size", args.members), args.cpu_seconds)
                     for arm in args.arms
                     if not ARMS[arm].rules or TASKS[task].algo in RULES
                 ]

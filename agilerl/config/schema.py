@@ -276,6 +276,7 @@ class Evolution(Section):
     # training per step, which are counted, not measured; the best agent of the run is that of the best score
     objective: Literal["score", "score_per_second"] = "score"
     survivors: Count = 1  # halving, race: members left at the end
+    then: Literal["pbt", "pb2", "ipbt"] | None = None  # halving, race: scheme of the survivors, two or more
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
     certainty: Positive = 3.0  # race: standard errors behind the leader at which a member is stopped
@@ -311,8 +312,8 @@ def _wrong_value(algorithm: str, name: str, value: Any) -> str:
 
 
 OF_SCHEMES = {
-    "survivors": ("halving", "race"), "certainty": ("race",), "until": ("halving",), "judge": ("halving",),
-    "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"), "explore": ("pbt", "ipbt"), "parents": ("pbt",),
+    "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",), "until": ("halving",),
+    "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"), "explore": ("pbt", "ipbt"), "parents": ("pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
 
@@ -385,14 +386,22 @@ class Manifest(Section):
                 f"got founders={self.evolution.founders}. fix: evolution.founders=spread, evolution.widths=[64,256]."
             )
         for name, schemes in OF_SCHEMES.items():
-            if scheme not in schemes and vars(self.evolution)[name] != vars(usual)[name]:
+            if not {scheme, self.evolution.then} & set(schemes) and vars(self.evolution)[name] != vars(usual)[name]:
                 raise ValueError(
                     f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
                     f"fix: evolution.scheme={schemes[0]}, or leave it out."
                 )
-        if scheme in ("pbt", "pb2", "mf_pbt", "ipbt") and self.evolution.explore and not self.mutation.rl_hp_selection:
+        then = self.evolution.then
+        if then is not None and self.evolution.survivors < 2:
             raise ValueError(
-                f"evolution.scheme={scheme} changes hyperparameters, and mutation.rl_hp_selection names none. "
+                f"evolution.then={then} selects among the survivors of {scheme}; expected two or more of them, got "
+                f"evolution.survivors={self.evolution.survivors}. fix: evolution.survivors=4, or leave it out."
+            )
+        explorer = f"then={then}" if then is not None else f"scheme={scheme}"
+        explores = explorer.partition("=")[2] in ("pbt", "pb2", "mf_pbt", "ipbt") and self.evolution.explore
+        if explores and not self.mutation.rl_hp_selection:
+            raise ValueError(
+                f"evolution.{explorer} changes hyperparameters, and mutation.rl_hp_selection names none. "
                 "fix: give the ranges of some: mutation.rl_hp_selection.lr={min: 1e-4, max: 1e-2}."
             )
         return self
@@ -554,7 +563,7 @@ class Manifest(Section):
         if self.evolution == Evolution():
             del content["evolution"]
         else:
-            for name in ("restart_ranges", "mode", "max_lag", "objective", "interval", "explore", "parents"):
+            for name in ("restart_ranges", "mode", "max_lag", "objective", "interval", "explore", "parents", "then"):
                 if vars(self.evolution)[name] == vars(Evolution())[name]:
                     del content["evolution"][name]
         for name in ("with_state", "asynchronous"):

@@ -42,10 +42,11 @@ class Race(Evolution):
 
     Args:
         survivors: minimum number of members. certainty: in standard errors.
+        then: evolution of the last `survivors` members; None leaves them unchanged.
     """
 
-    def __init__(self, survivors: int = 1, certainty: float = 3.0) -> None:
-        self.survivors, self.certainty = survivors, certainty
+    def __init__(self, survivors: int = 1, certainty: float = 3.0, then: Evolution | None = None) -> None:
+        self.survivors, self.certainty, self.then = survivors, certainty, then
         self.behind: dict[int, int] = {}  # member id -> consecutive generations behind
 
     shrinks = True
@@ -54,7 +55,9 @@ class Race(Evolution):
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """Return the members that are not significantly behind the leader."""
+        """Return the members that are not significantly behind the leader; the last ones evolve by `then`."""
+        if self.then is not None and len(population) <= self.survivors:
+            return self.then.next(population, records, generation)
         returns = [recent_returns(agent) for agent in population]
         means = np.array([np.mean(each) if len(each) else np.nan for each in returns])
         errors = np.array([np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.inf for each in returns])
@@ -72,10 +75,13 @@ class Race(Evolution):
         return [agent for slot, agent in enumerate(population) if slot not in worst], ()
 
     def state(self) -> dict[str, Any]:
-        return {"behind": dict(self.behind)}
+        inner = {} if self.then is None else self.then.state()
+        return {**inner, "behind": dict(self.behind)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.behind = {int(member): int(count) for member, count in state["behind"].items()}
+        if self.then is not None:
+            self.then.load_state(state)
 
 
 class SuccessiveHalving(Evolution):

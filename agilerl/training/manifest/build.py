@@ -259,22 +259,33 @@ def make_evolution(
     return Restarts(scheme, anew, training.patience)
 
 
+def _of_quarters(scheme: str, manifest: Manifest, seed: int) -> Evolution:
+    """A scheme that replaces the worst quarter of the members by copies of the best."""
+    if scheme == "pb2":
+        return PopulationBandit(seed)
+    asked, kind = manifest.evolution, TruncationSelection if scheme == "pbt" else IteratedTraining
+    return kind(asked.interval, asked.explore, asked.parents, seed)
+
+
+def _then(manifest: Manifest, seed: int) -> Evolution | None:
+    """Evolution of the members that a race or halving leaves."""
+    then = manifest.evolution.then
+    return None if then is None else _of_quarters(then, manifest, seed)
+
+
 def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     asked, training = manifest.evolution, manifest.training
     if asked.schedule is not None:
         return Schedule(scheduled(manifest), seed)
     if asked.scheme == "race":
-        return Race(asked.survivors, asked.certainty)
+        return Race(asked.survivors, asked.certainty, _then(manifest, seed))
     if asked.scheme == "halving":
         budget = int(training.max_steps * training.pop_size * asked.until)
-        return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)
+        return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge, _then(manifest, seed))
     cost = MemberCosts(manifest.environment.num_envs).of if asked.objective == "score_per_second" else None
-    if asked.scheme in ("pbt", "ipbt"):
-        kind = TruncationSelection if asked.scheme == "pbt" else IteratedTraining
-        truncation = kind(asked.interval, asked.explore, asked.parents, seed)
-        return truncation if cost is None else PerCost(truncation, cost)
-    if asked.scheme == "pb2":
-        return PopulationBandit(seed)
+    if asked.scheme in ("pbt", "pb2", "ipbt"):
+        of_quarters = _of_quarters(asked.scheme, manifest, seed)
+        return of_quarters if cost is None else PerCost(of_quarters, cost)
     if asked.scheme == "mf_pbt":
         frequencies = MultipleFrequencies(asked.frequencies, training.pop_size, seed)
         return frequencies if cost is None else PerCost(frequencies, cost)
