@@ -313,7 +313,8 @@ def _wrong_value(algorithm: str, name: str, value: Any) -> str:
 
 OF_SCHEMES = {
     "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",), "until": ("halving",),
-    "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"), "explore": ("pbt", "ipbt"), "parents": ("pbt",),
+    "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"), "explore": ("pbt", "ipbt"),
+    "parents": ("pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
 

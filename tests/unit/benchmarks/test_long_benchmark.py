@@ -25,11 +25,12 @@ def test_arms_differ_in_what_their_names_say(long: Any, task: str) -> None:
     about = long.TASKS[task]
     ways = {arm: way for arm, way in long.ARMS.items() if not way.rules or about.algo in long.RULES}
     made = {arm: long.settings(about, way, 1000) for arm, way in ways.items()}
-    assert made["single"].training.pop_size == 1
+    assert made["single"].training.pop_size == made["default"].training.pop_size == 1
     drawn = {arm: json.dumps(manifest.algorithm.hyperparameters["lr"]) for arm, manifest in made.items()}
-    assert len({lr for arm, lr in drawn.items() if arm != "seeds"}) == 1, "one draw of the first founder for all"
-    assert drawn["seeds"] != drawn["random"]
+    assert len({lr for arm, lr in drawn.items() if ways[arm].drawn}) == 1, "one draw of the first founder for all"
+    assert drawn["seeds"] == drawn["default"] != drawn["random"]
     assert made["seeds"].evolution.founders == "equal"
+    assert (made["race"].evolution.then, made["race-4-pbt-10"].evolution.then) == (None, "pbt")
     assert made["pbt-33"].evolution.interval == 33
     assert (made["pbt-10-frozen"].evolution.explore, made["pbt-10"].evolution.explore) == (False, True)
     assert (made["pbt-10"].mutation.reset_dormant, made["pbt-10-resets"].mutation.reset_dormant) == (None, 0.025)
