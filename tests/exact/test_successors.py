@@ -22,6 +22,7 @@ from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.iterated import IteratedTraining, restart_weights, shrink_and_perturb
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection, perturbed
+from agilerl.hpo.racing import Race
 from agilerl.telemetry.record import MemberRecord
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
@@ -51,6 +52,30 @@ def records(members: list[Member], fitness: list[float]) -> list[MemberRecord]:
     for member, value in zip(members, fitness, strict=True):
         member.fitness.append(value)
     return [replace(RECORD, id=m.index, fitness=f) for m, f in zip(members, fitness, strict=True)]
+
+
+# -- survivors of a race -----------------------------------------------------------------------------------------------
+
+
+def test_the_survivors_of_a_race_evolve_once_the_others_have_been_stopped() -> None:
+    """Returns of 1, 9, 9, 9 on average: the first ends after two generations, then the worst copies the best."""
+    members = [Member(i, 1e-3) for i in range(4)]
+    for member, mean in zip(members, (1.0, 9.0, 9.0, 9.0), strict=True):
+        member.scores = [mean - 1, mean + 1, mean - 1, mean + 1]
+    scheme = Race(survivors=3, then=TruncationSelection(2, explores=False, parents="best", seed=3))
+    fitness = {0: 9.0, 1: 2.0, 2: 9.5, 3: 4.0}
+    for generation in (1, 2):
+        rows = records(members, [fitness[member.index] for member in members])
+        members, births = scheme.next(members, rows, generation)
+        assert births == (), "while members are stopped none is born"
+    assert [member.index for member in members] == [1, 2, 3]
+    again = Race(survivors=3, then=TruncationSelection(2, explores=False, parents="best", seed=5))
+    again.load_state(scheme.state())
+    for race in (scheme, again):
+        assert race.next(members, records(members, [2.0, 9.5, 4.0]), 3) == (members, ()), "an interval of two"
+        after, (birth,) = race.next(members, records(members, [2.0, 9.5, 4.0]), 4)
+        assert [member.weights for member in after] == ["w2", "w2", "w3"]
+        assert (birth.id, birth.parent, birth.parent_fitness) == (4, 2, 9.5)
 
 
 # -- places in a range -------------------------------------------------------------------------------------------------

@@ -281,6 +281,8 @@ def test_without_training_episodes_none_can_rank_members(algo: str, setting: dic
         ("interval=2", "mf_pbt"),
         ("explore=false", "tournament"),
         ("parents=random", "ipbt"),
+        ("then=pbt", "pb2"),
+        ("interval=2", "race"),
     ],
 )
 def test_what_a_scheme_does_not_read_is_named(setting: str, scheme: str) -> None:
@@ -289,6 +291,17 @@ def test_what_a_scheme_does_not_read_is_named(setting: str, scheme: str) -> None
         apply_sets(
             manifest_from({"algorithm": {"name": "PPO"}}), [f"evolution.scheme={scheme}", f"evolution.{setting}"]
         )
+
+
+def test_survivors_that_evolve_are_two_or_more_and_read_the_settings_of_their_scheme() -> None:
+    manifest = manifest_from({"algorithm": {"name": "PPO"}, "evolution": {"scheme": "race"}})
+    with pytest.raises(ConfigError, match=r"expected two or more of them, got evolution\.survivors=1\. fix: "):
+        apply_sets(manifest, ["evolution.then=pbt"])
+    with pytest.raises(ConfigError, match=r"evolution\.then=pbt changes hyperparameters, and .* names none\. fix: "):
+        apply_sets(manifest, ["evolution.then=pbt", "evolution.survivors=2"])
+    ranges = "mutation.rl_hp_selection.lr={min: 1e-4, max: 1e-2}"
+    chosen = apply_sets(manifest, ["evolution.then=pbt", "evolution.survivors=2", "evolution.interval=5", ranges])
+    assert (chosen.evolution.then, chosen.evolution.interval) == ("pbt", 5)
 
 
 @pytest.mark.parametrize(
