@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -239,6 +240,21 @@ def handed_over(run: Any, measurer: Measurer) -> Any:
     return leader if scores[1] > scores[0] else run.best
 
 
+def winners_line(births: Sequence[Any], winner: Any) -> dict[str, Any]:
+    """The winner's founder, its own hyperparameters, and the changes from one to the other with their generations."""
+    by_id, line = {birth.id: birth for birth in births}, [winner.index]
+    while by_id[line[0]].parent is not None:
+        line.insert(0, by_id[line[0]].parent)
+    changed = [by_id[member] for member in line if by_id[member].kind == "rl_hp"]
+    return {
+        "founder": line[0],
+        "hyperparameters": {k: v for k, v in winner.hyperparameters().items() if isinstance(v, int | float)},
+        "changes": [
+            {"generation": birth.generation, "before": birth.before, "after": birth.after} for birth in changed
+        ],
+    }
+
+
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
     """Train one seed of one arm."""
     import agilerl
@@ -264,11 +280,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         "generations": len(run.history),
         "births": len(run.lineage) - job["key"]["members"],
         "fitness": [[round(value, 1) for value in row] for row in run.history[:: max(1, len(run.history) // 10)]],
-        "settings": {
-            name: float(f"{value:.3g}")
-            for name, value in run.best.hyperparameters().items()
-            if isinstance(value, int | float)
-        },
+        "winner": winners_line(run.lineage, measurer.best),
     }
 
 
@@ -295,8 +307,13 @@ def anytime(line: dict[str, Any], task: Task) -> float:
     return sum(shares) / len(shares) if shares else float("nan")
 
 
+def baseline_of(arm: str) -> str:
+    """Random search, with the rules where the arm has them."""
+    return "rule" if ARMS[arm].rules else "random"
+
+
 def summary(
-    task: str, members: int, seeds: list[int], against: str, cpu_seconds: float | None = None
+    task: str, members: int, seeds: list[int], against: str | None = None, cpu_seconds: float | None = None
 ) -> list[dict[str, Any]]:
     """A row per arm: scores, interquartile mean of their shares, anytime area, cost, P(improvement) over `against`."""
     about = TASKS[task]
@@ -315,14 +332,16 @@ def summary(
                 median(1e6 * line["cpu_seconds"] / line["training_env_steps"] for line in ordered)
             ),
         }  # fmt: skip
-        if arm != against and against in lines:
-            common = sorted(set(of_seeds) & set(lines[against]))
+        other = against or baseline_of(arm)
+        if arm != other and other in lines:
+            common = sorted(set(of_seeds) & set(lines[other]))
             pairs = [
                 [share(arms[seed]["final"], about.random, about.good) for seed in common]
-                for arms in (of_seeds, lines[against])
+                for arms in (of_seeds, lines[other])
             ]
             if common:
-                row[f"over {against}"] = compared([pairs])["probability_of_improvement"]
+                row["over"] = other
+                row["better"] = compared([pairs])["probability_of_improvement"]
         rows.append(row)
     return rows
 
@@ -333,7 +352,9 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--members", type=int, default=MEMBERS, help=f"of a population; {MEMBERS} if not given")
     parser.add_argument("--cpu-seconds", type=float, help="budget of a run; the task's if not given")
-    parser.add_argument("--against", default="random", choices=list(ARMS), help="the arm that others are compared with")
+    parser.add_argument(
+        "--against", choices=list(ARMS), help="the arm that others are compared with; random search if not given"
+    )
     args = parser.parse_args()
     if args.job:
         print(json.dumps(run_one(json.loads(args.job))))

@@ -22,7 +22,7 @@ def task_rows(task: str, members: int, cpu_seconds: float, seeds: Sequence[int])
     """The table of one task, with the arms in the order of `ARMS`; empty without lines."""
     if not newest(task, members, list(seeds), cpu_seconds):
         return []
-    found = {row["arm"]: row for row in summary(task, members, list(seeds), "random", cpu_seconds)}
+    found = {row["arm"]: row for row in summary(task, members, list(seeds), cpu_seconds=cpu_seconds)}
     kind = "seeds of claims" if seeds is CLAIMS else "development seeds, a first look"
     about = TASKS[task]
     rows = [
@@ -37,7 +37,7 @@ def task_rows(task: str, members: int, cpu_seconds: float, seeds: Sequence[int])
 
 def arm_row(row: dict[str, Any]) -> str:
     scores = " ".join(f"{score:.4g}" for score in row["scores"])
-    over = row.get("over random")
+    over = row.get("better")
     has_interval = over is not None and len(row["seeds"]) > 1
     better = f"{over['value']:.2f} ({over['low']:.2f} to {over['high']:.2f})" if has_interval else ""
     steps = f"{row['env_steps'] / 1e6:.1f} million"
@@ -62,7 +62,8 @@ def rows() -> list[str]:
         "",
         "`python benchmarks/long.py --tasks TASK --arms ARM... --seeds SEEDS`. A score is the mean of 100 fresh greedy",
         "episodes, or the share of 100 games won. The interquartile mean is that of shares, the area is that under the",
-        "curve of what would be returned, and steps are those of all members with evaluation.",
+        "curve of what would be returned, and steps are those of all members with evaluation. Random search is",
+        "`random`, or `rule` for arms that have the rules.",
         "",
         *shown,
     ]

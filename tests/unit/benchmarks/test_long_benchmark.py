@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+
+from agilerl.telemetry.record import Birth
+
+BREAKOUT = "MinAtar/Breakout-v1:PPO"
 
 
 @pytest.fixture
@@ -70,10 +75,10 @@ def test_a_summary_compares_arms_by_seed(long: Any, monkeypatch: pytest.MonkeyPa
                 line = {"key": key, "final": score, "curve": [{"score": 2.0}, {"score": score}], "cpu_seconds": 10.0,
                         "env_steps": 12, "training_env_steps": 10, "generations": 3}  # fmt: skip
                 file.write(json.dumps(line) + "\n")
-    random, pbt = long.summary(task, 16, [1000, 1001], "random")
+    random, pbt = long.summary(task, 16, [1000, 1001])
     assert (random["arm"], random["iqm"], pbt["iqm"]) == ("random", 0.25, 0.75)
     assert (random["anytime"], pbt["anytime"]) == (0.125, 0.375)
-    assert pbt["over random"]["value"] == pytest.approx(7 / 8, abs=1e-3), "ties count as a half"
+    assert pbt["better"]["value"] == pytest.approx(7 / 8, abs=1e-3), "ties count as a half"
     assert pbt["us_per_training_step"] == 1e6
 
 
@@ -95,3 +100,52 @@ def test_the_page_shows_seeds_of_claims_apart_from_those_of_development(
     assert shown[1] == "| random | 13 | 0.00 |  | 0.00 | 3 | 1.2 million |"
     assert "a first look" in shown[2]
     assert shown[3] == "| random | 3000 | 1.00 |  | 1.00 | 3 | 1.2 million |"
+
+
+def winner_of_two_changes(long: Any) -> dict[str, Any]:
+    """A line of an arm whose winner's line has two changes of the learning rate, after generations of 4,096 steps."""
+    births = [
+        Birth(0, None, 0, "founder"),
+        Birth(1, None, 0, "founder"),
+        Birth(2, 1, 11, "rl_hp", "lr", {"lr": 1e-3}, {"lr": 8e-4}),
+        Birth(3, 0, 11, "rl_hp", "lr", {"lr": 5e-3}, {"lr": 4e-3}),
+        Birth(4, 2, 21, "rl_hp", "lr", {"lr": 8e-4}, {"lr": 6.4e-4}),
+    ]
+    winner = SimpleNamespace(index=4, hyperparameters=lambda: {"lr": 6.4e-4, "gamma": 0.98, "action_space": "Box"})
+    key = {"task": BREAKOUT, "arm": "pbt-10", "members": 16, "cpu_budget": 400.0, "seed": 3, "commit": "x"}
+    return {"key": key, "generations": 30, "final": 12.0, "winner": long.winners_line(births, winner)}
+
+
+def test_a_replay_has_the_winners_changes_at_their_steps_or_its_final_values(long: Any) -> None:
+    import long_replays
+
+    line = winner_of_two_changes(long)
+    assert line["winner"]["founder"] == 1
+    constants, schedule = (long_replays.job_of(line, way)["config"] for way in long_replays.ways_of(line))
+    assert (constants["algorithm"]["lr"], schedule["algorithm"]["lr"]) == (6.4e-4, 1e-3)
+    assert constants["algorithm"]["gamma"] == schedule["algorithm"]["gamma"] == 0.98
+    assert (constants["training"]["pop_size"], constants["training"]["max_steps"]) == (1, 30 * 4096)
+    changes = [(change["env_steps"], change["after"]) for change in schedule["evolution"]["schedule"]]
+    assert changes == [(10 * 4096, {"lr": 8e-4}), (20 * 4096, {"lr": 6.4e-4})]
+    assert constants["evolution"].get("schedule") is None
+    unchanged = {**line, "winner": {**line["winner"], "changes": []}}
+    assert long_replays.ways_of(unchanged) == ("constants",)
+
+
+def test_what_a_replay_keeps_is_its_part_of_the_gain_over_random_search(
+    long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Scores of random search, winner and replay 5, 13 and 11: three quarters of the gain."""
+    import long_replays
+
+    monkeypatch.setattr(long, "RESULTS", tmp_path)
+    monkeypatch.setattr(long_replays, "PATH", tmp_path / "replays.jsonl")
+    line = winner_of_two_changes(long)
+    lines = [line, {**line, "key": {**line["key"], "arm": "random"}, "final": 5.0}]
+    lines[0] = {**line, "final": 13.0}
+    long.path_of(BREAKOUT).write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    replay = {"key": {**line["key"], "way": "constants", "seed": 503}, "final": 11.0}
+    long_replays.PATH.write_text(json.dumps(replay) + "\n", encoding="utf-8")
+    (row,) = long_replays.summary()
+    assert (row["replays"], row["winners"], row["random"], row["seeds"]) == ([11.0], [13.0], [5.0], [3])
+    assert row["kept"] == 0.75
