@@ -125,6 +125,7 @@ class Arm:
     evolution: bool = True
     rules: bool = False
     drawn: bool = True  # founders from the space, not the general preset's values
+    plain: bool = True  # False: the general preset as it is, with its own population and founders
 
 
 def tournament(**kinds: float) -> dict[str, Any]:
@@ -170,8 +171,14 @@ ARMS = {
     "rule": Arm(evolution=False, rules=True),
     "rule-race": Arm({"evolution.scheme": "race"}, rules=True),  # the command without a preset
     "rule-pbt-10": Arm(pbt(10), rules=True),
+    "command": Arm({"training.pop_size": 4}, rules=True, drawn=False, plain=False),  # without a preset, as it is
     "rule-race-4-pbt-10": Arm(RACE_THEN_PBT, rules=True),
 }
+
+
+def members_of(arm: str, members: int) -> int:
+    """The members of an arm: its own number, or `members`."""
+    return int(ARMS[arm].sets.get("training.pop_size", members)) if arm in ARMS else members
 
 
 def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
@@ -186,6 +193,11 @@ def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
     is_game = task.player is not None  # whose network fits the board: widths are left as they are
     manifest = preset_for(task.env, task.algo, general=not is_game)
     ranges = {name: {"min": low, "max": high} for name, (low, high) in space.items()}
+    if not arm.plain:
+        ends = {"training.target_score": None, "training.patience": None}
+        manifest = apply_overrides(manifest, {**ends, **task.sets, **arm.sets}, "arm")
+        steps = 20 * INTERVALS * task.evo_steps
+        return apply_overrides(manifest, {"training.max_steps": steps}, "budget")
     changes: dict[str, Any] = {**PLAIN, **WITHOUT_RULES.get(task.algo, {}), **(RULES[task.algo] if arm.rules else {})}
     changes |= {"training.pop_size": members, "training.evo_steps": task.evo_steps, "mutation.rl_hp_selection": ranges}
     if is_game:
@@ -296,7 +308,8 @@ def newest(task: str, members: int, seeds: list[int], budget: float) -> dict[str
     lines: dict[str, dict[int, dict[str, Any]]] = {}
     for line in read_lines(path_of(task)):
         key = line["key"]
-        if key["members"] in (members, 1) and key["seed"] in seeds and key["cpu_budget"] == budget:
+        is_size = key["members"] == members_of(key["arm"], members)
+        if is_size and key["seed"] in seeds and key["cpu_budget"] == budget:
             lines.setdefault(key["arm"], {})[key["seed"]] = line
     return lines
 
@@ -363,7 +376,7 @@ def main() -> None:
         for seed in args.seeds:
             for task in args.tasks:
                 jobs = [
-                    job_of(task, arm, seed, ARMS[arm].sets.get("training.pop_size", args.members), args.cpu_seconds)
+                    job_of(task, arm, seed, members_of(arm, args.members), args.cpu_seconds)
                     for arm in args.arms
                     if not ARMS[arm].rules or TASKS[task].algo in RULES
                 ]

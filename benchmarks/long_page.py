@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from long import ARMS, TASKS, newest, path_of, summary
+from long import ARMS, TASKS, members_of, newest, path_of, summary
 from runner import read_lines
 
 CLAIMS, DEVELOPMENT = range(8), range(1000, 1100)
@@ -13,9 +13,10 @@ HEAD = "| arm | scores by seed | interquartile mean | P(better than random searc
 
 
 def budgets(task: str) -> list[tuple[int, float]]:
-    """(members, CPU seconds) of the lines of a task; arms of one member are shown beside every population."""
+    """(members, CPU seconds) of the lines of a task; arms with a size of their own are shown beside every population."""
     keys = [line["key"] for line in read_lines(path_of(task))]
-    return sorted({(key["members"], key["cpu_budget"]) for key in keys if key["members"] > 1}, reverse=True)
+    asked = [key for key in keys if members_of(key["arm"], 0) == 0]
+    return sorted({(key["members"], key["cpu_budget"]) for key in asked}, reverse=True)
 
 
 def task_rows(task: str, members: int, cpu_seconds: float, seeds: Sequence[int]) -> list[str]:

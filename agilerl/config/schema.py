@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic_core import InitErrorDetails
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
 from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
@@ -357,7 +359,21 @@ class Manifest(Section):
     format: Literal[1] = 1
 
     @model_validator(mode="after")
-    def _check_mutable_names(self) -> Manifest:
+    def _check_rules(self) -> Manifest:
+        """Raise every problem between keys at once."""
+        rules = (
+            self._mutable_name_problems, self._scheme_problems, self._schedule_problems, self._mode_problems,
+            self._objective_problems, self._training_episodes_problems, self._experience_problems,
+        )  # fmt: skip
+        problems = [ValueError(problem) for rule in rules for problem in rule()]
+        if problems:
+            details: list[InitErrorDetails] = [
+                {"type": "value_error", "ctx": {"error": problem}, "input": None} for problem in problems
+            ]
+            raise ValidationError.from_exception_data("Manifest", details)
+        return self
+
+    def _mutable_name_problems(self) -> Iterator[str]:
         declared = hyperparameters(find_algorithm(self.algorithm.name))
         empty = {name for name, each in declared.items() if not each.is_number}  # null, or not a number
         values = self.algorithm.hyperparameters.items()
@@ -366,119 +382,117 @@ class Manifest(Section):
         named |= {f"evolution.restart_ranges.{name}": name for name in self.evolution.restart_ranges}
         for path, name in named.items():
             if name not in mutable:
-                raise ValueError(no_hyperparameter(path, self.algorithm.name, mutable))
+                yield no_hyperparameter(path, self.algorithm.name, mutable)
+                continue
             limits = self.mutation.rl_hp_selection if path.startswith("mutation.") else self.evolution.restart_ranges
             if (wrong := outside(declared[name].values, limits[name])) is not None:
-                raise ValueError(f"{path}: {wrong}")
-        return self
+                yield f"{path}: {wrong}"
 
-    @model_validator(mode="after")
-    def _check_scheme(self) -> Manifest:
+    def _scheme_problems(self) -> Iterator[str]:
         scheme = self.evolution.scheme
         if scheme != "tournament" and self.mutation.probabilities != Probabilities():
-            raise ValueError(
+            yield (
                 f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} {WITHOUT_MUTATION[scheme]}. "
-                "fix: evolution.scheme=tournament, or leave it out."
+                "fix: evolution.scheme=tournament, or leave mutation.probabilities out."
             )
         usual, widths = Evolution(), self.evolution.widths
         if widths is not None and (self.evolution.founders != "spread" or widths[0] > widths[1]):
-            raise ValueError(
+            yield (
                 f"evolution.widths={list(widths)} bound the units of founders that are spread, from and to; "
                 f"got founders={self.evolution.founders}. fix: evolution.founders=spread, evolution.widths=[64,256]."
             )
         for name, schemes in OF_SCHEMES.items():
             if not {scheme, self.evolution.then} & set(schemes) and vars(self.evolution)[name] != vars(usual)[name]:
-                raise ValueError(
+                yield (
                     f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
-                    f"fix: evolution.scheme={schemes[0]}, or leave it out."
+                    f"fix: evolution.scheme={schemes[0]}, or leave evolution.{name} out."
                 )
         then = self.evolution.then
         if then is not None and self.evolution.survivors < 2:
-            raise ValueError(
+            yield (
                 f"evolution.then={then} selects among the survivors of {scheme}; expected two or more of them, got "
-                f"evolution.survivors={self.evolution.survivors}. fix: evolution.survivors=4, or leave it out."
+                f"evolution.survivors={self.evolution.survivors}. fix: evolution.survivors=4, or leave evolution.then out."
             )
         explorer = f"then={then}" if then is not None else f"scheme={scheme}"
         explores = explorer.partition("=")[2] in ("pbt", "pb2", "mf_pbt", "ipbt") and self.evolution.explore
         if explores and not self.mutation.rl_hp_selection:
-            raise ValueError(
+            yield (
                 f"evolution.{explorer} changes hyperparameters, and mutation.rl_hp_selection names none. "
                 "fix: give the ranges of some: mutation.rl_hp_selection.lr={min: 1e-4, max: 1e-2}."
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Manifest:
+    def _schedule_problems(self) -> Iterator[str]:
         changes = self.evolution.schedule
         if changes is None:
-            return self
+            return
         if self.training.pop_size != 1 or self.evolution.scheme != "tournament" or self.evolution.restarts:
-            raise ValueError(
+            yield (
                 f"evolution.schedule is the evolution of one agent; got training.pop_size={self.training.pop_size}, "
                 f"evolution.scheme={self.evolution.scheme}, evolution.restarts={_as_typed(self.evolution.restarts)}. "
                 "fix: training.pop_size=1, evolution.scheme=tournament, evolution.restarts=false."
             )
+            return
         if [change.env_steps for change in changes] != sorted(change.env_steps for change in changes):
-            raise ValueError("evolution.schedule: changes must be in the order of their env_steps. fix: sort them.")
+            yield "evolution.schedule: changes must be in the order of their env_steps. fix: sort them."
+            return
         declared = hyperparameters(find_algorithm(self.algorithm.name))
         for change in changes:
             if change.kind == "rl_hp" and not (isinstance(change.after, dict) and change.after):
-                raise ValueError(
+                yield (
                     f"evolution.schedule: `after` of a change of hyperparameters holds their values by name; got "
                     f"{change.after!r} at {change.env_steps} steps. fix: after={{lr: 0.001}}, say."
                 )
+                return
             unknown = [name for name in change.after if name not in declared] if change.kind == "rl_hp" else []
             if unknown:
-                raise ValueError(
-                    no_hyperparameter(f"evolution.schedule.{unknown[0]}", self.algorithm.name, [*declared])
-                )
+                yield (no_hyperparameter(f"evolution.schedule.{unknown[0]}", self.algorithm.name, [*declared]))
+                return
             for name, value in change.after.items() if change.kind == "rl_hp" else ():
                 wrong = _wrong_value(self.algorithm.name, name, value)
                 if wrong:
-                    raise ValueError(f"evolution.schedule: after {change.env_steps} steps: {wrong}")
+                    yield f"evolution.schedule: after {change.env_steps} steps: {wrong}"
+                    return
             if change.kind == "activation":
                 from agilerl.modules.activations import activation  # torch, which other manifests do without
 
                 try:
                     activation(str(change.after), hidden=True)
                 except ConfigError as error:
-                    raise ValueError(f"evolution.schedule: after {change.env_steps} steps: {error}") from None
+                    yield f"evolution.schedule: after {change.env_steps} steps: {error}"
+                    return
             if change.kind == "architecture" and not change.path:
-                raise ValueError(
+                yield (
                     f"evolution.schedule: `path` of an architecture change names its method; got none at "
                     f"{change.env_steps} steps. fix: path=encoder.add_node, say."
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _check_mode(self) -> Manifest:
+    def _mode_problems(self) -> Iterator[str]:
         if self.evolution.mode != "async":
             if self.evolution.max_lag != Evolution().max_lag:
-                raise ValueError("evolution.max_lag is of evolution.mode=async. fix: that too, or leave it out.")
-            return self
+                yield "evolution.max_lag is of evolution.mode=async. fix: that too, or leave evolution.max_lag out."
+            return
         if self.training.shards < 2:
-            raise ValueError(
+            yield (
                 "evolution.mode=async lets shards go on without waiting for each other; got training.shards=1. "
                 "fix: training.shards=2, or more, up to one for each member."
             )
+            return
         values = {key: _value(self, key) for key in WITHOUT_WAITING if key != "training.share" or self.has_replay}
         wrong = [key for key, value in values.items() if value != WITHOUT_WAITING[key]]
         if wrong:
             asked, fix = (
                 ", ".join(f"{key}={_as_typed(source[key])}" for key in wrong) for source in (values, WITHOUT_WAITING)
             )
-            raise ValueError(
+            yield (
                 f"evolution.mode=async trains, evaluates and selects one shard at a time, while others train; got "
                 f"{asked}, for which all members must have ended the same generation. fix: {fix}."
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_objective(self) -> Manifest:
+    def _objective_problems(self) -> Iterator[str]:
         evolution, cls = self.evolution, find_algorithm(self.algorithm.name)
         experience = cls.experience
         if evolution.objective == "score":
-            return self
+            return
         wrong = {
             f"evolution.scheme={evolution.scheme} compares returns or gains themselves": evolution.scheme
             not in PER_COST,
@@ -492,14 +506,12 @@ class Manifest(Section):
         reasons = [reason for reason, holds in wrong.items() if holds]
         if reasons:
             other = "evolution.scheme=tournament, or " if evolution.scheme not in PER_COST else ""
-            raise ValueError(
+            yield (
                 "evolution.objective=score_per_second selects by score and counted operations, with evolution.scheme "
                 f"{', '.join(PER_COST)}; {reasons[0]}. fix: {other}evolution.objective=score."
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_training_episodes(self) -> Manifest:
+    def _training_episodes_problems(self) -> Iterator[str]:
         experience = find_algorithm(self.algorithm.name).experience
         asked = {
             "training.eval_members": self.training.eval_members is not None,
@@ -508,23 +520,19 @@ class Manifest(Section):
         }
         names = [name for name, wanted in asked.items() if wanted]
         if names and not experience.has_training_episodes:
-            raise ValueError(
+            yield (
                 f"{', '.join(names)} rank members by the episodes that they train in, and {self.algorithm.name} "
                 f"{experience.says}. fix: evolution.scheme=halving, or tournament, with judge=evaluation."
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_experience(self) -> Manifest:
+    def _experience_problems(self) -> Iterator[str]:
         experience = find_algorithm(self.algorithm.name).experience
         changed = [key for key in ignored_by(experience.name) if _differs(self, key)]
         if changed:
+            keys = ", ".join(changed)
             other = offline_instead(self.algorithm.name) if "training.dataset" in changed else ""
-            fix = f"to learn from data, {other}; or leave it out" if other else "leave it out"
-            raise ValueError(
-                f"{', '.join(changed)}: means nothing to {self.algorithm.name}, which {experience.says}. fix: {fix}."
-            )
-        return self
+            fix = f"to learn from data, {other}; or leave {keys} out" if other else f"leave {keys} out"
+            yield f"{keys}: means nothing to {self.algorithm.name}, which {experience.says}. fix: {fix}."
 
     @property
     def has_replay(self) -> bool:
