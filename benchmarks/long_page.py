@@ -13,7 +13,7 @@ HEAD = "| arm | scores by seed | interquartile mean | P(better than random searc
 
 
 def budgets(task: str) -> list[tuple[int, float]]:
-    """(members, CPU seconds) of the lines of a task; arms with a size of their own are shown beside every population."""
+    """(members, CPU seconds) of the lines of a task; arms with a size of their own are shown beside each."""
     keys = [line["key"] for line in read_lines(path_of(task))]
     asked = [key for key in keys if members_of(key["arm"], 0) == 0]
     return sorted({(key["members"], key["cpu_budget"]) for key in asked}, reverse=True)
