@@ -410,8 +410,9 @@ class Manifest(Section):
         then = self.evolution.then
         if then is not None and self.evolution.survivors < 2:
             yield (
-                f"evolution.then={then} selects among the survivors of {scheme}; expected two or more of them, got "
-                f"evolution.survivors={self.evolution.survivors}. fix: evolution.survivors=4, or leave evolution.then out."
+                f"evolution.then={then} selects among the survivors of {scheme}; expected two or more, got "
+                f"evolution.survivors={self.evolution.survivors}. fix: evolution.survivors=4, or leave evolution.then "
+                "out."
             )
         explorer = f"then={then}" if then is not None else f"scheme={scheme}"
         explores = explorer.partition("=")[2] in ("pbt", "pb2", "mf_pbt", "ipbt") and self.evolution.explore

@@ -7,12 +7,15 @@ import importlib.util
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from agilerl.errors import ConfigError, RunError
 
 NEEDED = ("starlette", "uvicorn")
+STARTS_S = 60.0  # imports on a busy machine take several
 
 
 def check_installed() -> None:
@@ -20,6 +23,15 @@ def check_installed() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f'the live view needs {" and ".join(missing)}. fix: pip install "agilerl[watch]".')
+
+
+def _first_line(stream: IO[str]) -> str | None:
+    """Return the first line of a stream, or None if there is none in time; pipes of all systems can be read so."""
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.append(stream.readline()), daemon=True)
+    reader.start()
+    reader.join(STARTS_S)
+    return lines[0].strip() if lines else None
 
 
 @contextlib.contextmanager
@@ -38,7 +50,9 @@ def watched(out: Path, imports: Sequence[str] = (), say: Callable[[str], None] =
     )
     try:
         assert child.stdout is not None
-        line = child.stdout.readline().strip()
+        line = _first_line(child.stdout)
+        if line is None:
+            raise RunError(f"the live view did not start within {STARTS_S:g} seconds. fix: leave --watch out.")
         if not line.startswith("watch"):
             raise RunError("the live view did not start; its error is above. fix: leave --watch out.")
         say(line)

@@ -305,7 +305,7 @@ def test_problems_between_keys_are_named_together() -> None:
 
 def test_survivors_that_evolve_are_two_or_more_and_read_the_settings_of_their_scheme() -> None:
     manifest = manifest_from({"algorithm": {"name": "PPO"}, "evolution": {"scheme": "race"}})
-    with pytest.raises(ConfigError, match=r"expected two or more of them, got evolution\.survivors=1\. .*fix: "):
+    with pytest.raises(ConfigError, match=r"expected two or more, got evolution\.survivors=1\. .*fix: "):
         apply_sets(manifest, ["evolution.then=pbt"])
     with pytest.raises(ConfigError, match=r"evolution\.then=pbt changes hyperparameters, and .* names none\. fix: "):
         apply_sets(manifest, ["evolution.then=pbt", "evolution.survivors=2"])

@@ -22,6 +22,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from agilerl.cli.main import app
+from agilerl.errors import RunError
 from agilerl.watch import child
 from tests.unit.synthetic_runs import family
 
@@ -111,6 +112,20 @@ def train(out: Path, steps: int) -> tuple[str, ...]:
     sets = [word for setting in TINY for word in ("--set", setting)]
     words = ("train", "CartPole-v1", "--algo", "DQN", "--steps", str(steps), "--test-episodes", "0", "--watch")
     return *words, *sets, "--out", str(out)
+
+
+def test_a_live_view_that_says_nothing_in_time_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An interpreter that waits for its input stands for a process that hangs while it imports."""
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexec sleep 60\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(silent))
+    monkeypatch.setattr(child, "STARTS_S", 0.2)
+    error = pytest.raises(RunError, match=r"did not start within 0\.2 seconds\. fix: leave --watch out")
+    with error, child.watched(tmp_path):
+        pytest.fail("the training began without its view")
 
 
 def test_train_watch_ends_with_the_training(tmp_path: Path) -> None:
