@@ -172,6 +172,21 @@ ARMS = {
     "rule-race": Arm({"evolution.scheme": "race"}, rules=True),  # the command without a preset
     "rule-pbt-10": Arm(pbt(10), rules=True),
     "command": Arm({"training.pop_size": 4}, rules=True, drawn=False, plain=False),  # without a preset, as it is
+    "command-2-pbt-10": Arm(
+        {
+            **RACE_THEN_PBT,
+            "evolution.survivors": 2,
+            "training.pop_size": 4,
+            **{
+                f"mutation.rl_hp_selection.{name}": {"min": low, "max": high}
+                for name, (low, high) in SPACES["PPO"].items()
+                if name not in ("lr", "gamma", "ent_coef")
+            },
+        },
+        rules=True,
+        drawn=False,
+        plain=False,
+    ),
     "rule-race-4-pbt-10": Arm(RACE_THEN_PBT, rules=True),
 }
 
