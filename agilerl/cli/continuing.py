@@ -20,10 +20,11 @@ from agilerl.cli.options import (
     examples,
     steps_option,
 )
+from agilerl.cli.training import close
 
 
-def register(app: typer.Typer, user_errors: Any, close: Any) -> None:
-    """Register the command in `app`; `close` scores the best agent and prints the closing lines."""
+def register(app: typer.Typer, user_errors: Any) -> None:
+    """Register the command in `app`; `user_errors` is the context manager that handles its errors."""
 
     @app.command(
         name="continue",

@@ -7,19 +7,19 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 import agilerl
 from agilerl import foreign
-from agilerl.cli import configuring, continuing, data, schedules, sharing, steering, viewing, watching
+from agilerl.cli import configuring, continuing, data, schedules, sharing, steering, training, viewing, watching
 from agilerl.cli.as_json import print_error, print_json
-from agilerl.cli.founders import From, ancestors_from, check_alone, with_founders
-from agilerl.cli.messages import OPTION_KEYS, Commands, command_as_json, on_command_line
+from agilerl.cli.founders import From
+from agilerl.cli.messages import Commands, command_as_json, on_command_line
 from agilerl.cli.options import (
     AsJson,
     Debug,
@@ -39,7 +39,6 @@ from agilerl.cli.options import (
     real_option,
     steps_option,
     whole_option,
-    with_env_kwargs,
 )
 from agilerl.cli.seeds import (
     AllowInsecureRay,
@@ -48,19 +47,15 @@ from agilerl.cli.seeds import (
     Seeds,
     Workers,
     check_without_ray,
-    seeds_to_train,
     train_side_by_side,
     workers_in,
 )
 from agilerl.cli.tracking import NoTrack, TrackedCommand, Tracker, chosen_tracker
+from agilerl.cli.training import TrainOptions
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.importing import import_code
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
-
-if TYPE_CHECKING:
-    from agilerl.api import Run
-    from agilerl.config import Manifest
 
 USER_ERROR, INTERRUPTED = 2, 130
 app = typer.Typer(
@@ -298,200 +293,21 @@ def train(
     debug: Debug = False,
 ) -> None:
     """Train a population on an environment."""
-    begun, quiet = time.perf_counter(), quiet or as_json
-    with user_errors(debug, imports), ExitStack() as closing:
+    begun = time.perf_counter()
+    with user_errors(debug, imports):
         if replay is not None:
             steering.check_alone(context, "replay")
-            from agilerl.api import replay as train_again
-
-            if watch:
-                closing.enter_context(watching.beside(out, imports))
-
-            again = train_again(
-                replay, out=out, verbose=not quiet, workers=workers_in(workers) or 1, ray=ray,
-                allow_insecure_ray=allow_insecure_ray, closing_episodes=test_episodes,
-            )  # fmt: skip
-            _close(again, test_episodes, as_json)
-            return
-        from agilerl.api import settings_of_schedule, starting_manifest
-        from agilerl.config import apply_sets, has_preset
-        from agilerl.env_ids import import_environment, is_language_id
-
-        named = env_id if allow_code and env_id else ""
-        if named:
-            env_id = import_environment(named)
-        others = {"--seeds": seeds, "--dataset": dataset, "--model": model, "--opponents": opponents}
-        check_alone(from_file, {**others, "--schedule": schedule})
-        ancestors = None
-        if from_file is not None:
-            kwargs = with_env_kwargs(env_kwargs)
-            ancestors = ancestors_from(
-                from_file, env_id, algo, config, settings or (), preset=not no_preset, env_kwargs=kwargs
-            )
-            algo = algo if config is not None else str(ancestors.agents[0].algo)
-        is_untuned = config is None and env_id is not None and (no_preset or not has_preset(env_id))
-        is_untuned = is_untuned and not is_language_id(str(env_id)) and schedule is None
-        has_steps = any(text.partition("=")[0].strip().endswith("max_steps") for text in settings or [])
-        has_steps = bool(has_steps or steps or total_timesteps)
-        if minutes is None and is_untuned and not (has_steps or dataset or model):
-            minutes = DEFAULT_MINUTES
-        start: Any = config
-        if schedule is not None:
-            start = settings_of_schedule(
-                schedule, _one_budget(steps, total_timesteps), algo=algo, config=config, minutes=minutes,
-                evolution=not no_evolution, preset=not no_preset,
-            )  # fmt: skip
-            steps = total_timesteps = None
-        manifest, note = starting_manifest(
-            env_id, algo, start, preset=not no_preset, minutes=None if has_steps else minutes,
-            kwargs=with_env_kwargs(env_kwargs) if env_kwargs else {},
-            is_plain=not (opponents or dataset or model or from_file),
+        options = TrainOptions(
+            env_id=env_id, algo=algo, steps=steps, total_timesteps=total_timesteps, minutes=minutes, target=target,
+            population=population, num_envs=num_envs, env_kwargs=env_kwargs, seed=seed, seeds=seeds,
+            workers=workers, ray=ray, allow_insecure_ray=allow_insecure_ray, arrivals=arrivals, replay=replay,
+            array_index=array_index, device=device, config=config, schedule=schedule, settings=settings or (),
+            out=out, quiet=quiet or as_json, no_evolution=no_evolution, no_preset=no_preset, opponents=opponents,
+            dataset=dataset, model=model, from_file=from_file, dry_run=dry_run, test_episodes=test_episodes,
+            tensorboard=tensorboard, track=track, watch=watch, allow_code=allow_code, imports=imports or (),
+            as_json=as_json,
         )  # fmt: skip
-        if note and not quiet:
-            typer.echo(f"{'# ' if dry_run else ''}{note}")
-        manifest = apply_sets(manifest, settings or [])
-        if allow_code and ":" in manifest.environment.name:  # from --config or --set
-            named = manifest.environment.name
-            manifest = apply_sets(manifest, [f"environment.name={import_environment(named)}"])
-        asked: dict[str, Any] = {
-            "--population": population,
-            "--seed": seed,
-            "--opponents": opponents,
-            "--dataset": dataset,
-        }
-        asked |= {"--model": model, "--target": target, "--num-envs": num_envs}
-        if env_kwargs:
-            asked["--env-kwargs"] = {**manifest.environment.kwargs, **with_env_kwargs(env_kwargs)}
-        manifest = _with_options(manifest, {"--steps": _one_budget(steps, total_timesteps), **asked})
-        if minutes is not None and (steps or total_timesteps):
-            raise ConfigError("--steps and --minutes are both budgets. fix: one of the two.")
-        module = [named.rpartition(":")[0]] if ":" in named else []
-        imports = [*(imports or ()), *module]
-        is_set = any(text.partition("=")[0].strip() in ("seed", "training.seed") for text in settings or [])
-        if ancestors is not None:
-            manifest, ancestors = with_founders(ancestors, manifest, settings or ())
-        several = seeds_to_train(seeds, seed is not None or is_set, array_index)
-        if len(several) == 1:
-            manifest = _with_options(manifest, {"--seed": several[0]})
-        processes = workers_in(workers)
-        if note and (len(several) > 1 or processes not in (None, 1)):  # these processes take the cores
-            manifest = apply_sets(manifest, ["environment.num_workers=1"])
-        if dry_run:
-            _print_plan(manifest, device, not no_evolution, minutes, as_json)
-            if len(several) > 1 and not as_json:
-                typer.echo(f"# in place of training.seed: {len(several)} seeds, {seeds}, each a run of its own")
-            return
-        if watch:
-            closing.enter_context(watching.beside(out, imports))
-        if len(several) > 1:
-            check_without_ray(ray, "--seeds")
-            if arrivals is not None:
-                raise ConfigError("--arrivals repeats one run, and --seeds are several. fix: --seed, of that run.")
-            from agilerl.runs.seed_group import SeedGroup
-            from agilerl.training.manifest.launch import resolved
-
-            manifest, device = resolved(manifest, None, device, minutes, not quiet)
-            group = SeedGroup.create(
-                manifest, several, out, device=device, evolution=not no_evolution, tensorboard=tensorboard,
-                track=track or False, imports=imports, test_episodes=test_episodes,
-            )  # fmt: skip
-            train_side_by_side(group, processes or "auto", quiet, imports, as_json="train" if as_json else None)
-            return
-        from agilerl.api import run_training
-
-        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "minutes": minutes}
-        more |= {"track": track or False}
-        more |= {"uses_spare_cores": processes is None and ray in (None, "none")}
-        processes = processes or (1 if ray in (None, "none") else "auto")
-        more |= {"closing_episodes": test_episodes, "begun": begun, "imports": imports, "workers": processes}
-        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray, "arrivals": arrivals, "ancestors": ancestors}
-        _close(
-            run_training(manifest, device=device, out=out, evolution=not no_evolution, **more), test_episodes, as_json
-        )
-
-
-def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
-    """--steps, or --total-timesteps with a warning: other libraries count the steps of all members."""
-    if total_timesteps is None:
-        return steps
-    if steps is not None:
-        raise ConfigError("--steps and --total-timesteps are the same option. fix: keep --steps.")
-    warnings.warn(
-        f"--total-timesteps {total_timesteps} is taken as --steps {total_timesteps}: the steps of ONE member; a "
-        "population makes that many times its members. fix: --steps, or divide by --population.",
-        AgileRLWarning,
-        stacklevel=2,
-    )
-    return total_timesteps
-
-
-DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
-
-
-def _with_options(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
-    from agilerl.config import apply_overrides
-
-    for option, value in asked.items():
-        if option == "--model" and value is not None and "model_name" not in manifest.algorithm.hyperparameters:
-            raise ConfigError(
-                f"--model names what language algorithms adapt; {manifest.algorithm.name} builds its own networks. "
-                "fix: --algo GRPO with an id such as reasoning/chain_sum, or leave --model out."
-            )
-        if value is not None:
-            manifest = apply_overrides(manifest, {OPTION_KEYS[option]: value}, option)
-    return manifest
-
-
-def _print_plan(manifest: Manifest, device: str, evolution: bool, minutes: float | None, as_json: bool) -> None:
-    from agilerl.api import with_known_env
-    from agilerl.config import dump_yaml
-    from agilerl.options import LoopOptions
-    from agilerl.telemetry.console import count
-    from agilerl.training.manifest.device import choose_device, resolve_device
-    from agilerl.training.manifest.resolve import resolve
-    from agilerl.training.manifest.time_budget import check_minutes
-
-    resolve_device(device)  # an unknown one is named first
-    manifest = resolve(with_known_env(manifest))
-    chosen = choose_device(device, manifest)
-    where = chosen.name
-    if minutes is not None:
-        check_minutes(manifest, minutes)
-    training = manifest.training
-    names = ("max_steps", "evo_steps", "evo_first")
-    generations = LoopOptions(**{name: vars(training)[name] for name in names}).generations()
-    if as_json:
-        facts: dict[str, Any] = {"manifest": manifest.as_dict(), "manifest_hash": manifest.hash(), "device": where}
-        print_json("train", dry_run=True, **facts, generations=generations, evolution=evolution, minutes=minutes)
-        return
-    typer.echo(dump_yaml(manifest), nl=False)
-    typer.echo(
-        f"# {manifest.algorithm.name} on {manifest.environment.name}: {training.pop_size} members x "
-        f"{count(training.max_steps)} {manifest.steps}, {generations} generations, seed {training.seed}, {where}, "
-        f"evolution {'on' if evolution else 'off'}, manifest {manifest.hash()}"
-    )
-    if device == "auto":
-        typer.echo(f"# device: {chosen}")
-    if minutes is not None:
-        budget = "1 minute" if minutes == 1 else f"{minutes:g} minutes"
-        typer.echo(f"# in place of training.max_steps: what fits into {budget}, measured when it begins")
-
-
-def _close(run: Run, test_episodes: int, as_json: bool = False) -> None:
-    """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
-    from agilerl.cli.output import closing_facts, closing_lines
-    from agilerl.training.manifest.launch import score_best
-
-    evaluation = None if run.interrupted else score_best(run, test_episodes)
-    name = command_as_json() or "train"
-    if as_json:
-        print_json(name, **closing_facts(run, evaluation))
-    for line in () if as_json else closing_lines(run, evaluation):
-        typer.echo(line)
-    if not run.interrupted and not as_json:
-        typer.echo(run.in_words())
-    if run.interrupted:
-        raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)
+        training.train(options, begun)
 
 
 @app.command(
@@ -584,7 +400,7 @@ def resume(
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
         more |= {"minutes": minutes, "closing_episodes": test_episodes, "begun": begun}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
-        _close(ended, test_episodes, as_json)
+        training.close(ended, test_episodes, as_json)
 
 
 @app.command(
@@ -720,4 +536,4 @@ configuring.register(app, user_errors)
 data.register(app, user_errors)
 steering.register(app, user_errors)
 sharing.register(app, user_errors)
-continuing.register(app, user_errors, close=lambda run, episodes, as_json: _close(run, episodes, as_json))
+continuing.register(app, user_errors)

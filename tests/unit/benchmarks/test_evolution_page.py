@@ -45,7 +45,7 @@ def test_a_run_ends_before_the_generation_that_would_pass_its_limit(
 
 
 def test_a_run_has_the_minutes_that_the_command_takes_by_itself(benchmark_module: Any) -> None:
-    from agilerl.cli.main import DEFAULT_MINUTES
+    from agilerl.cli.training import DEFAULT_MINUTES
 
     untuned = benchmark_module("untuned")
     assert untuned.MINUTES == DEFAULT_MINUTES

@@ -1,0 +1,348 @@
+"""What `agilerl train` does with its options: settle the settings, then train one run, several, or one again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from agilerl.cli import watching
+from agilerl.cli.as_json import print_json
+from agilerl.cli.founders import ancestors_from, check_alone, with_founders
+from agilerl.cli.messages import OPTION_KEYS, command_as_json
+from agilerl.cli.options import with_env_kwargs
+from agilerl.cli.seeds import check_without_ray, seeds_to_train, train_side_by_side, workers_in
+from agilerl.errors import AgileRLWarning, ConfigError
+
+if TYPE_CHECKING:
+    from agilerl.api import Run
+    from agilerl.config import Manifest
+    from agilerl.training.manifest.adoption import Ancestors
+
+INTERRUPTED = 130
+DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """The options of `agilerl train`, named as on the command line, and described there."""
+
+    env_id: str | None
+    algo: str | None
+    steps: int | None
+    total_timesteps: int | None
+    minutes: float | None
+    target: float | None
+    population: int | None
+    num_envs: int | None
+    env_kwargs: Sequence[str] | None
+    seed: int | None
+    seeds: str | None
+    workers: str | None
+    ray: str | None
+    allow_insecure_ray: bool
+    arrivals: Path | None
+    replay: Path | None
+    array_index: int | None
+    device: str
+    config: Path | None
+    schedule: Path | None
+    settings: Sequence[str]
+    out: Path
+    quiet: bool
+    no_evolution: bool
+    no_preset: bool
+    opponents: str | None
+    dataset: str | None
+    model: str | None
+    from_file: Path | None
+    dry_run: bool
+    test_episodes: int
+    tensorboard: bool
+    track: str | None
+    watch: bool
+    allow_code: bool
+    imports: Sequence[str]
+    as_json: bool
+
+    @property
+    def set_keys(self) -> list[str]:
+        """The keys that `--set` names."""
+        return [text.partition("=")[0].strip() for text in self.settings]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be trained.
+
+    Attributes:
+        manifest: of the run, or of the first one. seeds: one for each run; empty: the manifest's.
+        minutes: the budget in place of the manifest's steps. ancestors: founders of another library.
+        imports: modules that the run needs. workers: processes as asked for; None: not at all.
+    """
+
+    manifest: Manifest
+    seeds: Sequence[int]
+    minutes: float | None
+    ancestors: Ancestors | None
+    imports: Sequence[str]
+    workers: int | str | None
+
+
+def train(options: TrainOptions, begun: float) -> None:
+    """Train as the options say, and print the closing lines.
+
+    Args:
+        begun: when the command began, by `time.perf_counter`.
+    Raises:
+        ConfigError: options that contradict one another. typer.Exit: the run was interrupted.
+    """
+    with ExitStack() as closing:
+
+        def serve() -> None:
+            if options.watch:
+                closing.enter_context(watching.beside(options.out, options.imports))
+
+        if options.replay is not None:
+            serve()
+            _train_again(options, options.replay)
+            return
+        plan = plan_of(options)
+        if options.dry_run:
+            _print_plan(options, plan)
+            return
+        serve()
+        if len(plan.seeds) > 1:
+            _train_seeds(options, plan)
+        else:
+            _train_one(options, plan, begun)
+
+
+def plan_of(options: TrainOptions) -> Plan:
+    """Settle the manifest and the seeds."""
+    from agilerl.config import apply_sets
+    from agilerl.env_ids import import_environment
+
+    options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
+    named = options.env_id if options.allow_code and options.env_id else ""
+    if named:
+        options = replace(options, env_id=import_environment(named))
+    others = {"--seeds": options.seeds, "--dataset": options.dataset, "--model": options.model}
+    check_alone(options.from_file, {**others, "--opponents": options.opponents, "--schedule": options.schedule})
+    ancestors = None
+    if options.from_file is not None:
+        ancestors = ancestors_from(
+            options.from_file, options.env_id, options.algo, options.config, options.settings,
+            preset=not options.no_preset, env_kwargs=with_env_kwargs(options.env_kwargs),
+        )  # fmt: skip
+        if options.config is None:
+            options = replace(options, algo=str(ancestors.agents[0].algo))
+    minutes = _minutes(options)
+    manifest, note = _starting_point(options, minutes)
+    if note and not options.quiet:
+        typer.echo(f"{'# ' if options.dry_run else ''}{note}")
+    manifest = apply_sets(manifest, options.settings)
+    if options.allow_code and ":" in manifest.environment.name:  # from --config or --set
+        named = manifest.environment.name
+        manifest = apply_sets(manifest, [f"environment.name={import_environment(named)}"])
+    manifest = _with_options(manifest, options)
+    if minutes is not None and options.steps and options.schedule is None:
+        raise ConfigError("--steps and --minutes are both budgets. fix: one of the two.")
+    if ancestors is not None:
+        manifest, ancestors = with_founders(ancestors, manifest, options.settings)
+    has_seed = options.seed is not None or not {"seed", "training.seed"}.isdisjoint(options.set_keys)
+    several = seeds_to_train(options.seeds, has_seed, options.array_index)
+    if len(several) == 1:
+        manifest = _changed(manifest, {"--seed": several[0]})
+    workers = workers_in(options.workers)
+    if note and (len(several) > 1 or workers not in (None, 1)):  # these processes take the cores
+        manifest = apply_sets(manifest, ["environment.num_workers=1"])
+    module = [named.rpartition(":")[0]] if ":" in named else []
+    return Plan(manifest, several, minutes, ancestors, [*options.imports, *module], workers)
+
+
+def _has_steps(options: TrainOptions) -> bool:
+    return bool(options.steps) or any(key.endswith("max_steps") for key in options.set_keys)
+
+
+def _minutes(options: TrainOptions) -> float | None:
+    """The budget in minutes: as asked, or ten for an environment that nothing else gives a budget."""
+    from agilerl.config import has_preset
+    from agilerl.env_ids import is_language_id
+
+    env_id = options.env_id
+    if options.minutes is not None or env_id is None or options.config is not None or options.schedule is not None:
+        return options.minutes
+    is_untuned = (options.no_preset or not has_preset(env_id)) and not is_language_id(env_id)
+    if is_untuned and not (_has_steps(options) or options.dataset or options.model):
+        return DEFAULT_MINUTES
+    return None
+
+
+def _starting_point(options: TrainOptions, minutes: float | None) -> tuple[Manifest, str]:
+    """The manifest before `--set` and the options, and a note if the speed of the environment chose it."""
+    from agilerl.api import settings_of_schedule, starting_manifest
+
+    start: Any = options.config
+    if options.schedule is not None:
+        start = settings_of_schedule(
+            options.schedule, options.steps, algo=options.algo, config=options.config, minutes=minutes,
+            evolution=not options.no_evolution, preset=not options.no_preset,
+        )  # fmt: skip
+    return starting_manifest(
+        options.env_id, options.algo, start, preset=not options.no_preset,
+        minutes=None if _has_steps(options) else minutes,
+        kwargs=with_env_kwargs(options.env_kwargs) if options.env_kwargs else {},
+        is_plain=not (options.opponents or options.dataset or options.model or options.from_file),
+    )  # fmt: skip
+
+
+def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
+    """--steps, or --total-timesteps with a warning: other libraries count the steps of all members."""
+    if total_timesteps is None:
+        return steps
+    if steps is not None:
+        raise ConfigError("--steps and --total-timesteps are the same option. fix: keep --steps.")
+    warnings.warn(
+        f"--total-timesteps {total_timesteps} is taken as --steps {total_timesteps}: the steps of ONE member; a "
+        "population makes that many times its members. fix: --steps, or divide by --population.",
+        AgileRLWarning,
+        stacklevel=2,
+    )
+    return total_timesteps
+
+
+def _with_options(manifest: Manifest, options: TrainOptions) -> Manifest:
+    """The manifest with the settings that have an option of their own."""
+    asked: dict[str, Any] = {
+        "--steps": options.steps if options.schedule is None else None,
+        "--population": options.population,
+        "--seed": options.seed,
+        "--opponents": options.opponents,
+        "--dataset": options.dataset,
+        "--model": options.model,
+        "--target": options.target,
+        "--num-envs": options.num_envs,
+    }
+    if options.env_kwargs:
+        asked["--env-kwargs"] = {**manifest.environment.kwargs, **with_env_kwargs(options.env_kwargs)}
+    if options.model is not None and "model_name" not in manifest.algorithm.hyperparameters:
+        raise ConfigError(
+            f"--model names what language algorithms adapt; {manifest.algorithm.name} builds its own networks. "
+            "fix: --algo GRPO with an id such as reasoning/chain_sum, or leave --model out."
+        )
+    return _changed(manifest, asked)
+
+
+def _changed(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
+    """The manifest with the values of options that are not None; errors name the option."""
+    from agilerl.config import apply_overrides
+
+    for option, value in asked.items():
+        if value is not None:
+            manifest = apply_overrides(manifest, {OPTION_KEYS[option]: value}, option)
+    return manifest
+
+
+def _print_plan(options: TrainOptions, plan: Plan) -> None:
+    from agilerl.api import with_known_env
+    from agilerl.config import dump_yaml
+    from agilerl.options import LoopOptions
+    from agilerl.telemetry.console import count
+    from agilerl.training.manifest.device import choose_device, resolve_device
+    from agilerl.training.manifest.resolve import resolve
+    from agilerl.training.manifest.time_budget import check_minutes
+
+    resolve_device(options.device)  # an unknown one is named first
+    manifest, minutes, evolution = resolve(with_known_env(plan.manifest)), plan.minutes, not options.no_evolution
+    chosen = choose_device(options.device, manifest)
+    where = chosen.name
+    if minutes is not None:
+        check_minutes(manifest, minutes)
+    training = manifest.training
+    names = ("max_steps", "evo_steps", "evo_first")
+    generations = LoopOptions(**{name: vars(training)[name] for name in names}).generations()
+    if options.as_json:
+        facts: dict[str, Any] = {"manifest": manifest.as_dict(), "manifest_hash": manifest.hash(), "device": where}
+        print_json("train", dry_run=True, **facts, generations=generations, evolution=evolution, minutes=minutes)
+        return
+    typer.echo(dump_yaml(manifest), nl=False)
+    typer.echo(
+        f"# {manifest.algorithm.name} on {manifest.environment.name}: {training.pop_size} members x "
+        f"{count(training.max_steps)} {manifest.steps}, {generations} generations, seed {training.seed}, {where}, "
+        f"evolution {'on' if evolution else 'off'}, manifest {manifest.hash()}"
+    )
+    if options.device == "auto":
+        typer.echo(f"# device: {chosen}")
+    if minutes is not None:
+        budget = "1 minute" if minutes == 1 else f"{minutes:g} minutes"
+        typer.echo(f"# in place of training.max_steps: what fits into {budget}, measured when it begins")
+    if len(plan.seeds) > 1:
+        typer.echo(f"# in place of training.seed: {len(plan.seeds)} seeds, {options.seeds}, each a run of its own")
+
+
+def _train_again(options: TrainOptions, run: Path) -> None:
+    """Train a run again from its record."""
+    from agilerl.api import replay
+
+    again = replay(
+        run, out=options.out, verbose=not options.quiet, workers=workers_in(options.workers) or 1, ray=options.ray,
+        allow_insecure_ray=options.allow_insecure_ray, closing_episodes=options.test_episodes,
+    )  # fmt: skip
+    close(again, options.test_episodes, options.as_json)
+
+
+def _train_seeds(options: TrainOptions, plan: Plan) -> None:
+    """Train a run for each seed, in processes."""
+    check_without_ray(options.ray, "--seeds")
+    if options.arrivals is not None:
+        raise ConfigError("--arrivals repeats one run, and --seeds are several. fix: --seed, of that run.")
+    from agilerl.runs.seed_group import SeedGroup
+    from agilerl.training.manifest.launch import resolved
+
+    manifest, device = resolved(plan.manifest, None, options.device, plan.minutes, not options.quiet)
+    group = SeedGroup.create(
+        manifest, plan.seeds, options.out, device=device, evolution=not options.no_evolution,
+        tensorboard=options.tensorboard, track=options.track or False, imports=plan.imports,
+        test_episodes=options.test_episodes,
+    )  # fmt: skip
+    name = "train" if options.as_json else None
+    train_side_by_side(group, plan.workers or "auto", options.quiet, plan.imports, as_json=name)
+
+
+def _train_one(options: TrainOptions, plan: Plan, begun: float) -> None:
+    """Train one run."""
+    from agilerl.api import run_training
+
+    is_local = options.ray in (None, "none")
+    run = run_training(
+        plan.manifest, device=options.device, out=options.out, evolution=not options.no_evolution,
+        verbose=not options.quiet, tensorboard=options.tensorboard, minutes=plan.minutes,
+        track=options.track or False, uses_spare_cores=plan.workers is None and is_local,
+        closing_episodes=options.test_episodes, begun=begun, imports=plan.imports,
+        workers=plan.workers or (1 if is_local else "auto"), ray=options.ray,
+        allow_insecure_ray=options.allow_insecure_ray, arrivals=options.arrivals, ancestors=plan.ancestors,
+    )  # fmt: skip
+    close(run, options.test_episodes, options.as_json)
+
+
+def close(run: Run, test_episodes: int, as_json: bool = False) -> None:
+    """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
+    from agilerl.cli.output import closing_facts, closing_lines
+    from agilerl.training.manifest.launch import score_best
+
+    evaluation = None if run.interrupted else score_best(run, test_episodes)
+    name = command_as_json() or "train"
+    if as_json:
+        print_json(name, **closing_facts(run, evaluation))
+    for line in () if as_json else closing_lines(run, evaluation):
+        typer.echo(line)
+    if not run.interrupted and not as_json:
+        typer.echo(run.in_words())
+    if run.interrupted:
+        raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)
