@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from evolution import Measurer, load_everything, test_seeds
-from evolution_tables import compared, interquartile_mean, rounded, share
+from evolution_tables import compared, interquartile_mean, interval, profile, rounded, share
 from peers_clock import CheckpointClock
 from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
@@ -36,6 +36,7 @@ CHECKPOINT_EPISODES, CONFIRM_EPISODES, FINAL_EPISODES = 20, 32, 100
 RECENT = 32  # training episodes of a member
 MEMBERS = 16
 NO_TARGET = 1e9
+PROFILE = (0.25, 0.5, 0.75)  # shares that runs are above
 
 
 @dataclass(frozen=True)
@@ -353,6 +354,8 @@ def summary(
         row = {
             "task": task, "arm": arm, "members": ordered[0]["key"]["members"], "seeds": sorted(of_seeds),
             "scores": [line["final"] for line in ordered], "iqm": rounded(interquartile_mean(shares)),
+            "iqm_interval": [rounded(end) for end in interval([[shares]], lambda arms: interquartile_mean(arms[0]))],
+            "profile": dict(zip(map(str, PROFILE), map(rounded, profile(shares, PROFILE)), strict=True)),
             "anytime": rounded(interquartile_mean([anytime(line, about) for line in ordered])),
             "env_steps": median(line["env_steps"] for line in ordered),
             "generations": median(line["generations"] for line in ordered),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from long import ARMS, TASKS, members_of, newest, path_of, summary
+from long import ARMS, MEMBERS, TASKS, members_of, newest, path_of, summary
 from runner import read_lines
 
 CLAIMS, DEVELOPMENT = range(8), range(1000, 1100)
-HEAD = "| arm | scores by seed | interquartile mean | P(better than random search) | area | generations | steps |"
+HEAD = (
+    "| arm | scores by seed | interquartile mean | P(better than random search) | runs above a quarter, half, three "
+    "quarters | area | generations | steps |"
+)
 
 
 def budgets(task: str) -> list[tuple[int, float]]:
@@ -31,7 +34,7 @@ def task_rows(task: str, members: int, cpu_seconds: float, seeds: Sequence[int])
         f"A share is 0 at {about.random:g} and 1 at {about.good:g}.",
         "",
         HEAD,
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|",
     ]
     return [*rows, *(arm_row(found[arm]) for arm in ARMS if arm in found), ""]
 
@@ -40,12 +43,37 @@ def arm_row(row: dict[str, Any]) -> str:
     scores = " ".join(f"{score:.4g}" for score in row["scores"])
     over = row.get("better")
     has_interval = over is not None and len(row["seeds"]) > 1
-    better = f"{over['value']:.2f} ({over['low']:.2f} to {over['high']:.2f})" if has_interval else ""
+    better = with_interval(over) if has_interval else ""
+    mean, (low, high) = row["iqm"], row["iqm_interval"]
+    mean = f"{mean:.2f} ({low:.2f} to {high:.2f})" if len(row["seeds"]) > 1 else f"{mean:.2f}"
+    above = ", ".join(f"{100 * part:.0f} %" for part in row["profile"].values())
     steps = f"{row['env_steps'] / 1e6:.1f} million"
     return (
-        f"| {row['arm']} | {scores} | {row['iqm']:.2f} | {better} | {row['anytime']:.2f} | "
+        f"| {row['arm']} | {scores} | {mean} | {better} | {above} | {row['anytime']:.2f} | "
         f"{row['generations']:.0f} | {steps} |"
     )
+
+
+def with_interval(value: Mapping[str, float]) -> str:
+    return f"{value['value']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
+
+
+def verdict_rows(members: int = MEMBERS) -> list[str]:
+    """Arm by task: interquartile mean of shares, and P(better than random search); seeds of claims where there are any.
+
+    Development seeds are in italics; arms without a comparison on two tasks are left out.
+    """
+    cells: dict[str, dict[str, str]] = {}
+    for task in TASKS:
+        for seeds in (DEVELOPMENT, CLAIMS):
+            for row in summary(task, members, list(seeds)):
+                over, count = row.get("better"), len(row["seeds"])
+                chance = f", {with_interval(over)}" if over is not None and count > 1 else ""
+                cell = f"{row['iqm']:.2f}{chance}; {count} {'seed' if count == 1 else 'seeds'}"
+                cells.setdefault(row["arm"], {})[task] = cell if seeds is CLAIMS else f"*{cell}*"
+    shown = [task for task in TASKS if any(task in of_task for of_task in cells.values())]
+    table = [f"| {arm} | {' | '.join(cells[arm].get(task, '') for task in shown)} |" for arm in ARMS if arm in cells]
+    return [f"| arm | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|", *table] if table else []
 
 
 def rows() -> list[str]:
@@ -65,6 +93,10 @@ def rows() -> list[str]:
         "episodes, or the share of 100 games won. The interquartile mean is that of shares, the area is that under the",
         "curve of what would be returned, and steps are those of all members with evaluation. Random search is",
         "`random`, or `rule` for arms that have the rules.",
+        "",
+        "Interquartile mean of shares, P(better than random search) with 95 % interval; in italics development seeds:",
+        "",
+        *verdict_rows(),
         "",
         *shown,
     ]

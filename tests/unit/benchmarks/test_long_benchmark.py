@@ -95,11 +95,12 @@ def test_the_page_shows_seeds_of_claims_apart_from_those_of_development(
             line = {"key": key, "final": score, "curve": [{"score": score}], "cpu_seconds": 10.0,
                     "env_steps": 1_200_000, "training_env_steps": 10, "generations": 3}  # fmt: skip
             file.write(json.dumps(line) + "\n")
-    shown = [row for row in long_page.rows() if row.startswith(("| random", "**"))]
+    first_table = next(place for place, row in enumerate(long_page.rows()) if row.startswith("**"))
+    shown = [row for row in long_page.rows()[first_table:] if row.startswith(("| random", "**"))]
     assert "seeds of claims" in shown[0]
-    assert shown[1] == "| random | 13 | 0.00 |  | 0.00 | 3 | 1.2 million |"
+    assert shown[1] == "| random | 13 | 0.00 |  | 0 %, 0 %, 0 % | 0.00 | 3 | 1.2 million |"
     assert "a first look" in shown[2]
-    assert shown[3] == "| random | 3000 | 1.00 |  | 1.00 | 3 | 1.2 million |"
+    assert shown[3] == "| random | 3000 | 1.00 |  | 100 %, 100 %, 100 % | 1.00 | 3 | 1.2 million |"
 
 
 def winner_of_two_changes(long: Any) -> dict[str, Any]:
@@ -149,3 +150,29 @@ def test_what_a_replay_keeps_is_its_part_of_the_gain_over_random_search(
     (row,) = long_replays.summary()
     assert (row["replays"], row["winners"], row["random"], row["seeds"]) == ([11.0], [13.0], [5.0], [3])
     assert row["kept"] == 0.75
+
+
+def test_the_verdict_has_a_row_for_each_arm_and_a_column_for_each_task(
+    long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two seeds of claims: race above random search in three of four pairs; a development seed in italics."""
+    import long_page
+
+    monkeypatch.setattr(long, "RESULTS", tmp_path)
+    rest = {"curve": [{"score": 5.0}], "cpu_seconds": 1.0, "env_steps": 1, "training_env_steps": 1, "generations": 1}
+    runs = [("random", 0, 5.0), ("random", 1, 10.0), ("race", 0, 7.0), ("race", 1, 15.0), ("pbt-10", 1000, 0.5)]
+    lines = [
+        {
+            "key": {"task": BREAKOUT, "arm": arm, "members": 16, "cpu_budget": 400.0, "seed": seed},
+            "final": score,
+            **rest,
+        }
+        for arm, seed, score in runs
+    ]
+    long.path_of(BREAKOUT).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    head, _, *table = long_page.verdict_rows()
+    assert head == f"| arm | {BREAKOUT} |"
+    assert [row.split(" | ")[0] for row in table] == ["| random", "| race", "| pbt-10"]
+    assert table[0] == "| random | 0.36; 2 seeds |"  # shares of 0.231 and 0.487
+    assert table[1].startswith("| race | 0.54, 0.75 (0.00 to 1.00); 2 seeds |")
+    assert table[2] == "| pbt-10 | *0.00; 1 seed* |"
