@@ -45,7 +45,8 @@ class Task:
 
     Attributes:
         random: score of random play. good: what counts as 1 of a share. Scores are mean returns of test episodes.
-        cpu_seconds: budget. evo_steps: environment steps of a member in a generation.
+        cpu_seconds: budget. evo_steps: environment steps of a member in a generation. num_envs: in so many environments,
+            each of which has room for a whole episode: episodes begin anew with each generation.
         player: of self-play, whom tests are played against; their score is then the share of games won.
     """
 
@@ -55,6 +56,7 @@ class Task:
     good: float
     cpu_seconds: float
     evo_steps: int
+    num_envs: int = 8
     sets: dict[str, Any] = field(default_factory=dict)
     player: str | None = None
 
@@ -62,12 +64,12 @@ class Task:
 TASKS = {
     f"{task.env}:{task.algo}": task
     for task in (
-        Task("Walker2d-v5", "PPO", 2.0, 3000.0, 400.0, 1024),
-        Task("Hopper-v5", "PPO", 13.0, 3000.0, 400.0, 1024),
-        Task("BipedalWalker-v3", "PPO", -100.0, 300.0, 400.0, 2048, {"environment.backend": "envpool"}),
+        Task("Walker2d-v5", "PPO", 2.0, 3000.0, 400.0, 2048, 2),
+        Task("Hopper-v5", "PPO", 13.0, 3000.0, 400.0, 2048, 2),
+        Task("BipedalWalker-v3", "PPO", -100.0, 300.0, 400.0, 4096, 2, {"environment.backend": "envpool"}),
         Task("MinAtar/Breakout-v1", "PPO", 0.5, 20.0, 400.0, 4096),
-        Task("MinAtar/Breakout-v1", "DQN", 0.5, 20.0, 400.0, 1024),
-        Task("MiniGrid-DoorKey-8x8-v0", "PPO", 0.0, 0.96, 400.0, 1024),
+        Task("MinAtar/Breakout-v1", "DQN", 0.5, 20.0, 400.0, 2048, 4),
+        Task("MiniGrid-DoorKey-8x8-v0", "PPO", 0.0, 0.96, 400.0, 2048, 2),
         Task(
             "pettingzoo.classic.connect_four_v3",
             "IPPO",
@@ -75,7 +77,8 @@ TASKS = {
             0.9,
             800.0,
             8192,
-            {"training.opponents": "self", "environment.num_envs": 64},
+            64,
+            {"training.opponents": "self"},
             player="lookahead",
         ),
     )
@@ -216,6 +219,7 @@ def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
         return apply_overrides(manifest, {"training.max_steps": steps}, "budget")
     changes: dict[str, Any] = {**PLAIN, **WITHOUT_RULES.get(task.algo, {}), **(RULES[task.algo] if arm.rules else {})}
     changes |= {"training.pop_size": members, "training.evo_steps": task.evo_steps, "mutation.rl_hp_selection": ranges}
+    changes["environment.num_envs"] = task.num_envs
     if is_game:
         changes |= {"evolution.widths": None}
     if arm.drawn:

@@ -19,6 +19,7 @@ from agilerl.engine.rows.native import available_kernels, kernels_named
 from agilerl.env_ids import is_team_id
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import name_of
+from agilerl.envs.limits import time_limit
 from agilerl.envs.observed_masks import without_mask
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.readable import readable
@@ -177,6 +178,19 @@ class LaneSource(Source, Generic[Options]):
         if self.options.carry_envs:
             self._check_carrying()
             self.notes.append(CARRIED_NOTE)
+        elif (note := self._note_of_cut_episodes()) is not None:
+            self.notes.append(note)
+
+    def _note_of_cut_episodes(self) -> str | None:
+        """Return a note if generations are shorter than half an episode, whose end is then never trained on."""
+        limit, options = time_limit(self.env), self.options
+        steps = max(1, options.evo_steps // self.env_steps_at_once)
+        if limit is None or 2 * steps >= limit or not self.acts or options.eval_share is not None:
+            return None
+        return (
+            f"training sees the first {steps} of up to {limit} steps of an episode, which begins anew with each "
+            f"generation; generations of whole episodes are training.evo_steps={limit * self.env_steps_at_once}"
+        )
 
     def _make_evaluator(self, population: Sequence[Any], check: Callable[[], None] | None) -> FitnessEvaluator:
         """Create the fitness evaluator."""

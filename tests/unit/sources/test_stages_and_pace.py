@@ -55,6 +55,32 @@ def test_generations_are_counted_as_they_are_rounded() -> None:
     assert options.generations(lambda steps: -(-steps // 4) * 4) == 4  # 4, 4, 8, 8
 
 
+@pytest.mark.parametrize(
+    ("evo_steps", "more", "is_noted"),
+    [
+        (16, {}, True),
+        (498, {}, True),
+        (500, {}, False),
+        (16, {"carry_envs": True}, False),
+        (16, {"eval_share": 0.5}, False),
+    ],
+)
+def test_generations_of_less_than_half_an_episode_are_noted(
+    evo_steps: int, more: dict[str, Any], is_noted: bool
+) -> None:
+    """CartPole-v1 ends after 500 steps: in two environments half of that is a generation of 500 steps."""
+    options = OffPolicyOptions(evo_steps=evo_steps, max_steps=1000, **more)
+    env = make_vect_envs("CartPole-v1", num_envs=2)
+    source = OffPolicySource(env, ReplayBuffer(64), options)
+    source.open([DQN(env.single_observation_space, env.single_action_space, index=0)], run_seed=0)
+    notes = [note for note in source.notes if "begins anew with each generation" in note]
+    assert bool(notes) == is_noted
+    if is_noted:
+        assert f"the first {evo_steps // 2} of up to 500 steps" in notes[0]
+        assert "training.evo_steps=1000" in notes[0]
+    env.close()
+
+
 def test_a_run_has_the_generations_that_its_options_say() -> None:
     steps: list[int] = []
     counts: set[int] = set()
