@@ -31,6 +31,7 @@ from peers_clock import CheckpointClock
 from runner import RESULTS, job_parser, package_commit, read_lines, run_jobs
 
 INTERVALS = 100
+LONGEST = 20 * INTERVALS  # generations that a run may have, if few members are left
 CHECKPOINTS = 10
 CHECKPOINT_EPISODES, CONFIRM_EPISODES, FINAL_EPISODES = 20, 32, 100
 RECENT = 32  # training episodes of a member
@@ -45,8 +46,8 @@ class Task:
 
     Attributes:
         random: score of random play. good: what counts as 1 of a share. Scores are mean returns of test episodes.
-        cpu_seconds: budget. evo_steps: environment steps of a member in a generation. num_envs: in so many environments,
-            each of which has room for a whole episode: episodes begin anew with each generation.
+        cpu_seconds: budget. evo_steps: environment steps of a member in a generation. num_envs: its environments, few
+            enough for whole episodes, which begin anew with each generation.
         player: of self-play, whom tests are played against; their score is then the share of games won.
     """
 
@@ -174,8 +175,17 @@ ARMS = {
     "rule-default": Arm(ALONE, evolution=False, rules=True, drawn=False),
     "rule": Arm(evolution=False, rules=True),
     "rule-race": Arm({"evolution.scheme": "race"}, rules=True),  # the command without a preset
+    "rule-race-halves": Arm(
+        {"evolution.scheme": "race", "evolution.halves": True, "training.evolve_from": 5 / LONGEST}, rules=True
+    ),
     "rule-pbt-10": Arm(pbt(10), rules=True),
     "command": Arm({"training.pop_size": 4}, rules=True, drawn=False, plain=False),  # without a preset, as it is
+    "command-halves": Arm(
+        {"training.pop_size": 4, "evolution.halves": True, "training.evolve_from": 20 / LONGEST},
+        rules=True,
+        drawn=False,
+        plain=False,
+    ),
     "command-2-pbt-10": Arm(
         {
             **RACE_THEN_PBT,
@@ -203,6 +213,7 @@ def members_of(arm: str, members: int) -> int:
 def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
     """The manifest of an arm; the first founder is a draw from the space too, by the seed."""
     from agilerl.config import apply_overrides, preset_for
+    from agilerl.env_ids import reward_threshold
     from agilerl.hpo.founders import spread
     from agilerl.hpo.operators import RLParameter
 
@@ -213,10 +224,11 @@ def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
     manifest = preset_for(task.env, task.algo, general=not is_game)
     ranges = {name: {"min": low, "max": high} for name, (low, high) in space.items()}
     if not arm.plain:
-        ends = {"training.target_score": None, "training.patience": None}
+        threshold = reward_threshold(task.env)
+        ends = {"training.target_score": threshold}  # for restarts; without one a plateau would end the run
+        ends |= {"training.patience": None} if threshold is None else {}
         manifest = apply_overrides(manifest, {**ends, **task.sets, **arm.sets}, "arm")
-        steps = 20 * INTERVALS * task.evo_steps
-        return apply_overrides(manifest, {"training.max_steps": steps}, "budget")
+        return apply_overrides(manifest, {"training.max_steps": LONGEST * task.evo_steps}, "budget")
     changes: dict[str, Any] = {**PLAIN, **WITHOUT_RULES.get(task.algo, {}), **(RULES[task.algo] if arm.rules else {})}
     changes |= {"training.pop_size": members, "training.evo_steps": task.evo_steps, "mutation.rl_hp_selection": ranges}
     changes["environment.num_envs"] = task.num_envs
@@ -231,7 +243,7 @@ def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
         changes |= {"network.latent_dim": width["width"]}
     manifest = apply_overrides(manifest, {**changes, **task.sets, **arm.sets}, "arm")
     # CPU seconds end a run; a shrinking population makes many more steps of a member.
-    return apply_overrides(manifest, {"training.max_steps": 20 * INTERVALS * task.evo_steps}, "budget")
+    return apply_overrides(manifest, {"training.max_steps": LONGEST * task.evo_steps}, "budget")
 
 
 class MatchMeasurer(Measurer):

@@ -282,6 +282,7 @@ class Evolution(Section):
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
     certainty: Positive = 3.0  # race: standard errors behind the leader at which a member is stopped
+    halves: bool = False  # race: whether at most half of the members are stopped each time their steps double
     until: PositiveFraction = 1.0  # halving: share of the budget divided among its rungs; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # halving: the returns that rank the members
     frequencies: tuple[Count, ...] = (1, 10)  # mf_pbt: generations between two evolutions, one per subpopulation
@@ -314,9 +315,9 @@ def _wrong_value(algorithm: str, name: str, value: Any) -> str:
 
 
 OF_SCHEMES = {
-    "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",), "until": ("halving",),
-    "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"), "explore": ("pbt", "ipbt"),
-    "parents": ("pbt",),
+    "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",), "halves": ("race",),
+    "until": ("halving",), "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"),
+    "explore": ("pbt", "ipbt"), "parents": ("pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
 
@@ -573,7 +574,17 @@ class Manifest(Section):
         if self.evolution == Evolution():
             del content["evolution"]
         else:
-            for name in ("restart_ranges", "mode", "max_lag", "objective", "interval", "explore", "parents", "then"):
+            for name in (
+                "restart_ranges",
+                "mode",
+                "max_lag",
+                "objective",
+                "interval",
+                "explore",
+                "parents",
+                "then",
+                "halves",
+            ):
                 if vars(self.evolution)[name] == vars(Evolution())[name]:
                     del content["evolution"][name]
         for name in ("with_state", "asynchronous"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -40,14 +41,23 @@ class Race(Evolution):
     races", with a normal approximation instead of their bound), until `survivors` are left. No member is stopped before
     members differ, so the race adapts to the pace of the environment.
 
+    Who is ahead early need not be ahead late. With `halves`, at most half of the members are stopped each time their
+    steps double: of N founders at least N * s0 / s are left after s steps, where s0 are the steps of the first
+    comparison. Each doubling then costs as much as every other one, as the rungs of successive halving do (Jamieson and
+    Talwalkar 2016, arXiv:1502.07943), and members that do not differ go on.
+
     Args:
-        survivors: minimum number of members. certainty: in standard errors.
+        survivors: minimum number of members. certainty: in standard errors. halves: see above.
         then: evolution of the last `survivors` members; None leaves them unchanged.
     """
 
-    def __init__(self, survivors: int = 1, certainty: float = 3.0, then: Evolution | None = None) -> None:
-        self.survivors, self.certainty, self.then = survivors, certainty, then
+    def __init__(
+        self, survivors: int = 1, certainty: float = 3.0, then: Evolution | None = None, halves: bool = False
+    ) -> None:
+        self.survivors, self.certainty, self.then, self.halves = survivors, certainty, then, halves
         self.behind: dict[int, int] = {}  # member id -> consecutive generations behind
+        self.begun = 0  # environment steps per member at which the founders began
+        self.first: tuple[int, int] | None = None  # (members, steps since then) of the first comparison
 
     shrinks = True
     sets_size = False
@@ -71,14 +81,33 @@ class Race(Evolution):
             if gap > self.certainty
         }
         out = [slot for slot, agent in enumerate(population) if self.behind.get(agent.index, 0) >= 2]
-        worst = sorted(out, key=lambda slot: means[slot])[: max(0, len(population) - self.survivors)]
+        least = max(self.survivors, self._least(len(population), max(record.env_steps for record in records)))
+        worst = sorted(out, key=lambda slot: means[slot])[: max(0, len(population) - least)]
         return [agent for slot, agent in enumerate(population) if slot not in worst], ()
+
+    def _least(self, members: int, env_steps: int) -> int:
+        """Return how many members must be left after `env_steps` steps."""
+        if not self.halves:
+            return 1
+        steps = env_steps - self.begun
+        self.first = self.first or (members, steps)
+        return math.ceil(self.first[0] * self.first[1] / max(1, steps))
+
+    def begin_anew(self, env_steps: int) -> None:
+        """Compare new founders, which start at `env_steps` steps per member, from the beginning."""
+        self.behind, self.begun, self.first = {}, env_steps, None
+        if self.then is not None:
+            self.then.begin_anew(env_steps)
 
     def state(self) -> dict[str, Any]:
         inner = {} if self.then is None else self.then.state()
-        return {**inner, "behind": dict(self.behind)}
+        paced = {"begun": self.begun, "first": self.first} if self.halves else {}
+        return {**inner, **paced, "behind": dict(self.behind)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
+        if self.halves:
+            self.begun, first = int(state["begun"]), state["first"]
+            self.first = None if first is None else (int(first[0]), int(first[1]))
         self.behind = {int(member): int(count) for member, count in state["behind"].items()}
         if self.then is not None:
             self.then.load_state(state)
@@ -133,6 +162,8 @@ class SuccessiveHalving(Evolution):
     def begin_anew(self, env_steps: int) -> None:
         """Restart the rungs for new founders, which start at `env_steps` steps per member."""
         self.seen, self.begun = {}, env_steps
+        if self.then is not None:
+            self.then.begin_anew(env_steps)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.begun = int(state["begun"])

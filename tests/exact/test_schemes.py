@@ -158,6 +158,29 @@ def test_members_without_finished_episodes_are_never_behind() -> None:
     assert race([member(0), member(1)], scheme) == [0, 1]
 
 
+def test_at_most_half_of_the_racers_end_when_their_steps_double() -> None:
+    """Four founders, first compared after 100 steps: 4 are left then, ceil(400 / 150) = 3 after 150, 2 after 200, and 1
+    after 400. Those that are behind by most end first; new founders are counted from their beginning."""
+    agents = [member(i, *(10.0 * i + d for d in (-1, 1, -1, 1))) for i in range(4)]
+    scheme, left = Race(halves=True), list(agents)
+
+    def after(steps: int, scheme: Race) -> list[int]:
+        return [agent.index for agent in scheme.next(left, [record(a, 0.0, steps) for a in left], 1)[0]]
+
+    for steps, expected in ((100, [0, 1, 2, 3]), (110, [0, 1, 2, 3]), (150, [1, 2, 3]), (199, [1, 2, 3])):
+        assert after(steps, scheme) == expected, steps
+        left = [agent for agent in left if agent.index in expected]
+    again = Race(halves=True)
+    again.load_state(scheme.state())
+    for race_so_far in (scheme, again):
+        assert after(200, race_so_far) == [2, 3]
+        assert after(400, race_so_far) == [3]
+    left = [member(i, *(10.0 * i + d for d in (-1, 1, -1, 1))) for i in (5, 6)]
+    scheme.begin_anew(1000)
+    assert after(1050, scheme) == after(1099, scheme) == [5, 6]
+    assert after(1100, scheme) == [6]
+
+
 def test_a_race_goes_on_from_its_state() -> None:
     agents = [member(0, 3, 5, 3, 5), member(1, 0, 2, 0, 2)]
     scheme, again = Race(), Race()

@@ -278,7 +278,7 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     if asked.schedule is not None:
         return Schedule(scheduled(manifest), seed)
     if asked.scheme == "race":
-        return Race(asked.survivors, asked.certainty, _then(manifest, seed))
+        return Race(asked.survivors, asked.certainty, _then(manifest, seed), asked.halves)
     if asked.scheme == "halving":
         budget = int(training.max_steps * training.pop_size * asked.until)
         return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge, _then(manifest, seed))
