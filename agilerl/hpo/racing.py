@@ -78,6 +78,12 @@ class Race(Evolution):
         inner = {} if self.then is None else self.then.state()
         return {**inner, "behind": dict(self.behind)}
 
+    def begin_anew(self, env_steps: int) -> None:
+        """Race new founders; nothing is known of them."""
+        self.behind = {}
+        if self.then is not None:
+            self.then.begin_anew(env_steps)
+
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.behind = {int(member): int(count) for member, count in state["behind"].items()}
         if self.then is not None:
@@ -133,6 +139,8 @@ class SuccessiveHalving(Evolution):
     def begin_anew(self, env_steps: int) -> None:
         """Restart the rungs for new founders, which start at `env_steps` steps per member."""
         self.seen, self.begun = {}, env_steps
+        if self.then is not None:
+            self.then.begin_anew(env_steps)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.begun = int(state["begun"])
