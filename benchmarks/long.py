@@ -290,11 +290,15 @@ def winners_line(births: Sequence[Any], winner: Any) -> dict[str, Any]:
     while by_id[line[0]].parent is not None:
         line.insert(0, by_id[line[0]].parent)
     changed = [by_id[member] for member in line if by_id[member].kind == "rl_hp"]
+
+    def named(birth: Any, values: Any) -> dict[str, Any]:  # a tournament changes one, and says its value alone
+        return dict(values) if isinstance(values, dict) else {birth.path: values}
+
     return {
         "founder": line[0],
         "hyperparameters": {k: v for k, v in winner.hyperparameters().items() if isinstance(v, int | float)},
         "changes": [
-            {"generation": birth.generation, "before": birth.before, "after": birth.after} for birth in changed
+            {"generation": b.generation, "before": named(b, b.before), "after": named(b, b.after)} for b in changed
         ],
     }
 

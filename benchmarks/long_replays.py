@@ -36,7 +36,7 @@ def replay_settings(line: dict[str, Any], way: str) -> Any:
     if way == "schedule":
         for change in reversed(winner["changes"]):
             values |= change["before"]
-            steps = (change["generation"] - 1) * task.evo_steps
+            steps = change["generation"] * task.evo_steps
             changes.insert(0, {"env_steps": steps, "kind": "rl_hp", "path": ", ".join(change["after"]), **change})
             del changes[0]["generation"]
     manifest = long.settings(task, only_rules, key["seed"], 1)

@@ -104,19 +104,19 @@ def train(options: TrainOptions, begun: float) -> None:
     """
     with ExitStack() as closing:
 
-        def serve() -> None:
+        def serve(imports: Sequence[str]) -> None:
             if options.watch:
-                closing.enter_context(watching.beside(options.out, options.imports))
+                closing.enter_context(watching.beside(options.out, imports))
 
         if options.replay is not None:
-            serve()
+            serve(options.imports)
             _train_again(options, options.replay)
             return
         plan = plan_of(options)
         if options.dry_run:
             _print_plan(options, plan)
             return
-        serve()
+        serve(plan.imports)
         if len(plan.seeds) > 1:
             _train_seeds(options, plan)
         else:

@@ -92,6 +92,8 @@ def _of_keys(plain: dict[str, Any], source: str) -> list[Problem]:
         Manifest.model_validate(plain)
     except ValidationError as error:
         for each in error.errors(include_url=False):
+            if not name and not each["loc"]:  # a rule between keys, which may depend on the algorithm
+                continue
             problem = _of_validation(each, name or DEFAULT_ALGORITHM)
             problems += [problem] if problem not in problems else []
     return problems

@@ -305,7 +305,8 @@ def _with_the_rest(message: str, plain: Mapping[str, Any], source: str) -> str:
     try:
         Manifest.model_validate(others)
     except ValidationError as error:
-        return with_one_fix([message, explain(error, source, others)])
+        if any(each["loc"] for each in error.errors(include_url=False)):  # rules between keys depend on it too
+            return with_one_fix([message, explain(error, source, others)])
     return message
 
 

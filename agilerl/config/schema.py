@@ -391,9 +391,11 @@ class Manifest(Section):
 
     def _scheme_problems(self) -> Iterator[str]:
         scheme = self.evolution.scheme
+        then = self.evolution.then if scheme in OF_SCHEMES["then"] else None  # elsewhere a problem by itself
         if scheme != "tournament" and self.mutation.probabilities != Probabilities():
             yield (
-                f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} {WITHOUT_MUTATION[scheme]}. "
+                f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} "
+                f"{WITHOUT_MUTATION[then or scheme]}. "
                 "fix: evolution.scheme=tournament, or leave mutation.probabilities out."
             )
         usual, widths = Evolution(), self.evolution.widths
@@ -402,13 +404,13 @@ class Manifest(Section):
                 f"evolution.widths={list(widths)} bound the units of founders that are spread, from and to; "
                 f"got founders={self.evolution.founders}. fix: evolution.founders=spread, evolution.widths=[64,256]."
             )
+        after = "" if then is None else f" and then={then}"
         for name, schemes in OF_SCHEMES.items():
-            if not {scheme, self.evolution.then} & set(schemes) and vars(self.evolution)[name] != vars(usual)[name]:
+            if not {scheme, then} & set(schemes) and vars(self.evolution)[name] != vars(usual)[name]:
                 yield (
-                    f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
+                    f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}{after}. "
                     f"fix: evolution.scheme={schemes[0]}, or leave evolution.{name} out."
                 )
-        then = self.evolution.then
         if then is not None and self.evolution.survivors < 2:
             yield (
                 f"evolution.then={then} selects among the survivors of {scheme}; expected two or more, got "

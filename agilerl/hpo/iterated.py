@@ -74,6 +74,7 @@ class IteratedTraining(TruncationSelection):
     def __init__(self, interval: int, explores: bool, parents: str, seed: int) -> None:
         gaussian_processes("ipbt")
         super().__init__(interval, explores, parents, seed)
+        self.first = interval  # until the first restart
         self.waited = 0  # generations since the last selection
         self.history: list[list[float]] = []  # fitness at each selection since the last restart
         self.gains = Gains()
@@ -123,6 +124,10 @@ class IteratedTraining(TruncationSelection):
             free += 1
         self.interval, self.history = GROWTH * self.interval, []
         return after, tuple(births)
+
+    def begin_anew(self, env_steps: int) -> None:
+        """Return to the first interval, for new founders; gains of hyperparameters remain known."""
+        self.interval, self.waited, self.history = self.first, 0, []
 
     def state(self) -> dict[str, Any]:
         counters = {"interval": self.interval, "waited": self.waited, "history": [list(row) for row in self.history]}

@@ -22,7 +22,7 @@ from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.iterated import IteratedTraining, restart_weights, shrink_and_perturb
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection, perturbed
-from agilerl.hpo.racing import Race
+from agilerl.hpo.racing import Race, SuccessiveHalving
 from agilerl.telemetry.record import MemberRecord
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
@@ -76,6 +76,15 @@ def test_the_survivors_of_a_race_evolve_once_the_others_have_been_stopped() -> N
         after, (birth,) = race.next(members, records(members, [2.0, 9.5, 4.0]), 4)
         assert [member.weights for member in after] == ["w2", "w2", "w3"]
         assert (birth.id, birth.parent, birth.parent_fitness) == (4, 2, 9.5)
+
+
+def test_the_survivors_of_new_founders_begin_at_the_first_interval() -> None:
+    """What the population before reached is no plateau of new founders."""
+    for scheme in (Race(4), SuccessiveHalving(4, 400, 4)):
+        scheme.then = IteratedTraining(1, True, "best", seed=0)
+        scheme.then.interval, scheme.then.waited, scheme.then.history = 4, 2, [[9.0] * 4] * 6
+        scheme.begin_anew(1000)
+        assert (scheme.then.interval, scheme.then.waited, scheme.then.history) == (1, 0, [])
 
 
 # -- places in a range -------------------------------------------------------------------------------------------------

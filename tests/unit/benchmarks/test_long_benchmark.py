@@ -104,13 +104,14 @@ def test_the_page_shows_seeds_of_claims_apart_from_those_of_development(
 
 
 def winner_of_two_changes(long: Any) -> dict[str, Any]:
-    """A line of an arm whose winner's line has two changes of the learning rate, after generations of 4,096 steps."""
+    """A line of an arm whose winner's line has two changes of the learning rate, after 10 and 20 generations of 4,096
+    steps: by a birth of several values, and by one of a tournament."""
     births = [
         Birth(0, None, 0, "founder"),
         Birth(1, None, 0, "founder"),
-        Birth(2, 1, 11, "rl_hp", "lr", {"lr": 1e-3}, {"lr": 8e-4}),
-        Birth(3, 0, 11, "rl_hp", "lr", {"lr": 5e-3}, {"lr": 4e-3}),
-        Birth(4, 2, 21, "rl_hp", "lr", {"lr": 8e-4}, {"lr": 6.4e-4}),
+        Birth(2, 1, 10, "rl_hp", "lr", {"lr": 1e-3}, {"lr": 8e-4}),
+        Birth(3, 0, 10, "rl_hp", "lr", {"lr": 5e-3}, {"lr": 4e-3}),
+        Birth(4, 2, 20, "rl_hp", "lr", 8e-4, 6.4e-4),
     ]
     winner = SimpleNamespace(index=4, hyperparameters=lambda: {"lr": 6.4e-4, "gamma": 0.98, "action_space": "Box"})
     key = {"task": BREAKOUT, "arm": "pbt-10", "members": 16, "cpu_budget": 400.0, "seed": 3, "commit": "x"}

@@ -24,6 +24,7 @@ from agilerl.config import (
     preset_for,
     preset_names,
 )
+from agilerl.config.check import problems_of
 from agilerl.config.schema import Probabilities
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError
 
@@ -100,6 +101,14 @@ def test_an_unknown_algorithm_names_the_nearest() -> None:
     ):
         preset_for("CartPole-v1", "PPOO")
     assert manifest_from({"algorithm": "neural-ucb"}).algorithm.name == "NeuralUCB"
+
+
+def test_rules_between_keys_wait_for_an_algorithm_that_is_known(tmp_path: Path) -> None:
+    """CQL learns from the file, and its name alone is misspelt: another algorithm's rules are not asked."""
+    path = write(tmp_path, "algorithm: {name: CQLL}\nenvironment: {name: CartPole-v1}\ntraining: {dataset: a.npz}\n")
+    assert [problem.path for problem in problems_of(path)] == ["algorithm.name"]
+    with pytest.raises(AlgorithmError, match=r"unknown algorithm 'CQLL'.* fix: CQL\.$"):
+        load_manifest(path)
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
@@ -301,6 +310,19 @@ def test_problems_between_keys_are_named_together() -> None:
     for name in ("evolution.certainty", "mutation.rl_hp_selection", "evolution.max_lag", "training.fitness"):
         assert name in problems, name
         assert name in fixes, name
+
+
+def test_a_scheme_of_survivors_where_nobody_survives_is_one_problem() -> None:
+    with pytest.raises(ConfigError) as raised:
+        apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), ["evolution.then=pbt", "evolution.interval=5"])
+    assert "evolution.then is of scheme halving and race; got it with tournament." in str(raised.value)
+    assert "evolution.interval is of scheme pbt and ipbt; got it with tournament." in str(raised.value)
+    for other in ("survivors=4", "names none"):
+        assert other not in str(raised.value)
+    sets = ["evolution.scheme=race", "evolution.survivors=2", "evolution.then=pb2", "evolution.explore=false"]
+    with pytest.raises(ConfigError, match=r"explore is of scheme .*; got it with race and then=pb2") as raised:
+        apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), [*sets, "mutation.probabilities.arch_mut=1"])
+    assert "with race members change their hyperparameters alone." in str(raised.value)
 
 
 def test_survivors_that_evolve_are_two_or_more_and_read_the_settings_of_their_scheme() -> None:

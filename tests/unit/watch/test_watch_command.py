@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
+from agilerl.cli import training
 from agilerl.cli.main import app
 from agilerl.errors import RunError
 from agilerl.watch import child
@@ -126,6 +127,18 @@ def test_a_live_view_that_says_nothing_in_time_ends_with_an_error(
     error = pytest.raises(RunError, match=r"did not start within 0\.2 seconds\. fix: leave --watch out")
     with error, child.watched(tmp_path):
         pytest.fail("the training began without its view")
+
+
+def test_the_view_of_a_training_imports_the_module_of_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As named by --import, and before the colon of the id: films make the environment."""
+    served: list[list[str]] = []
+    monkeypatch.setattr(training.watching, "beside", lambda out, imports: served.append(list(imports)) or nullcontext())
+    monkeypatch.setattr(training, "_train_one", lambda options, plan, begun: None)
+    words = ("train", "gymnasium:CartPole-v1", "--allow-code", "--watch", "--import", "math", "--out", str(tmp_path))
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, served) == (0, [["math", "gymnasium"]]), done.output
 
 
 def test_train_watch_ends_with_the_training(tmp_path: Path) -> None:
