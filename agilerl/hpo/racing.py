@@ -104,12 +104,6 @@ class Race(Evolution):
         paced = {"begun": self.begun, "first": self.first} if self.halves else {}
         return {**inner, **paced, "behind": dict(self.behind)}
 
-    def begin_anew(self, env_steps: int) -> None:
-        """Race new founders; nothing is known of them."""
-        self.behind = {}
-        if self.then is not None:
-            self.then.begin_anew(env_steps)
-
     def load_state(self, state: Mapping[str, Any]) -> None:
         if self.halves:
             self.begun, first = int(state["begun"]), state["first"]
