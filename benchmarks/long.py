@@ -101,7 +101,8 @@ WIDTHS = (32, 128)
 # Of every arm: no rule, no race, no restarts, cheap evaluation.
 PLAIN: dict[str, Any] = {
     "training.target_score": None, "training.patience": None, "training.evo_first": None, "training.evolve_from": 0.0,
-    "training.eval_members": 1, "training.eval_episodes": 4, "training.eval_screen": 0, "training.confirm_episodes": 0,
+    "training.eval_members": 1, "training.eval_episodes": 4, "training.eval_screen": 0, "training.eval_share": 0.125,
+    "training.confirm_episodes": 0,
     "training.confirm_most": 0, "training.elite_rescore_episodes": 0, "evolution.restarts": False,
     "evolution.restart_ranges": {}, "evolution.scheme": "tournament", "evolution.founders": "spread",
     "evolution.widths": list(WIDTHS),
@@ -246,7 +247,19 @@ def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
     return apply_overrides(manifest, {"training.max_steps": LONGEST * task.evo_steps}, "budget")
 
 
-class MatchMeasurer(Measurer):
+class LongMeasurer(Measurer):
+    """Remembers the environment steps of a member after each generation."""
+
+    def __init__(self, job: dict[str, Any], clock: CheckpointClock | None) -> None:
+        super().__init__(job, clock)
+        self.steps: list[int] = []
+
+    def on_generation(self, record: Any) -> bool | None:
+        self.steps.append(int(record.env_steps))
+        return super().on_generation(record)
+
+
+class MatchMeasurer(LongMeasurer):
     """Tests by games against a player that training never meets; the score is the share of games won."""
 
     def play(self, number: int) -> float:
@@ -277,15 +290,21 @@ def handed_over(run: Any, measurer: Measurer) -> Any:
     """
     if measurer.job["player"] is not None:
         return run.best
-    leader = max(run.population, key=lambda agent: sum(agent.scores[-RECENT:]) / max(1, len(agent.scores[-RECENT:])))
+    born = {birth.id for birth in run.lineage if birth.generation >= len(run.history)}  # by the last selection
+    trained = [agent for agent in run.population if agent.index not in born]
+    leader = max(trained, key=lambda agent: sum(agent.scores[-RECENT:]) / max(1, len(agent.scores[-RECENT:])))
     scores, measurer.job = [], {**measurer.job, "test_episodes": CONFIRM_EPISODES}
     for number, measurer.best in enumerate((run.best, leader)):
         scores.append(measurer.play(2 * CHECKPOINTS + number))
     return leader if scores[1] > scores[0] else run.best
 
 
-def winners_line(births: Sequence[Any], winner: Any) -> dict[str, Any]:
-    """The winner's founder, its own hyperparameters, and the changes from one to the other with their generations."""
+def winners_line(births: Sequence[Any], winner: Any, steps: Sequence[int]) -> dict[str, Any]:
+    """The winner's founder, its own hyperparameters, and the changes from one to the other with their steps.
+
+    Args:
+        steps: of a member, after each generation.
+    """
     by_id, line = {birth.id: birth for birth in births}, [winner.index]
     while by_id[line[0]].parent is not None:
         line.insert(0, by_id[line[0]].parent)
@@ -296,9 +315,11 @@ def winners_line(births: Sequence[Any], winner: Any) -> dict[str, Any]:
 
     return {
         "founder": line[0],
+        "env_steps": steps[-1],
         "hyperparameters": {k: v for k, v in winner.hyperparameters().items() if isinstance(v, int | float)},
         "changes": [
-            {"generation": b.generation, "before": named(b, b.before), "after": named(b, b.after)} for b in changed
+            {"env_steps": steps[b.generation - 1], "before": named(b, b.before), "after": named(b, b.after)}
+            for b in changed
         ],
     }
 
@@ -308,7 +329,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     import agilerl
 
     load_everything(agilerl)
-    kind = Measurer if job["player"] is None else MatchMeasurer
+    kind = LongMeasurer if job["player"] is None else MatchMeasurer
     measurer = kind(job, CheckpointClock(job["cpu_budget"], None, CHECKPOINTS))
     run = agilerl.train(
         job["env"], config=job["config"], seed=job["key"]["seed"], evolution=job["evolution"], out=None, verbose=False,
@@ -328,7 +349,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         "generations": len(run.history),
         "births": len(run.lineage) - job["key"]["members"],
         "fitness": [[round(value, 1) for value in row] for row in run.history[:: max(1, len(run.history) // 10)]],
-        "winner": winners_line(run.lineage, measurer.best),
+        "winner": winners_line(run.lineage, measurer.best, measurer.steps),
     }
 
 

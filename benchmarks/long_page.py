@@ -61,7 +61,7 @@ def with_interval(value: Mapping[str, float]) -> str:
 def verdict_rows(members: int = MEMBERS) -> list[str]:
     """Arm by task: interquartile mean of shares, and P(better than random search); seeds of claims where there are any.
 
-    Development seeds are in italics; arms without a comparison on two tasks are left out.
+    Development seeds are in italics.
     """
     cells: dict[str, dict[str, str]] = {}
     for task in TASKS:

@@ -4,9 +4,9 @@
     python benchmarks/long_replays.py --summary
 
 For each line of `long.py` with this arm and seed one agent trains, with fresh weights and a fresh seed, for as many
-environment steps as the winner had behind it: with the winner's schedule (each change at its step), and with its final
-values from the start, where these differ. An arm that stops members and changes none has constants alone. What a
-replay keeps is (replay - random search) / (winner - random search), of interquartile means of shares.
+environment steps as a member that lived through the whole run: with the winner's schedule (each change at its step),
+and with its final values from the start, where these differ. An arm that stops members and changes none has constants
+alone. What a replay keeps is (replay - random search) / (winner - random search), of interquartile means of shares.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import long
@@ -31,18 +32,15 @@ def replay_settings(line: dict[str, Any], way: str) -> Any:
 
     key, winner = line["key"], line["winner"]
     task, arm = long.TASKS[key["task"]], long.ARMS[key["arm"]]
-    only_rules = long.Arm(long.ALONE, evolution=False, rules=arm.rules, drawn=arm.drawn)
+    manifest = long.settings(task, replace(arm, sets=long.ALONE, evolution=False), key["seed"], 1)
     values, changes = dict(winner["hyperparameters"]), []
     if way == "schedule":
         for change in reversed(winner["changes"]):
             values |= change["before"]
-            steps = change["generation"] * task.evo_steps
-            changes.insert(0, {"env_steps": steps, "kind": "rl_hp", "path": ", ".join(change["after"]), **change})
-            del changes[0]["generation"]
-    manifest = long.settings(task, only_rules, key["seed"], 1)
+            changes.insert(0, {"kind": "rl_hp", "path": ", ".join(change["after"]), **change})
     named = [name for name in values if name in long.SPACES[task.algo]]
     sets = {f"algorithm.{name}": values[name] for name in named}
-    sets |= {"training.max_steps": line["generations"] * task.evo_steps}
+    sets |= {"training.max_steps": winner["env_steps"], "evolution.scheme": "tournament", "evolution.restarts": False}
     if changes:
         sets |= {"evolution.schedule": changes}
     return apply_overrides(manifest, sets, "replay")

@@ -420,9 +420,18 @@ class Manifest(Section):
         explorer = f"then={then}" if then is not None else f"scheme={scheme}"
         explores = explorer.partition("=")[2] in ("pbt", "pb2", "mf_pbt", "ipbt") and self.evolution.explore
         if explores and not self.mutation.rl_hp_selection:
+            declared = hyperparameters(find_algorithm(self.algorithm.name))
+            name = next((name for name in declared if name.startswith("lr")), "batch_size")
+            span = "{min: 1e-4, max: 1e-2}" if name.startswith("lr") else "{min: 16, max: 256}"
             yield (
                 f"evolution.{explorer} changes hyperparameters, and mutation.rl_hp_selection names none. "
-                "fix: give the ranges of some: mutation.rl_hp_selection.lr={min: 1e-4, max: 1e-2}."
+                f"fix: give the ranges of some: mutation.rl_hp_selection.{name}={span}."
+            )
+        founders, survivors = self.training.pop_size, self.evolution.survivors
+        if scheme == "halving" and survivors > founders:
+            yield (
+                f"evolution.survivors={survivors} of halving must not exceed the founders; got training.pop_size="
+                f"{founders}. fix: training.pop_size={survivors}, or evolution.survivors={founders}."
             )
 
     def _schedule_problems(self) -> Iterator[str]:

@@ -71,6 +71,10 @@ class Gains:
             if math.isfinite(gain):
                 self.trials.append(Trial(places_of(agent, ranges), generation, gain))
 
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        """Follow members to their other ids."""
+        self.before = {ids.get(member, member): value for member, value in self.before.items()}
+
     def state(self) -> dict[str, Any]:
         trials = [[list(trial.places), trial.generation, trial.gain] for trial in self.trials]
         return {"trials": trials, "before": dict(self.before)}
@@ -140,7 +144,8 @@ def gaussian_processes(scheme: str = "pb2") -> Any:
         from sklearn import gaussian_process
     except ImportError:
         raise ConfigError(
-            f'evolution.scheme={scheme}: scikit-learn is not installed. fix: pip install "agilerl[bandit]"'
+            f"{scheme} (evolution.scheme or evolution.then): scikit-learn is not installed. "
+            'fix: pip install "agilerl[bandit]"'
         ) from None
     return gaussian_process
 

@@ -146,6 +146,9 @@ class PerCost(Evolution):
     def begin_anew(self, env_steps: int) -> None:
         self.inner.begin_anew(env_steps)
 
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        self.inner.renamed(ids)
+
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:

@@ -34,6 +34,13 @@ class Evolution(ABC):
     def begin_anew(self, env_steps: int) -> None:  # noqa: B027  # optional hook
         """New founders start at `env_steps` steps per member; no-op by default."""
 
+    def renamed(self, ids: Mapping[int, int]) -> None:  # noqa: B027  # optional hook
+        """Newborns of the last selection have other ids, since theirs had been used (`Family.add`); no-op by default.
+
+        Args:
+            ids: id by the id that `next` gave.
+        """
+
     @abstractmethod
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -163,6 +170,12 @@ class EveryFew(Evolution):
     ) -> tuple[list[Any], Births]:
         return (list(population), ()) if generation % self.every else self.inner.next(population, records, generation)
 
+    def begin_anew(self, env_steps: int) -> None:
+        self.inner.begin_anew(env_steps)
+
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        self.inner.renamed(ids)
+
     def state(self) -> dict[str, Any]:
         return self.inner.state()
 
@@ -212,6 +225,17 @@ class Family:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.parents, self.labels = dict(state["parents"]), dict(state["labels"])
+
+
+def add_births(
+    evolution: Evolution, family: Family, births: Births, population: Sequence[Any], before: Sequence[int] = ()
+) -> Births:
+    """Record the births of a selection in the family (`Family.add`), and tell the evolution of other ids."""
+    added = family.add(births, population, before)
+    ids = {birth.id: other.id for birth, other in zip(births, added, strict=True) if birth.id != other.id}
+    if ids:
+        evolution.renamed(ids)
+    return added
 
 
 def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generation: int) -> Birth:

@@ -129,6 +129,9 @@ class IteratedTraining(TruncationSelection):
         """Return to the first interval, for new founders; gains of hyperparameters remain known."""
         self.interval, self.waited, self.history = self.first, 0, []
 
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        self.gains.renamed(ids)
+
     def state(self) -> dict[str, Any]:
         counters = {"interval": self.interval, "waited": self.waited, "history": [list(row) for row in self.history]}
         return {**super().state(), **counters, **self.gains.state()}

@@ -156,6 +156,9 @@ class PopulationBandit(Evolution):
         self.gains.before = {agent.index: value for agent, value in zip(after, reached, strict=True)}
         return after, tuple(births)
 
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        self.gains.renamed(ids)
+
     def state(self) -> dict[str, Any]:
         return {"seed": self.seed, **self.gains.state()}
 

@@ -99,6 +99,10 @@ class Race(Evolution):
         if self.then is not None:
             self.then.begin_anew(env_steps)
 
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        if self.then is not None:
+            self.then.renamed(ids)
+
     def state(self) -> dict[str, Any]:
         inner = {} if self.then is None else self.then.state()
         paced = {"begun": self.begun, "first": self.first} if self.halves else {}
@@ -121,7 +125,7 @@ class SuccessiveHalving(Evolution):
         survivors: members left at the end.
         judge: "evaluation" ranks members by fitness, "training" by the returns of their training episodes, which need
             no additional steps; both are averaged over the generations since the last rung.
-        then: evolution between the rungs, and after the last one; None leaves the survivors unchanged.
+        then: evolution of the last `survivors` members; None leaves them unchanged.
     """
 
     def __init__(
@@ -130,6 +134,7 @@ class SuccessiveHalving(Evolution):
         if survivors > founders:
             raise ConfigError(f"evolution.survivors must not exceed the {founders} founders; got {survivors}.")
         self.rungs, self.judge, self.then = rungs_of(founders, budget, survivors), judge, then
+        self.survivors = survivors
         self.seen: dict[int, list[float]] = {}  # member id -> scores since the last rung
         self.begun = 0  # environment steps per member at which the first rung starts
 
@@ -138,7 +143,7 @@ class SuccessiveHalving(Evolution):
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """Return the better half at a rung; otherwise apply `then`."""
+        """Return the better half at a rung; the last members evolve by `then`."""
         for record in records:
             value = record.fitness if self.judge == "evaluation" else record.score
             if value is not None:
@@ -150,10 +155,9 @@ class SuccessiveHalving(Evolution):
             best = sorted(np.argsort([-value for value in nan_as_worst(worth)], kind="stable")[:left].tolist())
             self.seen = {}
             return [population[slot] for slot in best], ()
-        if self.then is None or not self.then.is_on:
+        if self.then is None or len(population) > self.survivors:
             return list(population), ()
-        after, births = self.then.next(population, records, generation)
-        return after, births
+        return self.then.next(population, records, generation)
 
     def state(self) -> dict[str, Any]:
         inner = {} if self.then is None else self.then.state()
@@ -164,6 +168,10 @@ class SuccessiveHalving(Evolution):
         self.seen, self.begun = {}, env_steps
         if self.then is not None:
             self.then.begin_anew(env_steps)
+
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        if self.then is not None:
+            self.then.renamed(ids)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.begun = int(state["begun"])
@@ -211,6 +219,9 @@ class Restarts(Evolution):
         for place, agent in enumerate(founders, self.highest + 1):
             agent.index, agent.steps = place, [env_steps]
         return founders, tuple(Birth(agent.index, None, generation, "founder", "restart") for agent in founders)
+
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        self.inner.renamed(ids)
 
     def state(self) -> dict[str, Any]:
         counters = {"restart": self.number, "since": [list(row) for row in self.history], "highest": self.highest}

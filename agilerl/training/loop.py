@@ -15,7 +15,7 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.hpo.dormant import DormantResets
-from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution
+from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
 from agilerl.hpo.screening import best_returns, promising, screened
 from agilerl.hpo.shrinkage import shrink
 from agilerl.hpo.stopping import has_plateaued, still_learns
@@ -558,7 +558,7 @@ class TrainingLoop:
         if self.steering.protected:
             kept = self.steering.keep_protected(previous, self.population, births, self.evolution.sets_size)
             self.population, births = kept
-        births = self.family.add(births, self.population, before)
+        births = add_births(self.evolution, self.family, births, self.population, before)
         births = self.steering.inherit(self.population, births)
         self.steering.forget_others(self.population)
         if self.resets is not None:

@@ -18,6 +18,7 @@ import torch
 import agilerl.algorithms
 from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, process_over, propose
+from agilerl.hpo.evolution import Family, add_births
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.iterated import IteratedTraining, restart_weights, shrink_and_perturb
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
@@ -76,6 +77,34 @@ def test_the_survivors_of_a_race_evolve_once_the_others_have_been_stopped() -> N
         after, (birth,) = race.next(members, records(members, [2.0, 9.5, 4.0]), 4)
         assert [member.weights for member in after] == ["w2", "w2", "w3"]
         assert (birth.id, birth.parent, birth.parent_fitness) == (4, 2, 9.5)
+
+
+def test_gains_follow_newborns_whose_ids_had_been_used() -> None:
+    """Members 2 and 3 have ended, so the copy of member 0, whose first free id seems to be 2, becomes member 4."""
+    founders = [Member(i, 1e-3) for i in range(4)]
+    family, left = Family(founders), founders[:2]
+    scheme = Race(2, then=PopulationBandit(seed=0))
+    after, births = scheme.next(left, records(left, [3.0, 1.0]), 1)
+    assert [birth.id for birth in births] == [2]
+    (birth,) = add_births(scheme, family, births, after, [0, 1])
+    assert [member.index for member in after] == [0, 4]
+    assert (birth.id, birth.parent) == (4, 0)
+    scheme.next(after, records(after, [4.0, 3.5]), 2)
+    assert [trial.gain for trial in scheme.then.gains.trials] == [1.0, 0.5]
+
+
+def test_only_the_survivors_of_halving_evolve() -> None:
+    """Rungs of 200 of 600 steps: 25 of 8 members, 50 more of 4. Two are left, and the worse one copies the other."""
+    members = [Member(i, 1e-3) for i in range(8)]
+    scheme = SuccessiveHalving(8, 600, 2, then=TruncationSelection(1, explores=False, parents="best", seed=3))
+    assert scheme.rungs == [(4, 25), (2, 75)]
+    for steps, left in ((24, 8), (25, 4), (74, 4), (75, 2)):
+        rows = [replace(row, env_steps=steps) for row in records(members, [float(m.index) for m in members])]
+        members, births = scheme.next(members, rows, 1)
+        assert (len(members), births) == (left, ())
+    rows = [replace(row, env_steps=76) for row in records(members, [6.0, 7.0])]
+    after, (birth,) = scheme.next(members, rows, 1)
+    assert ([member.weights for member in after], birth.parent) == (["w7", "w7"], 7)
 
 
 def test_the_survivors_of_new_founders_begin_at_the_first_interval() -> None:
@@ -388,5 +417,8 @@ def test_only_a_restart_that_explores_needs_ranges(monkeypatch: pytest.MonkeyPat
 def test_the_scheme_that_lacks_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     for scheme, make in (("pb2", PopulationBandit), ("ipbt", lambda seed: IteratedTraining(1, True, "best", seed))):
-        with pytest.raises(ConfigError, match=rf"evolution\.scheme={scheme}: scikit-learn is not installed\. fix: "):
+        with pytest.raises(
+            ConfigError,
+            match=rf"{scheme} \(evolution\.scheme or evolution\.then\): scikit-learn is not installed\. fix: ",
+        ):
             make(0)

@@ -149,10 +149,15 @@ def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
     if not evolution:
         names += [f"mutation.reset_dormant={threshold:g}"] if threshold is not None else []
         return [f"no effect without evolution: {', '.join(names)}"] if names else []
-    scheme = manifest.evolution.scheme
+    scheme, then = manifest.evolution.scheme, manifest.evolution.then
+    names += [f"evolution.then={then}"] if then is not None else []
     names += [f"evolution.scheme={scheme}"] if scheme in ("pbt", "pb2", "ipbt") else []
-    is_alone = manifest.training.pop_size == 1 and names
-    return [f"no effect on a population of one member: {', '.join(names)}"] if is_alone else []
+    members, survivors = manifest.training.pop_size, manifest.evolution.survivors
+    if members == 1 and names:
+        return [f"no effect on a population of one member: {', '.join(names)}"]
+    if scheme in ("race", "halving") and then is None and 1 < members <= survivors:
+        return [f"no effect on a population of {members} members: evolution.survivors={survivors} ends none of them"]
+    return []
 
 
 def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any) -> Baseline:

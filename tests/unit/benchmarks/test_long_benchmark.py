@@ -115,7 +115,12 @@ def winner_of_two_changes(long: Any) -> dict[str, Any]:
     ]
     winner = SimpleNamespace(index=4, hyperparameters=lambda: {"lr": 6.4e-4, "gamma": 0.98, "action_space": "Box"})
     key = {"task": BREAKOUT, "arm": "pbt-10", "members": 16, "cpu_budget": 400.0, "seed": 3, "commit": "x"}
-    return {"key": key, "generations": 30, "final": 12.0, "winner": long.winners_line(births, winner)}
+    return {
+        "key": key,
+        "generations": 30,
+        "final": 12.0,
+        "winner": long.winners_line(births, winner, [4096 * i for i in range(1, 31)]),
+    }
 
 
 def test_a_replay_has_the_winners_changes_at_their_steps_or_its_final_values(long: Any) -> None:

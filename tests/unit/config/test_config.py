@@ -325,6 +325,13 @@ def test_a_scheme_of_survivors_where_nobody_survives_is_one_problem() -> None:
     assert "with race members change their hyperparameters alone." in str(raised.value)
 
 
+def test_fixes_fit_the_algorithm_and_halving_its_founders() -> None:
+    with pytest.raises(ConfigError, match=r"names none\. fix: .* mutation\.rl_hp_selection\.lr_actor="):
+        apply_sets(manifest_from({"algorithm": {"name": "SAC"}}), ["evolution.scheme=pbt"])
+    with pytest.raises(ConfigError, match=r"survivors=9 of halving must not exceed .*pop_size=4\. fix: .*survivors=4"):
+        apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), ["evolution.scheme=halving", "survivors=9"])
+
+
 def test_survivors_that_evolve_are_two_or_more_and_read_the_settings_of_their_scheme() -> None:
     manifest = manifest_from({"algorithm": {"name": "PPO"}, "evolution": {"scheme": "race"}})
     with pytest.raises(ConfigError, match=r"expected two or more, got evolution\.survivors=1\. .*fix: "):

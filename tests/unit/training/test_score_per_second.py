@@ -113,6 +113,15 @@ def test_schemes_that_select_by_it(scheme: str) -> None:
             [RANGES, "evolution.scheme=ipbt", "mutation.reset_dormant=0.1", "training.pop_size=1"], True,
             ["no effect on a population of one member: evolution.scheme=ipbt"],
         ),
+        (
+            [RANGES, "evolution.scheme=race", "evolution.survivors=2", "evolution.then=pbt", "training.pop_size=1"], True,
+            ["no effect on a population of one member: evolution.then=pbt"],
+        ),
+        (
+            ["evolution.scheme=race", "evolution.survivors=4"], True,
+            ["no effect on a population of 4 members: evolution.survivors=4 ends none of them"],
+        ),
+        ([RANGES, "evolution.scheme=race", "evolution.survivors=4", "evolution.then=pbt"], True, []),
     ],
 )  # fmt: skip
 def test_settings_without_effect_are_named(settings: list[str], evolution: bool, note: list[str]) -> None:
