@@ -114,7 +114,7 @@ def test_schemes_that_select_by_it(scheme: str) -> None:
             ["no effect on a population of one member: evolution.scheme=ipbt"],
         ),
         (
-            [RANGES, "evolution.scheme=race", "evolution.survivors=2", "evolution.then=pbt", "training.pop_size=1"], True,
+            [RANGES, "evolution.scheme=race", "evolution.survivors=2", "evolution.then=pbt", "pop_size=1"], True,
             ["no effect on a population of one member: evolution.then=pbt"],
         ),
         (
