@@ -181,6 +181,7 @@ ARMS = {
     ),
     "rule-pbt-10": Arm(pbt(10), rules=True),
     "command": Arm({"training.pop_size": 4}, rules=True, drawn=False, plain=False),  # without a preset, as it is
+    "command-fixed": Arm({"training.pop_size": 4}, evolution=False, rules=True, drawn=False, plain=False),
     "command-halves": Arm(
         {"training.pop_size": 4, "evolution.halves": True, "training.evolve_from": 20 / LONGEST},
         rules=True,
