@@ -65,11 +65,11 @@ class Task:
 TASKS = {
     f"{task.env}:{task.algo}": task
     for task in (
-        Task("Walker2d-v5", "PPO", 2.0, 3000.0, 400.0, 2048, 2),
-        Task("Hopper-v5", "PPO", 13.0, 3000.0, 400.0, 2048, 2),
+        Task("Walker2d-v5", "PPO", 2.0, 4500.0, 400.0, 2048, 2),
+        Task("Hopper-v5", "PPO", 13.0, 3600.0, 400.0, 2048, 2),
         Task("BipedalWalker-v3", "PPO", -100.0, 300.0, 400.0, 4096, 2, {"environment.backend": "envpool"}),
-        Task("MinAtar/Breakout-v1", "PPO", 0.5, 20.0, 400.0, 4096),
-        Task("MinAtar/Breakout-v1", "DQN", 0.5, 20.0, 400.0, 2048, 4),
+        Task("MinAtar/Breakout-v1", "PPO", 0.5, 30.0, 400.0, 4096),
+        Task("MinAtar/Breakout-v1", "DQN", 0.5, 30.0, 400.0, 2048, 4),
         Task("MiniGrid-DoorKey-8x8-v0", "PPO", 0.0, 0.96, 400.0, 2048, 2),
         Task(
             "pettingzoo.classic.connect_four_v3",
