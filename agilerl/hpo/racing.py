@@ -48,13 +48,10 @@ class Race(Evolution):
 
     Args:
         survivors: minimum number of members. certainty: in standard errors. halves: see above.
-        then: evolution of the last `survivors` members; None leaves them unchanged.
     """
 
-    def __init__(
-        self, survivors: int = 1, certainty: float = 3.0, then: Evolution | None = None, halves: bool = False
-    ) -> None:
-        self.survivors, self.certainty, self.then, self.halves = survivors, certainty, then, halves
+    def __init__(self, survivors: int = 1, certainty: float = 3.0, halves: bool = False) -> None:
+        self.survivors, self.certainty, self.halves = survivors, certainty, halves
         self.behind: dict[int, int] = {}  # member id -> consecutive generations behind
         self.begun = 0  # environment steps per member at which the founders began
         self.first: tuple[int, int] | None = None  # (members, steps since then) of the first comparison
@@ -65,9 +62,7 @@ class Race(Evolution):
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """Return the members that are not significantly behind the leader; the last ones evolve by `then`."""
-        if self.then is not None and len(population) <= self.survivors:
-            return self.then.next(population, records, generation)
+        """Return the members that are not significantly behind the leader."""
         returns = [recent_returns(agent) for agent in population]
         means = np.array([np.mean(each) if len(each) else np.nan for each in returns])
         errors = np.array([np.std(each, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.inf for each in returns])
@@ -96,25 +91,16 @@ class Race(Evolution):
     def begin_anew(self, env_steps: int) -> None:
         """Compare new founders, which start at `env_steps` steps per member, from the beginning."""
         self.behind, self.begun, self.first = {}, env_steps, None
-        if self.then is not None:
-            self.then.begin_anew(env_steps)
-
-    def renamed(self, ids: Mapping[int, int]) -> None:
-        if self.then is not None:
-            self.then.renamed(ids)
 
     def state(self) -> dict[str, Any]:
-        inner = {} if self.then is None else self.then.state()
         paced = {"begun": self.begun, "first": self.first} if self.halves else {}
-        return {**inner, **paced, "behind": dict(self.behind)}
+        return {**paced, "behind": dict(self.behind)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         if self.halves:
             self.begun, first = int(state["begun"]), state["first"]
             self.first = None if first is None else (int(first[0]), int(first[1]))
         self.behind = {int(member): int(count) for member, count in state["behind"].items()}
-        if self.then is not None:
-            self.then.load_state(state)
 
 
 class SuccessiveHalving(Evolution):
@@ -125,16 +111,12 @@ class SuccessiveHalving(Evolution):
         survivors: members left at the end.
         judge: "evaluation" ranks members by fitness, "training" by the returns of their training episodes, which need
             no additional steps; both are averaged over the generations since the last rung.
-        then: evolution of the last `survivors` members; None leaves them unchanged.
     """
 
-    def __init__(
-        self, founders: int, budget: int, survivors: int = 1, judge: str = "evaluation", then: Evolution | None = None
-    ) -> None:
+    def __init__(self, founders: int, budget: int, survivors: int = 1, judge: str = "evaluation") -> None:
         if survivors > founders:
             raise ConfigError(f"evolution.survivors must not exceed the {founders} founders; got {survivors}.")
-        self.rungs, self.judge, self.then = rungs_of(founders, budget, survivors), judge, then
-        self.survivors = survivors
+        self.rungs, self.judge = rungs_of(founders, budget, survivors), judge
         self.seen: dict[int, list[float]] = {}  # member id -> scores since the last rung
         self.begun = 0  # environment steps per member at which the first rung starts
 
@@ -143,7 +125,7 @@ class SuccessiveHalving(Evolution):
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """Return the better half at a rung; the last members evolve by `then`."""
+        """Return the better half at a rung, else all members."""
         for record in records:
             value = record.fitness if self.judge == "evaluation" else record.score
             if value is not None:
@@ -155,29 +137,53 @@ class SuccessiveHalving(Evolution):
             best = sorted(np.argsort([-value for value in nan_as_worst(worth)], kind="stable")[:left].tolist())
             self.seen = {}
             return [population[slot] for slot in best], ()
-        if self.then is None or len(population) > self.survivors:
-            return list(population), ()
-        return self.then.next(population, records, generation)
+        return list(population), ()
 
     def state(self) -> dict[str, Any]:
-        inner = {} if self.then is None else self.then.state()
-        return {**inner, "seen": {member: list(values) for member, values in self.seen.items()}, "begun": self.begun}
+        return {"seen": {member: list(values) for member, values in self.seen.items()}, "begun": self.begun}
 
     def begin_anew(self, env_steps: int) -> None:
         """Restart the rungs for new founders, which start at `env_steps` steps per member."""
         self.seen, self.begun = {}, env_steps
-        if self.then is not None:
-            self.then.begin_anew(env_steps)
-
-    def renamed(self, ids: Mapping[int, int]) -> None:
-        if self.then is not None:
-            self.then.renamed(ids)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.begun = int(state["begun"])
         self.seen = {int(member): list(values) for member, values in state["seen"].items()}
-        if self.then is not None:
-            self.then.load_state(state)
+
+
+class Survivors(Evolution):
+    """Stop members by one evolution until `count` are left, and let these evolve by another one.
+
+    Args:
+        until: stops members (`Race`, `SuccessiveHalving`). then: of the survivors. count: of survivors.
+    """
+
+    shrinks = True
+
+    def __init__(self, until: Evolution, then: Evolution, count: int) -> None:
+        self.until, self.then, self.count, self.sets_size = until, then, count, until.sets_size
+
+    def next(
+        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        """Apply one of the two, by the number of members."""
+        present = self.then if len(population) <= self.count else self.until
+        return present.next(population, records, generation)
+
+    def begin_anew(self, env_steps: int) -> None:
+        for each in (self.until, self.then):
+            each.begin_anew(env_steps)
+
+    def renamed(self, ids: Mapping[int, int]) -> None:
+        for each in (self.until, self.then):
+            each.renamed(ids)
+
+    def state(self) -> dict[str, Any]:
+        return {**self.then.state(), **self.until.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        for each in (self.until, self.then):
+            each.load_state(state)
 
 
 class Restarts(Evolution):

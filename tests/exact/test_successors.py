@@ -23,7 +23,7 @@ from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.iterated import IteratedTraining, restart_weights, shrink_and_perturb
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection, perturbed
-from agilerl.hpo.racing import Race, SuccessiveHalving
+from agilerl.hpo.racing import Race, SuccessiveHalving, Survivors
 from agilerl.telemetry.record import MemberRecord
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
@@ -63,14 +63,14 @@ def test_the_survivors_of_a_race_evolve_once_the_others_have_been_stopped() -> N
     members = [Member(i, 1e-3) for i in range(4)]
     for member, mean in zip(members, (1.0, 9.0, 9.0, 9.0), strict=True):
         member.scores = [mean - 1, mean + 1, mean - 1, mean + 1]
-    scheme = Race(survivors=3, then=TruncationSelection(2, explores=False, parents="best", seed=3))
+    scheme = Survivors(Race(survivors=3), TruncationSelection(2, explores=False, parents="best", seed=3), 3)
     fitness = {0: 9.0, 1: 2.0, 2: 9.5, 3: 4.0}
     for generation in (1, 2):
         rows = records(members, [fitness[member.index] for member in members])
         members, births = scheme.next(members, rows, generation)
         assert births == (), "while members are stopped none is born"
     assert [member.index for member in members] == [1, 2, 3]
-    again = Race(survivors=3, then=TruncationSelection(2, explores=False, parents="best", seed=5))
+    again = Survivors(Race(survivors=3), TruncationSelection(2, explores=False, parents="best", seed=5), 3)
     again.load_state(scheme.state())
     for race in (scheme, again):
         assert race.next(members, records(members, [2.0, 9.5, 4.0]), 3) == (members, ()), "an interval of two"
@@ -83,7 +83,7 @@ def test_gains_follow_newborns_whose_ids_had_been_used() -> None:
     """Members 2 and 3 have ended, so the copy of member 0, whose first free id seems to be 2, becomes member 4."""
     founders = [Member(i, 1e-3) for i in range(4)]
     family, left = Family(founders), founders[:2]
-    scheme = Race(2, then=PopulationBandit(seed=0))
+    scheme = Survivors(Race(2), PopulationBandit(seed=0), 2)
     after, births = scheme.next(left, records(left, [3.0, 1.0]), 1)
     assert [birth.id for birth in births] == [2]
     (birth,) = add_births(scheme, family, births, after, [0, 1])
@@ -96,8 +96,9 @@ def test_gains_follow_newborns_whose_ids_had_been_used() -> None:
 def test_only_the_survivors_of_halving_evolve() -> None:
     """Rungs of 200 of 600 steps: 25 of 8 members, 50 more of 4. Two are left, and the worse one copies the other."""
     members = [Member(i, 1e-3) for i in range(8)]
-    scheme = SuccessiveHalving(8, 600, 2, then=TruncationSelection(1, explores=False, parents="best", seed=3))
-    assert scheme.rungs == [(4, 25), (2, 75)]
+    halving = SuccessiveHalving(8, 600, 2)
+    scheme = Survivors(halving, TruncationSelection(1, explores=False, parents="best", seed=3), 2)
+    assert halving.rungs == [(4, 25), (2, 75)]
     for steps, left in ((24, 8), (25, 4), (74, 4), (75, 2)):
         rows = [replace(row, env_steps=steps) for row in records(members, [float(m.index) for m in members])]
         members, births = scheme.next(members, rows, 1)
@@ -109,8 +110,8 @@ def test_only_the_survivors_of_halving_evolve() -> None:
 
 def test_the_survivors_of_new_founders_begin_at_the_first_interval() -> None:
     """What the population before reached is no plateau of new founders."""
-    for scheme in (Race(4), SuccessiveHalving(4, 400, 4)):
-        scheme.then = IteratedTraining(1, True, "best", seed=0)
+    for until in (Race(4), SuccessiveHalving(4, 400, 4)):
+        scheme = Survivors(until, IteratedTraining(1, True, "best", seed=0), 4)
         scheme.then.interval, scheme.then.waited, scheme.then.history = 4, 2, [[9.0] * 4] * 6
         scheme.begin_anew(1000)
         assert (scheme.then.interval, scheme.then.waited, scheme.then.history) == (1, 0, [])

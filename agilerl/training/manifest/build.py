@@ -27,7 +27,7 @@ from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.iterated import IteratedTraining
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection
-from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving
+from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, Survivors
 from agilerl.hpo.schedule import Change, Schedule, begin_with
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
@@ -272,10 +272,10 @@ def _of_quarters(scheme: str, manifest: Manifest, seed: int) -> Evolution:
     return kind(asked.interval, asked.explore, asked.parents, seed)
 
 
-def _then(manifest: Manifest, seed: int) -> Evolution | None:
-    """Evolution of the members that a race or halving leaves."""
-    then = manifest.evolution.then
-    return None if then is None else _of_quarters(then, manifest, seed)
+def _with_survivors(until: Evolution, manifest: Manifest, seed: int) -> Evolution:
+    """A race or halving, after which the members that are left evolve if `evolution.then` says how."""
+    then, count = manifest.evolution.then, manifest.evolution.survivors
+    return until if then is None else Survivors(until, _of_quarters(then, manifest, seed), count)
 
 
 def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
@@ -283,10 +283,11 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     if asked.schedule is not None:
         return Schedule(scheduled(manifest), seed)
     if asked.scheme == "race":
-        return Race(asked.survivors, asked.certainty, _then(manifest, seed), asked.halves)
+        return _with_survivors(Race(asked.survivors, asked.certainty, asked.halves), manifest, seed)
     if asked.scheme == "halving":
         budget = int(training.max_steps * training.pop_size * asked.until)
-        return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge, _then(manifest, seed))
+        halving = SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)
+        return _with_survivors(halving, manifest, seed)
     cost = MemberCosts(manifest.environment.num_envs).of if asked.objective == "score_per_second" else None
     if asked.scheme in ("pbt", "pb2", "ipbt"):
         of_quarters = _of_quarters(asked.scheme, manifest, seed)
