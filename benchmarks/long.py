@@ -4,12 +4,13 @@
     python benchmarks/long.py --tasks Hopper-v5:PPO --arms random pbt-10 --seeds 0-7
     python benchmarks/long.py --summary
 
-Every arm has the same population, founders drawn from the same wide space of eight dimensions (the first one too), the
-same CPU seconds, and generations of equal length, so that about a hundred fit for a population that does not shrink.
-Rates that follow the divergence and running scales are off, but for the arm `rule`. Members are ranked by their
-training returns; the best by them plays four evaluation episodes. At each tenth of the budget what the arm would return
-plays `CHECKPOINT_EPISODES` fresh greedy episodes, at the end the better of it and the last leader in `CONFIRM_EPISODES`
-plays `FINAL_EPISODES`; none of these count for the budget.
+Every arm has the same CPU seconds. But for `single`, `default` and `command` with their kind, arms have the same
+population and founders drawn from one wide space of eight dimensions (the first one too). Generations are equally
+long, so that about a hundred fit for a population that does not shrink; evaluation lengthens them where it would take
+more than an eighth of training. Rates that follow the divergence and running scales are off, but for arms named
+`rule` and `command`. Members are ranked by their training returns; the best by them plays four evaluation episodes.
+At each tenth of the budget what the arm would return plays `CHECKPOINT_EPISODES` fresh greedy episodes, at the end
+the better of it and the last leader in `CONFIRM_EPISODES` plays `FINAL_EPISODES`; none of these count for the budget.
 
 Seeds from 1000 up are for development; claims are made on seeds 0 to 7.
 """

@@ -57,7 +57,7 @@ from agilerl.importing import import_code
 from agilerl.redaction import redact
 from agilerl.runs.signals import exit_code
 
-USER_ERROR, INTERRUPTED = 2, 130
+USER_ERROR = 2
 app = typer.Typer(
     name="agilerl",
     cls=Commands,

@@ -44,8 +44,9 @@ class Problem:
 def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
     """Return every problem of a manifest file; empty if a run would accept its settings.
 
-    Types, ranges and names are all checked. Rules over several keys follow once these hold, as the loader applies them
-    last. Whether the environment exists is not checked: making it runs code.
+    Types, ranges and names are all checked. Rules over several keys follow once these hold, as the loader applies
+    them last; of a schedule, and of asynchronous mode, the first broken one is named. Whether the environment
+    exists is not checked: making it runs code.
 
     Args:
         env_id: names an environment if the file does not.

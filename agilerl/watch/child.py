@@ -26,7 +26,7 @@ def check_installed() -> None:
 
 
 def _first_line(stream: IO[str]) -> str | None:
-    """Return the first line of a stream, or None if there is none in time; pipes of all systems can be read so."""
+    """Return the first line of a stream, or None after `STARTS_S`; a thread reads, since Windows cannot poll pipes."""
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.append(stream.readline()), daemon=True)
     reader.start()
