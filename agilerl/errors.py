@@ -84,13 +84,6 @@ def unknown_choice(kind: str, name: str, known: Iterable[str], otherwise: str = 
     return f"{unknown_name(kind, name, known)} fix: {' or '.join(fix)}."
 
 
-def with_one_fix(problems: Iterable[str]) -> str:
-    """Join messages to one, with all fixes at its end."""
-    parts = [problem.partition(" fix: ") for problem in problems]
-    fixes = dict.fromkeys(fix.rstrip(".") for _, _, fix in parts if fix)
-    return " ".join([*(what for what, _, _ in parts), *([f"fix: {'; '.join(fixes)}."] if fixes else [])])
-
-
 _warned: set[str] = set()
 
 

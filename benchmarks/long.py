@@ -5,10 +5,11 @@
     python benchmarks/long.py --summary
 
 Every arm has the same CPU seconds. But for `single`, `default` and `command` with their kind, arms have the same
-population and founders drawn from one wide space of eight dimensions (the first one too). Generations are equally
-long, so that about a hundred fit for a population that does not shrink; evaluation lengthens them where it would take
-more than an eighth of training. Rates that follow the divergence and running scales are off, but for arms named
-`rule` and `command`. Members are ranked by their training returns; the best by them plays four evaluation episodes.
+population and founders drawn from one wide space of seven dimensions (the first one too); the width of all is drawn by
+the seed. Generations are equally long, so that about a hundred fit for a population that does not shrink; evaluation
+lengthens them where it would take more than an eighth of training. Rates that follow the divergence and running scales
+are off, but for arms named `rule` and `command`. Members are ranked by their training returns; the best by them plays
+four evaluation episodes.
 At each tenth of the budget what the arm would return plays `CHECKPOINT_EPISODES` fresh greedy episodes, at the end
 the better of it and the last leader in `CONFIRM_EPISODES` plays `FINAL_EPISODES`; none of these count for the budget.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -183,6 +184,10 @@ ARMS = {
     "rule-pbt-10": Arm(pbt(10), rules=True),
     "command": Arm({"training.pop_size": 4}, rules=True, drawn=False, plain=False),  # without a preset, as it is
     "command-fixed": Arm({"training.pop_size": 4}, evolution=False, rules=True, drawn=False, plain=False),
+    "command-share": Arm({"training.pop_size": 4, "training.eval_share": 0.25}, rules=True, drawn=False, plain=False),
+    "command-2-pbt-10-own": Arm(  # in the command's own dimensions
+        {**RACE_THEN_PBT, "evolution.survivors": 2, "training.pop_size": 4}, rules=True, drawn=False, plain=False
+    ),
     "command-halves": Arm(
         {"training.pop_size": 4, "evolution.halves": True, "training.evolve_from": 20 / LONGEST},
         rules=True,
@@ -379,6 +384,16 @@ def anytime(line: dict[str, Any], task: Task) -> float:
     return sum(shares) / len(shares) if shares else float("nan")
 
 
+def keeps_its_size(arm: str) -> bool:
+    """Whether all members train to the end: no race."""
+    return not ARMS[arm].evolution or (ARMS[arm].plain and ARMS[arm].sets.get("evolution.scheme") != "race")
+
+
+def us_per_step(lines: Iterable[dict[str, Any]]) -> float:
+    """Median CPU microseconds of an environment step of one member, evaluation included."""
+    return median(1e6 * line["cpu_seconds"] / line["env_steps"] for line in lines)
+
+
 def baseline_of(arm: str) -> str:
     """Random search, with the rules where the arm has them."""
     return "rule" if ARMS[arm].rules else "random"
@@ -402,10 +417,11 @@ def summary(
             "anytime": rounded(interquartile_mean([anytime(line, about) for line in ordered])),
             "env_steps": median(line["env_steps"] for line in ordered),
             "generations": median(line["generations"] for line in ordered),
-            "us_per_training_step": rounded(
-                median(1e6 * line["cpu_seconds"] / line["training_env_steps"] for line in ordered)
-            ),
+            "us_per_step": rounded(us_per_step(ordered)),
         }  # fmt: skip
+        alone = "rule-default" if ARMS[arm].rules else "default"
+        if alone in lines and keeps_its_size(arm):
+            row["cost"] = rounded(row["members"] * us_per_step(ordered) / us_per_step(lines[alone].values()))
         other = against or baseline_of(arm)
         if arm != other and other in lines:
             common = sorted(set(of_seeds) & set(lines[other]))
@@ -434,14 +450,14 @@ def main() -> None:
         print(json.dumps(run_one(json.loads(args.job))))
         return
     if not args.summary:  # seeds first, so that a stop leaves whole seeds of all arms
-        for seed in args.seeds:
-            for task in args.tasks:
-                jobs = [
-                    job_of(task, arm, seed, members_of(arm, args.members), args.cpu_seconds)
-                    for arm in args.arms
-                    if not ARMS[arm].rules or TASKS[task].algo in RULES
-                ]
-                run_jobs(sys.argv[0], path_of(task), jobs, args.workers)
+        for task in args.tasks:
+            arms = [arm for arm in args.arms if not ARMS[arm].rules or TASKS[task].algo in RULES]
+            jobs = [
+                job_of(task, arm, seed, members_of(arm, args.members), args.cpu_seconds)
+                for seed in args.seeds
+                for arm in arms
+            ]
+            run_jobs(sys.argv[0], path_of(task), jobs, args.workers)
     for task in args.tasks:
         for row in summary(task, args.members, args.seeds, args.against, args.cpu_seconds):
             print(json.dumps(row))

@@ -11,7 +11,7 @@ from runner import read_lines
 CLAIMS, DEVELOPMENT = range(8), range(1000, 1100)
 HEAD = (
     "| arm | scores by seed | interquartile mean | P(better than random search) | runs above a quarter, half, three "
-    "quarters | area | generations | steps |"
+    "quarters | area | generations | steps | cost(N)/cost(1) |"
 )
 
 
@@ -34,7 +34,7 @@ def task_rows(task: str, members: int, cpu_seconds: float, seeds: Sequence[int])
         f"A share is 0 at {about.random:g} and 1 at {about.good:g}.",
         "",
         HEAD,
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     return [*rows, *(arm_row(found[arm]) for arm in ARMS if arm in found), ""]
 
@@ -48,9 +48,10 @@ def arm_row(row: dict[str, Any]) -> str:
     mean = f"{mean:.2f} ({low:.2f} to {high:.2f})" if len(row["seeds"]) > 1 else f"{mean:.2f}"
     above = ", ".join(f"{100 * part:.0f} %" for part in row["profile"].values())
     steps = f"{row['env_steps'] / 1e6:.1f} million"
+    cost = f"{row['cost']:.1f}" if "cost" in row else ""
     return (
         f"| {row['arm']} | {scores} | {mean} | {better} | {above} | {row['anytime']:.2f} | "
-        f"{row['generations']:.0f} | {steps} |"
+        f"{row['generations']:.0f} | {steps} | {cost} |"
     )
 
 
@@ -92,7 +93,8 @@ def rows() -> list[str]:
         "`python benchmarks/long.py --tasks TASK --arms ARM... --seeds SEEDS`. A score is the mean of 100 fresh greedy",
         "episodes, or the share of 100 games won. The interquartile mean is that of shares, the area is that under the",
         "curve of what would be returned, and steps are those of all members with evaluation. Random search is",
-        "`random`, or `rule` for arms that have the rules.",
+        "`random`, or `rule` for arms that have the rules. cost(N)/cost(1) is the CPU seconds of a generation over",
+        "those of one agent with usual values, for arms that keep their members.",
         "",
         "Interquartile mean of shares, P(better than random search) with 95 % interval; in italics development seeds:",
         "",

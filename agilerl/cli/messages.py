@@ -52,18 +52,18 @@ def command_as_json() -> str | None:
 
 
 def on_command_line(message: str) -> str:
-    """Rewrite the fix of a library message in options of the command: `dataset='data.h5'` becomes `--dataset data.h5`.
+    """Rewrite the fixes of a library message in options of the command.
 
-    Settings without a dedicated option become `--set KEY=VALUE`, if the command has it. A message without a fix gets
-    one.
+    `dataset='data.h5'` becomes `--dataset data.h5`. Settings without a dedicated option become `--set KEY=VALUE`, if
+    the command has it. A message without a fix gets one; a message of several problems has a line for each.
     """
     context = _command.get()
     if context is None:
         return message
-    what, mark, fix = message.partition("fix: ")
-    if not mark:
+    if "fix: " not in message:
         return f"{message.rstrip()} fix: {_fix_of(message, context)}."
-    return f"{what}{mark}{_PARTS.sub(lambda part: _part(part, context), fix)}"
+    parts = (line.partition("fix: ") for line in message.split("\n"))
+    return "\n".join(f"{what}{mark}{_PARTS.sub(lambda part: _part(part, context), fix)}" for what, mark, fix in parts)
 
 
 def _fix_of(message: str, context: typer.Context) -> str:

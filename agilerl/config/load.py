@@ -31,7 +31,7 @@ from agilerl.config.schema import (
     no_hyperparameter,
 )
 from agilerl.env_ids import is_language_id
-from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest, with_one_fix
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, nearest
 from agilerl.hostile import read_text
 from agilerl.ranges import describe
 
@@ -95,7 +95,7 @@ _FREE = (
 
 
 def explain(error: ValidationError, source: str, data: dict[str, Any], before: Mapping[str, Any] | None = None) -> str:
-    """Every validation error of a manifest in one line that starts with its source.
+    """Every validation error of a manifest, each on a line that starts with its source.
 
     Args:
         before: the settings before the change, whose values the fix names; None: the fix names defaults.
@@ -104,7 +104,7 @@ def explain(error: ValidationError, source: str, data: dict[str, Any], before: M
     name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, dict) else DEFAULT_ALGORITHM
     errors = error.errors(include_url=False)
     problems = dict.fromkeys(problem_of(e["type"], e["loc"], e, str(name), before or {}) for e in errors)
-    return f"{source}: {with_one_fix(problems)}"
+    return "\n".join(f"{source}: {problem}" for problem in problems)
 
 
 def unknown_key(path: str, known: Sequence[str]) -> str:
@@ -306,7 +306,7 @@ def _with_the_rest(message: str, plain: Mapping[str, Any], source: str) -> str:
         Manifest.model_validate(others)
     except ValidationError as error:
         if any(each["loc"] for each in error.errors(include_url=False)):  # rules between keys depend on it too
-            return with_one_fix([message, explain(error, source, others)])
+            return f"{message}\n{explain(error, source, others)}"
     return message
 
 

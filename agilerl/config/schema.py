@@ -314,6 +314,32 @@ def _wrong_value(algorithm: str, name: str, value: Any) -> str:
     return ""
 
 
+def _change_problems(algorithm: str, change: ScheduledChange) -> Iterator[str]:
+    """Yield what is wrong with one change of a schedule."""
+    where = f"evolution.schedule: after {change.env_steps} steps"
+    if change.kind == "activation":
+        from agilerl.modules.activations import activation  # torch, which other manifests do without
+
+        try:
+            activation(str(change.after), hidden=True)
+        except ConfigError as error:
+            yield f"{where}: {error}"
+    elif change.kind == "architecture" and not change.path:
+        yield f"{where}: `path` of an architecture change names its method; got none. fix: path=encoder.add_node, say."
+    elif change.kind == "rl_hp" and not (isinstance(change.after, dict) and change.after):
+        yield (
+            f"{where}: `after` of a change of hyperparameters holds their values by name; got {change.after!r}. "
+            "fix: after={lr: 0.001}, say."
+        )
+    elif change.kind == "rl_hp":
+        declared = hyperparameters(find_algorithm(algorithm))
+        for name, value in change.after.items():
+            if name not in declared:
+                yield no_hyperparameter(f"evolution.schedule.{name}", algorithm, [*declared])
+            elif wrong := _wrong_value(algorithm, name, value):
+                yield f"{where}: {wrong}"
+
+
 OF_SCHEMES = {
     "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",), "halves": ("race",),
     "until": ("halving",), "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"),
@@ -428,9 +454,9 @@ class Manifest(Section):
                 f"fix: give the ranges of some: mutation.rl_hp_selection.{name}={span}."
             )
         founders, survivors = self.training.pop_size, self.evolution.survivors
-        if scheme == "halving" and survivors > founders:
+        if scheme in OF_SCHEMES["survivors"] and survivors > founders:
             yield (
-                f"evolution.survivors={survivors} of halving must not exceed the founders; got training.pop_size="
+                f"evolution.survivors={survivors} of {scheme} must not exceed the founders; got training.pop_size="
                 f"{founders}. fix: training.pop_size={survivors}, or evolution.survivors={founders}."
             )
 
@@ -444,52 +470,24 @@ class Manifest(Section):
                 f"evolution.scheme={self.evolution.scheme}, evolution.restarts={_as_typed(self.evolution.restarts)}. "
                 "fix: training.pop_size=1, evolution.scheme=tournament, evolution.restarts=false."
             )
-            return
         if [change.env_steps for change in changes] != sorted(change.env_steps for change in changes):
             yield "evolution.schedule: changes must be in the order of their env_steps. fix: sort them."
-            return
-        declared = hyperparameters(find_algorithm(self.algorithm.name))
         for change in changes:
-            if change.kind == "rl_hp" and not (isinstance(change.after, dict) and change.after):
-                yield (
-                    f"evolution.schedule: `after` of a change of hyperparameters holds their values by name; got "
-                    f"{change.after!r} at {change.env_steps} steps. fix: after={{lr: 0.001}}, say."
-                )
-                return
-            unknown = [name for name in change.after if name not in declared] if change.kind == "rl_hp" else []
-            if unknown:
-                yield (no_hyperparameter(f"evolution.schedule.{unknown[0]}", self.algorithm.name, [*declared]))
-                return
-            for name, value in change.after.items() if change.kind == "rl_hp" else ():
-                wrong = _wrong_value(self.algorithm.name, name, value)
-                if wrong:
-                    yield f"evolution.schedule: after {change.env_steps} steps: {wrong}"
-                    return
-            if change.kind == "activation":
-                from agilerl.modules.activations import activation  # torch, which other manifests do without
-
-                try:
-                    activation(str(change.after), hidden=True)
-                except ConfigError as error:
-                    yield f"evolution.schedule: after {change.env_steps} steps: {error}"
-                    return
-            if change.kind == "architecture" and not change.path:
-                yield (
-                    f"evolution.schedule: `path` of an architecture change names its method; got none at "
-                    f"{change.env_steps} steps. fix: path=encoder.add_node, say."
-                )
+            yield from _change_problems(self.algorithm.name, change)
 
     def _mode_problems(self) -> Iterator[str]:
         if self.evolution.mode != "async":
             if self.evolution.max_lag != Evolution().max_lag:
-                yield "evolution.max_lag is of evolution.mode=async. fix: that too, or leave evolution.max_lag out."
+                yield (
+                    f"evolution.max_lag is of evolution.mode=async; got it with mode={self.evolution.mode}. "
+                    "fix: evolution.mode=async, or leave evolution.max_lag out."
+                )
             return
         if self.training.shards < 2:
             yield (
                 "evolution.mode=async lets shards go on without waiting for each other; got training.shards=1. "
                 "fix: training.shards=2, or more, up to one for each member."
             )
-            return
         values = {key: _value(self, key) for key in WITHOUT_WAITING if key != "training.share" or self.has_replay}
         wrong = [key for key, value in values.items() if value != WITHOUT_WAITING[key]]
         if wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,8 +92,12 @@ def test_a_mistake_in_a_file_is_one_line_that_names_the_place(tmp_path: Path, te
 
 def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
     text = "training: {popsize: 4, max_steps: -1}\nalgorithm: {bath_size: 8}\n"
-    with pytest.raises(ConfigError, match=r"bath_size.*max_steps must be.*popsize"):
+    with pytest.raises(ConfigError) as raised:
         load_manifest(write(tmp_path, text))
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 3
+    for line, name in zip(lines, ("algorithm.bath_size", "training.max_steps", "training.popsize"), strict=True):
+        assert re.fullmatch(rf"my\.yaml: {name} .* fix: .*", line)
 
 
 def test_an_unknown_algorithm_names_the_nearest() -> None:
@@ -306,10 +311,35 @@ def test_problems_between_keys_are_named_together() -> None:
     sets = ["evolution.scheme=pbt", "evolution.certainty=2.0", "evolution.max_lag=4", "training.fitness=fqe"]
     with pytest.raises(ConfigError) as raised:
         apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), sets)
-    problems, _, fixes = str(raised.value).partition(" fix: ")
-    for name in ("evolution.certainty", "mutation.rl_hp_selection", "evolution.max_lag", "training.fitness"):
-        assert name in problems, name
-        assert name in fixes, name
+    found = [line.removeprefix("--set: ").partition(" fix: ") for line in str(raised.value).splitlines()]
+    names = ("evolution.scheme=pbt", "evolution.certainty", "training.fitness", "evolution.max_lag")
+    assert len(found) == len(names)
+    for name in names:
+        (fix,) = [fix for problem, _, fix in found if problem.startswith(name)]
+        assert name.partition("=")[0] in fix or "mutation.rl_hp_selection" in fix
+
+
+def test_every_problem_of_a_schedule_is_named() -> None:
+    changes = [
+        {"env_steps": 5000, "kind": "rl_hp", "after": {"lr": -1.0, "gama": 0.9}},
+        {"env_steps": 4000, "kind": "activation", "after": "relo"},
+        {"env_steps": 6000, "kind": "architecture"},
+        {"env_steps": 7000, "kind": "rl_hp", "after": 3},
+    ]
+    one = {"pop_size": 1}
+    with pytest.raises(ConfigError) as raised:
+        manifest_from({"algorithm": "DQN", "evolution": {"schedule": changes}, "training": one})
+    problems = str(raised.value)
+    for part in ("in the order", "lr must", "schedule.gama", "'relo'", "after 6000 steps: `path`", "got 3"):
+        assert part in problems, problems
+    assert len(problems.splitlines()) == 6
+
+
+@pytest.mark.parametrize("scheme", ["race", "halving"])
+def test_more_survivors_than_founders_are_refused(scheme: str) -> None:
+    sets = [f"evolution.scheme={scheme}", "evolution.survivors=5", "training.pop_size=4"]
+    with pytest.raises(ConfigError, match=rf"survivors=5 of {scheme} must not exceed the founders; got .*pop_size=4"):
+        apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), sets)
 
 
 def test_a_scheme_of_survivors_where_nobody_survives_is_one_problem() -> None:
