@@ -454,9 +454,9 @@ class Manifest(Section):
                 f"fix: give the ranges of some: mutation.rl_hp_selection.{name}={span}."
             )
         founders, survivors = self.training.pop_size, self.evolution.survivors
-        if scheme in OF_SCHEMES["survivors"] and survivors > founders:
+        if scheme == "halving" and survivors > founders:
             yield (
-                f"evolution.survivors={survivors} of {scheme} must not exceed the founders; got training.pop_size="
+                f"evolution.survivors={survivors} of halving must not exceed the founders; got training.pop_size="
                 f"{founders}. fix: training.pop_size={survivors}, or evolution.survivors={founders}."
             )
 

@@ -335,13 +335,6 @@ def test_every_problem_of_a_schedule_is_named() -> None:
     assert len(problems.splitlines()) == 6
 
 
-@pytest.mark.parametrize("scheme", ["race", "halving"])
-def test_more_survivors_than_founders_are_refused(scheme: str) -> None:
-    sets = [f"evolution.scheme={scheme}", "evolution.survivors=5", "training.pop_size=4"]
-    with pytest.raises(ConfigError, match=rf"survivors=5 of {scheme} must not exceed the founders; got .*pop_size=4"):
-        apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), sets)
-
-
 def test_a_scheme_of_survivors_where_nobody_survives_is_one_problem() -> None:
     with pytest.raises(ConfigError) as raised:
         apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), ["evolution.then=pbt", "evolution.interval=5"])
