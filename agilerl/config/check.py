@@ -8,12 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
 from agilerl.config.convert import is_published
-from agilerl.config.load import load_manifest, located, normalise, problem_of, read_data
-from agilerl.config.schema import Manifest
+from agilerl.config.load import (
+    errors_of,
+    is_rule,
+    load_manifest,
+    located,
+    merged,
+    normalise,
+    problem_of,
+    read_data,
+)
 from agilerl.errors import AgileRLError
 from agilerl.ranges import describe
 
@@ -44,9 +50,8 @@ class Problem:
 def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
     """Return every problem of a manifest file; empty if a run would accept its settings.
 
-    Types, ranges and names are all checked. Rules over several keys follow once these hold, as the loader applies
-    them last; of a schedule, and of asynchronous mode, the first broken one is named. Whether the environment
-    exists is not checked: making it runs code.
+    Types, ranges and names are all checked. Rules over several keys follow once these hold, with the preset's values
+    of what the file leaves out. Whether the environment exists is not checked: making it runs code.
 
     Args:
         env_id: names an environment if the file does not.
@@ -60,14 +65,17 @@ def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
         plain = normalise(data, source)
     except AgileRLError as error:
         return [_of_error(error, source)]
-    problems = _of_keys(plain, source)
+    named = plain.get("environment")
+    has_preset = env_id is not None or (isinstance(named, Mapping) and bool(named.get("name")))
+    problems = _of_keys(plain, source, has_preset)
     if problems:
         return problems
     try:
-        _load(path, env_id)
+        whole = merged(data, source, env_id)
     except AgileRLError as error:
         return [_of_error(error, source)]
-    return []
+    algorithm = str(whole["algorithm"]["name"])
+    return list(dict.fromkeys(_of_validation(each, algorithm) for each in errors_of(whole)))
 
 
 def _load(path: str | Path, env_id: str | None) -> None:
@@ -76,8 +84,11 @@ def _load(path: str | Path, env_id: str | None) -> None:
         load_manifest(path, env_id)
 
 
-def _of_keys(plain: dict[str, Any], source: str) -> list[Problem]:
-    """Return the problems of the keys; keys of the algorithm are checked only if its name is valid."""
+def _of_keys(plain: dict[str, Any], source: str, has_preset: bool) -> list[Problem]:
+    """Return the problems of the keys; keys of the algorithm are checked only if its name is valid.
+
+    Rules over several keys are left out if the values of a preset may satisfy them, or the algorithm is unknown.
+    """
     problems: list[Problem] = []
     algorithm = plain.get("algorithm")
     name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, Mapping) else DEFAULT_ALGORITHM
@@ -89,27 +100,21 @@ def _of_keys(plain: dict[str, Any], source: str) -> list[Problem]:
     else:
         if isinstance(algorithm, Mapping):
             plain = {**plain, "algorithm": {**algorithm, "name": name}}
-    try:
-        Manifest.model_validate(plain)
-    except ValidationError as error:
-        for each in error.errors(include_url=False):
-            if not name and not each["loc"]:  # a rule between keys, which may depend on the algorithm
-                continue
-            problem = _of_validation(each, name or DEFAULT_ALGORITHM)
-            problems += [problem] if problem not in problems else []
-    return problems
+    algorithm = name or DEFAULT_ALGORITHM
+    wrong = (each for each in errors_of(plain) if not ((has_preset or not name) and is_rule(each, algorithm)))
+    return problems + list(dict.fromkeys(_of_validation(each, algorithm) for each in wrong))
 
 
 def _of_validation(error: Any, algorithm: str) -> Problem:
     message, _, fix = problem_of(error["type"], error["loc"], error, algorithm, {}).partition(" fix: ")
     path, field, _ = located(error["loc"], algorithm)
-    is_rule = error["type"] == "value_error" and field is None
+    of_rule = is_rule(error, algorithm)
     is_unknown = error["type"] == "extra_forbidden"
     return Problem(
         path=".".join(map(str, error["loc"])) if is_unknown else path,
         message=message,
-        expected="" if field is None or is_rule or is_unknown else describe(field.annotation, field.metadata),
-        got=None if error["type"] == "missing" or is_rule else _as_json(error["input"]),
+        expected="" if field is None or of_rule or is_unknown else describe(field.annotation, field.metadata),
+        got=None if error["type"] == "missing" or of_rule else _as_json(error["input"]),
         fix=fix,
     )
 

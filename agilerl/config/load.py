@@ -94,17 +94,28 @@ _FREE = (
 )  # keys below these are free
 
 
-def explain(error: ValidationError, source: str, data: dict[str, Any], before: Mapping[str, Any] | None = None) -> str:
-    """Every validation error of a manifest, each on a line that starts with its source.
+def explain(errors: Iterable[Any], source: str, algorithm: str, before: Mapping[str, Any] | None = None) -> str:
+    """Validation errors of a manifest as pydantic lists them, each on a line that starts with its source.
 
     Args:
         before: the settings before the change, whose values the fix names; None: the fix names defaults.
     """
-    algorithm = data.get("algorithm")
-    name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, dict) else DEFAULT_ALGORITHM
-    errors = error.errors(include_url=False)
-    problems = dict.fromkeys(problem_of(e["type"], e["loc"], e, str(name), before or {}) for e in errors)
+    problems = dict.fromkeys(problem_of(e["type"], e["loc"], e, algorithm, before or {}) for e in errors)
     return "\n".join(f"{source}: {problem}" for problem in problems)
+
+
+def errors_of(data: Mapping[str, Any]) -> list[Any]:
+    """The validation errors of a plain manifest, as pydantic lists them."""
+    try:
+        Manifest.model_validate(data)
+    except ValidationError as error:
+        return list(error.errors(include_url=False))
+    return []
+
+
+def is_rule(error: Any, algorithm: str) -> bool:
+    """Whether a validation error is of a rule over several keys, which the values of a preset may satisfy."""
+    return error["type"] == "value_error" and located(error["loc"], algorithm)[1] is None
 
 
 def unknown_key(path: str, known: Sequence[str]) -> str:
@@ -152,7 +163,7 @@ def problem_of(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str
         return unknown_key(".".join(str(p) for p in loc), siblings)
     if kind == "missing":
         return _no_range(loc, algorithm) or f"{path} is missing. fix: add it."
-    if kind == "value_error" and field is None:  # a rule of ours over several keys
+    if is_rule(error, algorithm):
         return f"{path}: {message}" if path else message
     if kind == "model_type" or field is None:
         return (
@@ -286,28 +297,29 @@ def manifest_from(
     data: Mapping[str, Any], source: str = "manifest", before: Mapping[str, Any] | None = None
 ) -> Manifest:
     """Validate a plain mapping; `source` prefixes every error. `before`: see `explain`."""
-    plain = normalise(data, source)
-    if isinstance(plain.get("algorithm"), dict):
-        name = plain["algorithm"].get("name", DEFAULT_ALGORITHM)
-        try:
-            plain["algorithm"] = {**plain["algorithm"], "name": canonical_name(str(name))}
-        except AgileRLError as error:
-            raise type(error)(_with_the_rest(str(error), plain, source)) from None
+    plain, algorithm = _with_known_algorithm(normalise(data, source), source)
     try:
         return Manifest.model_validate(plain)
     except ValidationError as error:
-        raise ConfigError(explain(error, source, plain, before)) from None
+        raise ConfigError(explain(error.errors(include_url=False), source, algorithm, before)) from None
 
 
-def _with_the_rest(message: str, plain: Mapping[str, Any], source: str) -> str:
-    """The message about an unknown algorithm, with the errors of the sections that do not depend on it."""
-    others = {name: part for name, part in plain.items() if name not in ("algorithm", "mutation")}
+def _with_known_algorithm(plain: dict[str, Any], source: str) -> tuple[dict[str, Any], str]:
+    """The mapping with the canonical name of its algorithm, and that name.
+
+    Raises:
+        AgileRLError: there is no such algorithm; names the errors of the sections that do not depend on it too.
+    """
+    if not isinstance(plain.get("algorithm"), dict):
+        return plain, DEFAULT_ALGORITHM
     try:
-        Manifest.model_validate(others)
-    except ValidationError as error:
-        if any(each["loc"] for each in error.errors(include_url=False)):  # rules between keys depend on it too
-            return f"{message}\n{explain(error, source, others)}"
-    return message
+        name = canonical_name(str(plain["algorithm"].get("name", DEFAULT_ALGORITHM)))
+    except AgileRLError as error:
+        others = {name: part for name, part in plain.items() if name not in ("algorithm", "mutation")}
+        wrong = [each for each in errors_of(others) if each["loc"]]  # rules between keys depend on it too
+        lines = [str(error), *([explain(wrong, source, DEFAULT_ALGORITHM)] if wrong else [])]
+        raise type(error)("\n".join(lines)) from None
+    return {**plain, "algorithm": {**plain["algorithm"], "name": name}}, name
 
 
 def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -358,7 +370,7 @@ def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None 
         algo: replaces the file's algorithm.
 
     Raises:
-        ConfigError: no such file, not YAML, or unknown keys and values; all of them are listed in one line.
+        ConfigError: no such file, not YAML, or unknown keys and values, a line for each.
     """
     return on_preset(read_data(path), Path(path).name, env_id, algo)
 
@@ -385,12 +397,25 @@ def on_preset(
 ) -> Manifest:
     """Merge a plain mapping over the preset of its environment; arguments as in `load_manifest`.
 
-    A complete manifest written by an earlier version is reproduced: keys added later take their defaults, not the
-    values of a preset. A configuration of the published library is translated, with a warning for each key without a
-    counterpart; it is complete, so that no preset is read.
+    A configuration of the published library is translated, with a warning for each key without a counterpart; it is
+    complete, so that no preset is read.
     """
     if is_published(data):
         return _from_published(data, source, env_id, algo)
+    return manifest_from(merged(data, source, env_id, algo), source)
+
+
+def merged(
+    data: Mapping[str, Any], source: str = "config", env_id: str | None = None, algo: str | None = None
+) -> dict[str, Any]:
+    """A plain mapping over the preset of its environment, in which rules over several keys are not yet checked.
+
+    A complete manifest written by an earlier version is reproduced: keys added later take their defaults, not the
+    values of a preset.
+
+    Raises:
+        ConfigError: problems of the keys that are given, or no environment.
+    """
     plain = normalise(data, source)
     for section, override in (("environment", env_id), ("algorithm", algo)):
         if override is not None and isinstance(plain.setdefault(section, {}), Mapping):
@@ -399,14 +424,18 @@ def on_preset(
     if isinstance(asked, Mapping) and isinstance(described, Mapping) and is_language_id(str(asked.get("name"))):
         plain["algorithm"] = {"name": DEFAULT_FOR_LANGUAGE, **described}
     named = {s: plain[s].get("name") for s in ("environment", "algorithm") if isinstance(plain.get(s), Mapping)}
-    manifest_from(plain, source)  # problems are reported against what the user wrote
+    known, algorithm = _with_known_algorithm(plain, source)
+    completed = bool(named.get("environment"))  # by a preset, which may satisfy a rule
+    wrong = [error for error in errors_of(known) if not (completed and is_rule(error, algorithm))]
+    if wrong:
+        raise ConfigError(explain(wrong, source, algorithm))
     if not named.get("environment"):
         raise ConfigError(f"{source}: environment.name is missing. fix: add it, or name the environment in the call.")
     if _is_record(plain):
-        return manifest_from(plain, source)
+        return plain
     base = preset_for(str(named["environment"]), named.get("algorithm"))
     asked = [f"{section}.{key}" for section, keys in plain.items() if isinstance(keys, Mapping) for key in keys]
-    return manifest_from(_giving_way(_merge(base.as_dict(), plain), asked), source)
+    return _giving_way(_merge(base.as_dict(), plain), asked)
 
 
 def _is_record(plain: Mapping[str, Any]) -> bool:

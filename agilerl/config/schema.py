@@ -467,7 +467,7 @@ class Manifest(Section):
         if self.training.pop_size != 1 or self.evolution.scheme != "tournament" or self.evolution.restarts:
             yield (
                 f"evolution.schedule is the evolution of one agent; got training.pop_size={self.training.pop_size}, "
-                f"evolution.scheme={self.evolution.scheme}, evolution.restarts={_as_typed(self.evolution.restarts)}. "
+                f"evolution.scheme={self.evolution.scheme}, evolution.restarts={as_typed(self.evolution.restarts)}. "
                 "fix: training.pop_size=1, evolution.scheme=tournament, evolution.restarts=false."
             )
         if [change.env_steps for change in changes] != sorted(change.env_steps for change in changes):
@@ -488,11 +488,11 @@ class Manifest(Section):
                 "evolution.mode=async lets shards go on without waiting for each other; got training.shards=1. "
                 "fix: training.shards=2, or more, up to one for each member."
             )
-        values = {key: _value(self, key) for key in WITHOUT_WAITING if key != "training.share" or self.has_replay}
+        values = {key: value_at(self, key) for key in WITHOUT_WAITING if key != "training.share" or self.has_replay}
         wrong = [key for key, value in values.items() if value != WITHOUT_WAITING[key]]
         if wrong:
             asked, fix = (
-                ", ".join(f"{key}={_as_typed(source[key])}" for key in wrong) for source in (values, WITHOUT_WAITING)
+                ", ".join(f"{key}={as_typed(source[key])}" for key in wrong) for source in (values, WITHOUT_WAITING)
             )
             yield (
                 f"evolution.mode=async trains, evaluates and selects one shard at a time, while others train; got "
@@ -625,12 +625,12 @@ def _differs(manifest: Manifest, key: str) -> bool:
     return bool(vars(values)[name] != vars(defaults)[name] if name else values != defaults)
 
 
-def _value(manifest: Manifest, key: str) -> Any:
+def value_at(manifest: Manifest, key: str) -> Any:
     """Value of a key of a section ("training.eps_end")."""
     section, _, name = key.partition(".")
     return vars(vars(manifest)[section])[name]
 
 
-def _as_typed(value: Any) -> str:
+def as_typed(value: Any) -> str:
     """A value as it is typed after --set."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -17,6 +17,7 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import Manifest
+from agilerl.config.experimental import experimental_in
 from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.widths import within_widths
 from agilerl.errors import AgileRLError, ConfigError, warn_once
@@ -124,6 +125,8 @@ def run_manifest(
         resets=None if threshold is None else DormantResets(threshold, seed),
     )
     loop.notes += without_effect(manifest, evolution)
+    if evolution and (settings := experimental_in(manifest)):
+        loop.notes.append(f"experimental, without a measured gain: {', '.join(settings)}")
     try:
         if with_random_play:
             baseline = loop.result.random_play = _baseline(task, run_directory, loop, eval_env, check)

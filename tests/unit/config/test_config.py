@@ -319,6 +319,18 @@ def test_problems_between_keys_are_named_together() -> None:
         assert name.partition("=")[0] in fix or "mutation.rl_hp_selection" in fix
 
 
+def test_rules_between_keys_know_the_presets_values(tmp_path: Path) -> None:
+    """Population-based training needs ranges, which the preset of CartPole-v1 has; a longest rate below it none has."""
+    path = write(tmp_path, "environment: {name: CartPole-v1}\nalgorithm: DQN\nevolution: {scheme: pbt}\n")
+    assert load_manifest(path).evolution.scheme == "pbt"
+    assert problems_of(path) == []
+    path = write(tmp_path, "environment: {name: CartPole-v1}\nalgorithm: DQN\ntraining: {eps_start: 0.001}\n")
+    with pytest.raises(ConfigError, match=r"^my\.yaml: training: .*eps_end") as raised:
+        load_manifest(path)
+    (problem,) = problems_of(path)
+    assert str(problem) == str(raised.value).removeprefix("my.yaml: ")
+
+
 def test_every_problem_of_a_schedule_is_named() -> None:
     changes = [
         {"env_steps": 5000, "kind": "rl_hp", "after": {"lr": -1.0, "gama": 0.9}},
