@@ -282,7 +282,7 @@ class Evolution(Section):
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
     certainty: Positive = 3.0  # race: standard errors behind the leader at which a member is stopped
-    halves: bool = False  # race: whether at most half of the members are stopped each time their steps double
+    patient: bool = False  # race: members end once behind for half of their steps, while the leader learns
     until: PositiveFraction = 1.0  # halving: share of the budget divided among its rungs; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # halving: the returns that rank the members
     frequencies: tuple[Count, ...] = (1, 10)  # mf_pbt: generations between two evolutions, one per subpopulation
@@ -341,7 +341,7 @@ def _change_problems(algorithm: str, change: ScheduledChange) -> Iterator[str]:
 
 
 OF_SCHEMES = {
-    "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",), "halves": ("race",),
+    "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",), "patient": ("race",),
     "until": ("halving",), "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"),
     "explore": ("pbt", "ipbt"), "parents": ("pbt",),
 }  # fmt: skip
@@ -592,7 +592,7 @@ class Manifest(Section):
                 "explore",
                 "parents",
                 "then",
-                "halves",
+                "patient",
             ):
                 if vars(self.evolution)[name] == vars(Evolution())[name]:
                     del content["evolution"][name]

@@ -16,6 +16,8 @@ from agilerl.hpo.stopping import is_stuck
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.telemetry.record import Birth, MemberRecord
 
+LEARNS = 0.05
+
 
 def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, int]]:
     """Rungs of successive halving as (members left, environment steps per member at which they are left).
@@ -33,6 +35,13 @@ def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, 
     return rungs
 
 
+def learns(curve: Sequence[tuple[int, float]]) -> bool:
+    """Whether the last quarter of the steps of a curve of (steps, return) brought `LEARNS` of all that it gained."""
+    (steps, last), (_, first) = curve[-1], curve[0]
+    before = next((value for at, value in reversed(curve) if 4 * at <= 3 * steps), first)
+    return last > first and last - before >= LEARNS * (last - first)
+
+
 class Race(Evolution):
     """Early stopping of members significantly behind the leader; their environment steps go to the others.
 
@@ -41,20 +50,21 @@ class Race(Evolution):
     races", with a normal approximation instead of their bound), until `survivors` are left. No member is stopped before
     members differ, so the race adapts to the pace of the environment.
 
-    Who is ahead early need not be ahead late. With `halves`, at most half of the members are stopped each time their
-    steps double: of N founders at least N * s0 / s are left after s steps, where s0 are the steps of the first
-    comparison. Each doubling then costs as much as every other one, as the rungs of successive halving do (Jamieson and
-    Talwalkar 2016, arXiv:1502.07943), and members that do not differ go on.
+    Who is ahead early need not be ahead late: on Hopper-v5 a founder may soon stand still for 1,000, and stay there
+    while slower ones pass it. A `patient` race stops a member only once it has been behind for half of its steps, and
+    while the leader learns: in the last quarter of its steps, its returns rose by `LEARNS` of all that it has gained.
 
     Args:
-        survivors: minimum number of members. certainty: in standard errors. halves: see above.
+        survivors: minimum number of members. certainty: in standard errors. patient: see above.
     """
 
-    def __init__(self, survivors: int = 1, certainty: float = 3.0, halves: bool = False) -> None:
-        self.survivors, self.certainty, self.halves = survivors, certainty, halves
+    def __init__(self, survivors: int = 1, certainty: float = 3.0, patient: bool = False) -> None:
+        self.survivors, self.certainty, self.patient = survivors, certainty, patient
         self.behind: dict[int, int] = {}  # member id -> consecutive generations behind
-        self.begun = 0  # environment steps per member at which the founders began
-        self.first: tuple[int, int] | None = None  # (members, steps since then) of the first comparison
+        # Of a patient race, by member id; steps count from `begun`, at which the founders began.
+        self.begun = 0
+        self.since: dict[int, int] = {}  # steps after which it fell behind
+        self.curves: dict[int, list[tuple[int, float]]] = {}  # (steps, mean of recent returns) after each generation
 
     shrinks = True
     sets_size = False
@@ -76,30 +86,37 @@ class Race(Evolution):
             if gap > self.certainty
         }
         out = [slot for slot, agent in enumerate(population) if self.behind.get(agent.index, 0) >= 2]
-        least = max(self.survivors, self._least(len(population), max(record.env_steps for record in records)))
-        worst = sorted(out, key=lambda slot: means[slot])[: max(0, len(population) - least)]
+        if self.patient:
+            steps = max(record.env_steps for record in records) - self.begun
+            out = self._long_behind(out, [agent.index for agent in population], means, steps, lead)
+        worst = sorted(out, key=lambda slot: means[slot])[: max(0, len(population) - self.survivors)]
         return [agent for slot, agent in enumerate(population) if slot not in worst], ()
 
-    def _least(self, members: int, env_steps: int) -> int:
-        """Return how many members must be left after `env_steps` steps."""
-        if not self.halves:
-            return 1
-        steps = env_steps - self.begun
-        self.first = self.first or (members, steps)
-        return math.ceil(self.first[0] * self.first[1] / max(1, steps))
+    def _long_behind(self, out: list[int], ids: list[int], means: Any, steps: int, lead: int) -> list[int]:
+        """Return the slots of `out` that have been behind for half of their steps; none if the leader stands still."""
+        for member, mean in zip(ids, means.tolist(), strict=True):
+            if math.isfinite(mean):
+                self.curves.setdefault(member, []).append((steps, mean))
+        self.since = {member: self.since.get(member, steps) for member in ids if member in self.behind}
+        if not learns(self.curves[ids[lead]]):
+            return []
+        return [slot for slot in out if steps >= 2 * self.since[ids[slot]]]
 
     def begin_anew(self, env_steps: int) -> None:
         """Compare new founders, which start at `env_steps` steps per member, from the beginning."""
-        self.behind, self.begun, self.first = {}, env_steps, None
+        self.behind, self.begun, self.since, self.curves = {}, env_steps, {}, {}
 
     def state(self) -> dict[str, Any]:
-        paced = {"begun": self.begun, "first": self.first} if self.halves else {}
-        return {**paced, "behind": dict(self.behind)}
+        curves = {member: [list(point) for point in curve] for member, curve in self.curves.items()}
+        of_patient = {"begun": self.begun, "behind_since": dict(self.since), "curves": curves} if self.patient else {}
+        return {**of_patient, "behind": dict(self.behind)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        if self.halves:
-            self.begun, first = int(state["begun"]), state["first"]
-            self.first = None if first is None else (int(first[0]), int(first[1]))
+        if self.patient:
+            self.begun = int(state["begun"])
+            self.since = {int(member): int(steps) for member, steps in state["behind_since"].items()}
+            curves = state["curves"].items()
+            self.curves = {int(member): [(int(s), float(mean)) for s, mean in curve] for member, curve in curves}
         self.behind = {int(member): int(count) for member, count in state["behind"].items()}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,9 +12,12 @@ from typing import Any
 import pytest
 
 from agilerl.errors import ConfigError
+from agilerl.hpo.evolution import Evolution
 from agilerl.hpo.founders import spread
+from agilerl.hpo.iterated import IteratedTraining
 from agilerl.hpo.operators import RLParameter
-from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, rungs_of
+from agilerl.hpo.pbt import PopulationBandit, TruncationSelection
+from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, Survivors, learns, rungs_of
 from agilerl.hpo.screening import best_returns, promising, screened
 from agilerl.hpo.stopping import has_plateaued, is_stuck, still_learns
 from agilerl.telemetry.record import MemberRecord
@@ -158,27 +163,56 @@ def test_members_without_finished_episodes_are_never_behind() -> None:
     assert race([member(0), member(1)], scheme) == [0, 1]
 
 
-def test_at_most_half_of_the_racers_end_when_their_steps_double() -> None:
-    """Four founders, first compared after 100 steps: 4 are left then, ceil(400 / 150) = 3 after 150, 2 after 200, and 1
-    after 400. Those that are behind by most end first; new founders are counted from their beginning."""
-    agents = [member(i, *(10.0 * i + d for d in (-1, 1, -1, 1))) for i in range(4)]
-    scheme, left = Race(halves=True), list(agents)
+@pytest.mark.parametrize(
+    ("curve", "does"),
+    [
+        ([(100, 0.0)], False),  # nothing gained yet
+        ([(100, 0.0), (200, 10.0)], True),
+        ([(100, 0.0), (150, 10.0), (200, 10.4)], False),  # since 150 steps 0.4 of 10.4
+        ([(100, 0.0), (150, 10.0), (200, 10.6)], True),
+        ([(100, 0.0), (151, 10.0), (200, 10.4)], True),  # since 100 steps all
+        ([(100, 5.0), (150, 6.0), (200, 4.0)], False),
+    ],
+)
+def test_a_leader_learns_if_the_last_quarter_of_its_steps_brought_a_twentieth(
+    curve: list[tuple[int, float]], does: bool
+) -> None:
+    assert learns(curve) is does
 
-    def after(steps: int, scheme: Race) -> list[int]:
-        return [agent.index for agent in scheme.next(left, [record(a, 0.0, steps) for a in left], 1)[0]]
 
-    for steps, expected in ((100, [0, 1, 2, 3]), (110, [0, 1, 2, 3]), (150, [1, 2, 3]), (199, [1, 2, 3])):
-        assert after(steps, scheme) == expected, steps
-        left = [agent for agent in left if agent.index in expected]
-    again = Race(halves=True)
-    again.load_state(scheme.state())
-    for race_so_far in (scheme, again):
-        assert after(200, race_so_far) == [2, 3]
-        assert after(400, race_so_far) == [3]
-    left = [member(i, *(10.0 * i + d for d in (-1, 1, -1, 1))) for i in (5, 6)]
-    scheme.begin_anew(1000)
-    assert after(1050, scheme) == after(1099, scheme) == [5, 6]
-    assert after(1100, scheme) == [6]
+def patient_race(scheme: Race, steps: int, means: dict[int, float]) -> list[int]:
+    """Members left after a generation that ends at `steps` steps; standard errors of these mean returns are 0.6."""
+    agents = [member(i, *(mean + d for d in (-1, 1, -1, 1))) for i, mean in means.items()]
+    return [agent.index for agent in scheme.next(agents, [record(a, 0.0, steps) for a in agents], 1)[0]]
+
+
+def test_a_patient_race_waits_until_members_are_behind_for_half_of_their_steps() -> None:
+    """The leader always learns. One is behind from 300 steps on, so to the end at 600; another one catches up at 500,
+    falls behind anew at 600, and ends at 1,200. New founders are counted from their beginning."""
+    scheme = Race(patient=True)
+    for steps, two, expected in (
+        (200, 20.0, [0, 1, 2]), (300, 20.0, [0, 1, 2]), (400, 20.0, [0, 1, 2]), (500, 50.0, [0, 1, 2]),
+        (600, 20.0, [0, 2]), (1100, 20.0, [0, 2]), (1200, 20.0, [0]),
+    ):  # fmt: skip
+        one = {1: 19.0 if steps < 300 else 10.0} if 1 in expected or steps == 600 else {}
+        again = Race(patient=True)
+        again.load_state(json.loads(json.dumps(scheme.state())))
+        for race_so_far in (again, scheme):
+            assert patient_race(race_so_far, steps, {0: steps / 10, **one, 2: two}) == expected, steps
+    scheme.begin_anew(5000)
+    assert patient_race(scheme, 5100, {5: 10.0, 6: 50.0}) == [5, 6]
+    assert patient_race(scheme, 5199, {5: 10.0, 6: 60.0}) == [5, 6]
+    assert patient_race(scheme, 5200, {5: 10.0, 6: 70.0}) == [6]
+
+
+def test_a_patient_race_stops_nobody_while_the_leader_stands_still() -> None:
+    scheme = Race(patient=True)
+    for steps, lead, expected in (
+        (100, 0.0, [0, 1]), (200, 50.0, [0, 1]), (300, 100.0, [0, 1]), (400, 101.0, [0, 1]), (500, 101.0, [0, 1]),
+        (1000, 101.0, [0, 1]), (1500, 120.0, [0]),
+    ):  # fmt: skip
+        other = 0.0 if steps < 300 else 50.0
+        assert patient_race(scheme, steps, {0: lead, 1: other}) == expected, steps
 
 
 def test_a_race_goes_on_from_its_state() -> None:
@@ -187,6 +221,18 @@ def test_a_race_goes_on_from_its_state() -> None:
     race(agents, scheme)
     again.load_state(scheme.state())
     assert race(agents, again) == [0]
+
+
+def test_states_of_schemes_within_schemes_do_not_share_names() -> None:
+    """A race and what its survivors evolve by are one state with that of restarts."""
+    untils: list[Evolution] = [Race(), Race(patient=True), SuccessiveHalving(4, 100, 2)]
+    pbt = 1, True, "best", 0
+    thens: list[Evolution] = [TruncationSelection(*pbt), PopulationBandit(0), IteratedTraining(*pbt)]
+    for until, then in itertools.product(untils, thens):
+        joined = Restarts(Survivors(until, then, 2), lambda number: [], 2).state()
+        of_restarts = set(joined) - set(until.state()) - set(then.state())
+        assert of_restarts == {"restart", "since", "highest"}
+        assert len(joined) == len(until.state()) + len(then.state()) + 3
 
 
 # -- who is evaluated --------------------------------------------------------------------------------------------------
