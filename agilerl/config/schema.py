@@ -282,7 +282,7 @@ class Evolution(Section):
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
     certainty: Positive = 3.0  # race: standard errors behind the leader at which a member is stopped
-    patient: bool = False  # race: members end once behind for half of their steps, while the leader learns
+    patient: bool = False  # race: members end once behind for 3/4 of their steps, while the leader learns
     until: PositiveFraction = 1.0  # halving: share of the budget divided among its rungs; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # halving: the returns that rank the members
     frequencies: tuple[Count, ...] = (1, 10)  # mf_pbt: generations between two evolutions, one per subpopulation

@@ -17,6 +17,7 @@ from agilerl.hpo.tournament import nan_as_worst
 from agilerl.telemetry.record import Birth, MemberRecord
 
 LEARNS = 0.05
+WAIT = 4  # a patient race stops members whose steps are so many times those after which they fell behind
 
 
 def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, int]]:
@@ -51,8 +52,9 @@ class Race(Evolution):
     members differ, so the race adapts to the pace of the environment.
 
     Who is ahead early need not be ahead late: on Hopper-v5 a founder may soon stand still for 1,000, and stay there
-    while slower ones pass it. A `patient` race stops a member only once it has been behind for half of its steps, and
-    while the leader learns: in the last quarter of its steps, its returns rose by `LEARNS` of all that it has gained.
+    while slower ones pass it. A `patient` race stops a member only once it has been behind for three quarters of its
+    steps, and while the leader learns: in the last quarter of its steps, its returns rose by `LEARNS` of all that it
+    has gained.
 
     Args:
         survivors: minimum number of members. certainty: in standard errors. patient: see above.
@@ -93,14 +95,17 @@ class Race(Evolution):
         return [agent for slot, agent in enumerate(population) if slot not in worst], ()
 
     def _long_behind(self, out: list[int], ids: list[int], means: Any, steps: int, lead: int) -> list[int]:
-        """Return the slots of `out` that have been behind for half of their steps; none if the leader stands still."""
+        """Return the slots of `out` that have been behind for long; none if the leader stands still."""
         for member, mean in zip(ids, means.tolist(), strict=True):
             if math.isfinite(mean):
                 self.curves.setdefault(member, []).append((steps, mean))
         self.since = {member: self.since.get(member, steps) for member in ids if member in self.behind}
         if not learns(self.curves[ids[lead]]):
             return []
-        return [slot for slot in out if steps >= 2 * self.since[ids[slot]]]
+        return [slot for slot in out if steps >= WAIT * self.since[ids[slot]]]
+
+    def is_learning(self, population: Sequence[Any]) -> bool:
+        return any(learns(self.curves[agent.index]) for agent in population if agent.index in self.curves)
 
     def begin_anew(self, env_steps: int) -> None:
         """Compare new founders, which start at `env_steps` steps per member, from the beginning."""
@@ -191,6 +196,9 @@ class Survivors(Evolution):
         for each in (self.until, self.then):
             each.begin_anew(env_steps)
 
+    def is_learning(self, population: Sequence[Any]) -> bool:
+        return len(population) > self.count and self.until.is_learning(population)
+
     def renamed(self, ids: Mapping[int, int]) -> None:
         for each in (self.until, self.then):
             each.renamed(ids)
@@ -214,7 +222,8 @@ class Restarts(Evolution):
     Args:
         inner: evolution between restarts.
         found: creates a population from the number of the restart, starting at 1.
-        patience: generations without improvement (`hpo.stopping.is_stuck`).
+        patience: generations without improvement (`hpo.stopping.is_stuck`); more while `inner` says that members behind
+            the best one improve.
     """
 
     def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:
@@ -231,7 +240,7 @@ class Restarts(Evolution):
         """Apply `inner`, or return new founders, which continue the step count of the previous population."""
         self.history.append([*(record.fitness for record in records), best_returns(population)])
         self.highest = max(self.highest, *(agent.index for agent in population))
-        if not is_stuck(self.history, self.patience):
+        if not is_stuck(self.history, self.patience) or self.inner.is_learning(population):
             after, births = self.inner.next(population, records, generation)
             self.highest = max(self.highest, *(agent.index for agent in after))
             return after, births

@@ -186,23 +186,23 @@ def patient_race(scheme: Race, steps: int, means: dict[int, float]) -> list[int]
     return [agent.index for agent in scheme.next(agents, [record(a, 0.0, steps) for a in agents], 1)[0]]
 
 
-def test_a_patient_race_waits_until_members_are_behind_for_half_of_their_steps() -> None:
-    """The leader always learns. One is behind from 300 steps on, so to the end at 600; another one catches up at 500,
-    falls behind anew at 600, and ends at 1,200. New founders are counted from their beginning."""
+def test_a_patient_race_waits_until_members_are_behind_for_three_quarters_of_their_steps() -> None:
+    """The leader always learns. One is behind from 300 steps on, so to the end at 1,200; another one catches up at 500,
+    falls behind anew at 600, and ends at 2,400. New founders are counted from their beginning."""
     scheme = Race(patient=True)
     for steps, two, expected in (
         (200, 20.0, [0, 1, 2]), (300, 20.0, [0, 1, 2]), (400, 20.0, [0, 1, 2]), (500, 50.0, [0, 1, 2]),
-        (600, 20.0, [0, 2]), (1100, 20.0, [0, 2]), (1200, 20.0, [0]),
+        (600, 20.0, [0, 1, 2]), (1200, 20.0, [0, 2]), (2300, 20.0, [0, 2]), (2400, 20.0, [0]),
     ):  # fmt: skip
-        one = {1: 19.0 if steps < 300 else 10.0} if 1 in expected or steps == 600 else {}
+        one = {1: 19.0 if steps < 300 else 10.0} if steps <= 1200 else {}
         again = Race(patient=True)
         again.load_state(json.loads(json.dumps(scheme.state())))
         for race_so_far in (again, scheme):
             assert patient_race(race_so_far, steps, {0: steps / 10, **one, 2: two}) == expected, steps
     scheme.begin_anew(5000)
     assert patient_race(scheme, 5100, {5: 10.0, 6: 50.0}) == [5, 6]
-    assert patient_race(scheme, 5199, {5: 10.0, 6: 60.0}) == [5, 6]
-    assert patient_race(scheme, 5200, {5: 10.0, 6: 70.0}) == [6]
+    assert patient_race(scheme, 5399, {5: 10.0, 6: 60.0}) == [5, 6]
+    assert patient_race(scheme, 5400, {5: 10.0, 6: 70.0}) == [6]
 
 
 def test_a_patient_race_stops_nobody_while_the_leader_stands_still() -> None:
@@ -213,6 +213,23 @@ def test_a_patient_race_stops_nobody_while_the_leader_stands_still() -> None:
     ):  # fmt: skip
         other = 0.0 if steps < 300 else 50.0
         assert patient_race(scheme, steps, {0: lead, 1: other}) == expected, steps
+
+
+def test_restarts_wait_while_members_of_a_patient_race_learn() -> None:
+    """The leader stands still from the second generation on; the other one, behind it, improves until the seventh."""
+
+    def begun_anew(patient: bool) -> int:
+        scheme = Restarts(Race(patient=patient), lambda number: [member(0), member(0)], patience=2)
+        for number in range(1, 20):
+            means = {0: min(number, 2) * 50.0, 1: 4.0 * min(number, 7)}
+            agents = [member(i, *(mean + d for d in (-1, 1, -1, 1))) for i, mean in means.items()]
+            records = [record(agent, means[agent.index], 100 * number) for agent in agents]
+            if any(birth.path == "restart" for birth in scheme.next(agents, records, number)[1]):
+                return number
+        return 0
+
+    assert begun_anew(patient=False) == 6, "means of three generations until the sixth: 83, 100, 100, 100"
+    assert begun_anew(patient=True) == 11, "three quarters of ten generations are after the seventh"
 
 
 def test_a_race_goes_on_from_its_state() -> None:
