@@ -186,6 +186,12 @@ ARMS = {
     "command-2-pbt-10-own": Arm(  # in the command's own dimensions
         {**RACE_THEN_PBT, "evolution.survivors": 2, "training.pop_size": 4}, rules=True, drawn=False, plain=False
     ),
+    "command-patient-2-pbt-10": Arm(
+        {**RACE_THEN_PBT, "evolution.survivors": 2, "evolution.patient": True, "training.pop_size": 4},
+        rules=True,
+        drawn=False,
+        plain=False,
+    ),
     "command-patient": Arm({"training.pop_size": 4, "evolution.patient": True}, rules=True, drawn=False, plain=False),
     "command-2-pbt-10": Arm(
         {

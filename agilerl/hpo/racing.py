@@ -96,16 +96,17 @@ class Race(Evolution):
 
     def _long_behind(self, out: list[int], ids: list[int], means: Any, steps: int, lead: int) -> list[int]:
         """Return the slots of `out` that have been behind for long; none if the leader stands still."""
-        for member, mean in zip(ids, means.tolist(), strict=True):
-            if math.isfinite(mean):
-                self.curves.setdefault(member, []).append((steps, mean))
+        self.curves = {member: self.curves.get(member, []) for member in ids}
+        for curve, mean in zip(self.curves.values(), means.tolist(), strict=True):
+            curve += [(steps, mean)] if math.isfinite(mean) else []
         self.since = {member: self.since.get(member, steps) for member in ids if member in self.behind}
         if not learns(self.curves[ids[lead]]):
             return []
         return [slot for slot in out if steps >= WAIT * self.since[ids[slot]]]
 
     def is_learning(self, population: Sequence[Any]) -> bool:
-        return any(learns(self.curves[agent.index]) for agent in population if agent.index in self.curves)
+        curves = (self.curves.get(agent.index) for agent in population)
+        return any(learns(curve) for curve in curves if curve)
 
     def begin_anew(self, env_steps: int) -> None:
         """Compare new founders, which start at `env_steps` steps per member, from the beginning."""
