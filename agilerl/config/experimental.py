@@ -13,12 +13,12 @@ class Experimental:
     """A setting that is experimental with some of its values.
 
     Attributes:
-        key: dotted. usual: the values that are not experimental. known: what measurements say of the others.
+        key: dotted. usual: the values that are not experimental. evidence: what measurements say of the others.
     """
 
     key: str
     usual: tuple[Any, ...]
-    known: str
+    evidence: str
 
 
 EXPERIMENTAL = (

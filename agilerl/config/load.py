@@ -424,9 +424,9 @@ def merged(
     if isinstance(asked, Mapping) and isinstance(described, Mapping) and is_language_id(str(asked.get("name"))):
         plain["algorithm"] = {"name": DEFAULT_FOR_LANGUAGE, **described}
     named = {s: plain[s].get("name") for s in ("environment", "algorithm") if isinstance(plain.get(s), Mapping)}
-    known, algorithm = _with_known_algorithm(plain, source)
+    whole, algorithm = _with_known_algorithm(plain, source)
     completed = bool(named.get("environment"))  # by a preset, which may satisfy a rule
-    wrong = [error for error in errors_of(known) if not (completed and is_rule(error, algorithm))]
+    wrong = [error for error in errors_of(whole) if not (completed and is_rule(error, algorithm))]
     if wrong:
         raise ConfigError(explain(wrong, source, algorithm))
     if not named.get("environment"):

@@ -65,5 +65,5 @@ def test_the_page_lists_them() -> None:
     def shown(value: object) -> str:
         return f"`{value}`" if isinstance(value, str) else json.dumps(value)
 
-    expected = [[f"`{e.key}`", ", ".join(map(shown, e.usual)), e.known] for e in EXPERIMENTAL]
+    expected = [[f"`{e.key}`", ", ".join(map(shown, e.usual)), e.evidence] for e in EXPERIMENTAL]
     assert rows == expected
