@@ -16,7 +16,7 @@ from agilerl.hpo.stopping import is_stuck
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.telemetry.record import Birth, MemberRecord
 
-LEARNS = 0.05
+MOVES, LEARNS = 0.02, 0.05  # gains in the last quarter of the steps, as shares of all that was gained
 WAIT = 4  # a patient race stops members whose steps are so many times those after which they fell behind
 
 
@@ -36,11 +36,11 @@ def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, 
     return rungs
 
 
-def learns(curve: Sequence[tuple[int, float]]) -> bool:
-    """Whether the last quarter of the steps of a curve of (steps, return) brought `LEARNS` of all that it gained."""
+def learns(curve: Sequence[tuple[int, float]], least: float = LEARNS) -> bool:
+    """Whether the last quarter of the steps of a curve of (steps, return) brought `least` of all that it gained."""
     (steps, last), (_, first) = curve[-1], curve[0]
     before = next((value for at, value in reversed(curve) if 4 * at <= 3 * steps), first)
-    return last > first and last - before >= LEARNS * (last - first)
+    return last > first and last - before >= least * (last - first)
 
 
 class Race(Evolution):
@@ -53,7 +53,7 @@ class Race(Evolution):
 
     Who is ahead early need not be ahead late: on Hopper-v5 a founder may soon stand still for 1,000, and stay there
     while slower ones pass it. A `patient` race stops a member only once it has been behind for three quarters of its
-    steps, and while the leader learns: in the last quarter of its steps, its returns rose by `LEARNS` of all that it
+    steps, and while the leader learns: in the last quarter of its steps, its returns rose by `MOVES` of all that it
     has gained.
 
     Args:
@@ -100,7 +100,7 @@ class Race(Evolution):
         for curve, mean in zip(self.curves.values(), means.tolist(), strict=True):
             curve += [(steps, mean)] if math.isfinite(mean) else []
         self.since = {member: self.since.get(member, steps) for member in ids if member in self.behind}
-        if not learns(self.curves[ids[lead]]):
+        if not learns(self.curves[ids[lead]], MOVES):
             return []
         return [slot for slot in out if steps >= WAIT * self.since[ids[slot]]]
 

@@ -208,7 +208,7 @@ def test_a_patient_race_waits_until_members_are_behind_for_three_quarters_of_the
 def test_a_patient_race_stops_nobody_while_the_leader_stands_still() -> None:
     scheme = Race(patient=True)
     for steps, lead, expected in (
-        (100, 0.0, [0, 1]), (200, 50.0, [0, 1]), (300, 100.0, [0, 1]), (400, 101.0, [0, 1]), (500, 101.0, [0, 1]),
+        (100, 0.0, [0, 1]), (200, 50.0, [0, 1]), (300, 100.0, [0, 1]), (400, 101.0, [0, 1]), (800, 102.0, [0, 1]),
         (1000, 101.0, [0, 1]), (1500, 120.0, [0]),
     ):  # fmt: skip
         other = 0.0 if steps < 300 else 50.0
