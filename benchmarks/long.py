@@ -178,7 +178,6 @@ ARMS = {
     "rule-default": Arm(ALONE, evolution=False, rules=True, drawn=False),
     "rule": Arm(evolution=False, rules=True),
     "rule-race": Arm({"evolution.scheme": "race"}, rules=True),  # the command without a preset
-    "rule-race-patient": Arm({"evolution.scheme": "race", "evolution.patient": True}, rules=True),
     "rule-pbt-10": Arm(pbt(10), rules=True),
     "command": Arm({"training.pop_size": 4}, rules=True, drawn=False, plain=False),  # without a preset, as it is
     "command-fixed": Arm({"training.pop_size": 4}, evolution=False, rules=True, drawn=False, plain=False),
@@ -186,13 +185,6 @@ ARMS = {
     "command-2-pbt-10-own": Arm(  # in the command's own dimensions
         {**RACE_THEN_PBT, "evolution.survivors": 2, "training.pop_size": 4}, rules=True, drawn=False, plain=False
     ),
-    "command-patient-2-pbt-10": Arm(
-        {**RACE_THEN_PBT, "evolution.survivors": 2, "evolution.patient": True, "training.pop_size": 4},
-        rules=True,
-        drawn=False,
-        plain=False,
-    ),
-    "command-patient": Arm({"training.pop_size": 4, "evolution.patient": True}, rules=True, drawn=False, plain=False),
     "command-2-pbt-10": Arm(
         {
             **RACE_THEN_PBT,

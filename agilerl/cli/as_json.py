@@ -20,5 +20,7 @@ def print_json(command: str, **facts: Any) -> None:
 
 def print_error(command: str, kind: str, message: str) -> None:
     """Print an error as JSON, beside its text on standard error."""
-    what, _, fix = message.partition("fix: ")
-    print_json(command, error={"type": kind, "message": what.strip(), "fix": fix.strip()})
+    parts = [line.partition("fix: ") for line in message.splitlines()]
+    what = "\n".join(part.strip() for part, _, _ in parts)
+    fixes = "\n".join(fix.strip() for _, _, fix in parts if fix)
+    print_json(command, error={"type": kind, "message": what, "fix": fixes})

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -62,8 +63,16 @@ def on_command_line(message: str) -> str:
         return message
     if "fix: " not in message:
         return f"{message.rstrip()} fix: {_fix_of(message, context)}."
-    parts = (line.partition("fix: ") for line in message.split("\n"))
-    return "\n".join(f"{what}{mark}{_PARTS.sub(lambda part: _part(part, context), fix)}" for what, mark, fix in parts)
+    return "\n".join(_in_options(line, context) for line in message.split("\n"))
+
+
+def _in_options(line: str, context: typer.Context) -> str:
+    """A line with its fix in options; unchanged if it is of a configuration file, which options do not mend."""
+    file = context.params.get("config")
+    if file and line.startswith(f"{Path(file).name}: "):
+        return line
+    what, mark, fix = line.partition("fix: ")
+    return f"{what}{mark}{_PARTS.sub(lambda part: _part(part, context), fix)}"
 
 
 def _fix_of(message: str, context: typer.Context) -> str:

@@ -146,7 +146,10 @@ def plan_of(options: TrainOptions) -> Plan:
     manifest, note = _starting_point(options, minutes)
     if note and not options.quiet:
         typer.echo(f"{'# ' if options.dry_run else ''}{note}")
-    manifest = apply_sets(manifest, options.settings)
+    try:
+        manifest = apply_sets(manifest, options.settings)
+    except ConfigError:  # options may hold what a rule over several keys asks for
+        manifest = apply_sets(_with_options(manifest, options), options.settings)
     if options.allow_code and ":" in manifest.environment.name:  # from --config or --set
         named = manifest.environment.name
         manifest = apply_sets(manifest, [f"environment.name={import_environment(named)}"])

@@ -11,16 +11,18 @@ from typing import Any
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
 from agilerl.config.convert import is_published
 from agilerl.config.load import (
+    NO_ENVIRONMENT,
+    environment_in,
     errors_of,
     is_rule,
     load_manifest,
     located,
     merged,
-    normalise,
+    prepared,
     problem_of,
     read_data,
 )
-from agilerl.errors import AgileRLError
+from agilerl.errors import AgileRLError, ConfigError
 from agilerl.ranges import describe
 
 
@@ -62,20 +64,19 @@ def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
         if is_published(data):
             _load(path, env_id)
             return []
-        plain = normalise(data, source)
+        plain = prepared(data, source, env_id)
     except AgileRLError as error:
-        return [_of_error(error, source)]
-    named = plain.get("environment")
-    has_preset = env_id is not None or (isinstance(named, Mapping) and bool(named.get("name")))
-    problems = _of_keys(plain, source, has_preset)
+        return _of_error(error, source)
+    problems = _of_keys(plain, source)
+    if environment_in(plain) is None:
+        problems += _of_error(ConfigError(NO_ENVIRONMENT), source, "environment.name")
     if problems:
         return problems
     try:
         whole = merged(data, source, env_id)
     except AgileRLError as error:
-        return [_of_error(error, source)]
-    algorithm = str(whole["algorithm"]["name"])
-    return list(dict.fromkeys(_of_validation(each, algorithm) for each in errors_of(whole)))
+        return _of_error(error, source)
+    return _of_validation(errors_of(whole), str(whole.get("algorithm", {}).get("name", DEFAULT_ALGORITHM)))
 
 
 def _load(path: str | Path, env_id: str | None) -> None:
@@ -84,28 +85,32 @@ def _load(path: str | Path, env_id: str | None) -> None:
         load_manifest(path, env_id)
 
 
-def _of_keys(plain: dict[str, Any], source: str, has_preset: bool) -> list[Problem]:
-    """Return the problems of the keys; keys of the algorithm are checked only if its name is valid.
-
-    Rules over several keys are left out if the values of a preset may satisfy them, or the algorithm is unknown.
-    """
+def _of_keys(plain: dict[str, Any], source: str) -> list[Problem]:
+    """Return the problems of the keys, rules aside; keys of the algorithm are checked only if its name is valid."""
     problems: list[Problem] = []
     algorithm = plain.get("algorithm")
     name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, Mapping) else DEFAULT_ALGORITHM
     try:
         name = canonical_name(str(name))
     except AgileRLError as error:
-        problems = [_of_error(error, source, "algorithm.name", name)]
+        problems = _of_error(error, source, "algorithm.name", name)
         plain, name = {key: part for key, part in plain.items() if key not in ("algorithm", "mutation")}, ""
     else:
         if isinstance(algorithm, Mapping):
             plain = {**plain, "algorithm": {**algorithm, "name": name}}
     algorithm = name or DEFAULT_ALGORITHM
-    wrong = (each for each in errors_of(plain) if not ((has_preset or not name) and is_rule(each, algorithm)))
-    return problems + list(dict.fromkeys(_of_validation(each, algorithm) for each in wrong))
+    return problems + _of_validation([each for each in errors_of(plain) if not is_rule(each, algorithm)], algorithm)
 
 
-def _of_validation(error: Any, algorithm: str) -> Problem:
+def _of_validation(errors: list[Any], algorithm: str) -> list[Problem]:
+    problems: list[Problem] = []
+    for error in errors:
+        problem = _of_one(error, algorithm)
+        problems += [problem] if problem not in problems else []
+    return problems
+
+
+def _of_one(error: Any, algorithm: str) -> Problem:
     message, _, fix = problem_of(error["type"], error["loc"], error, algorithm, {}).partition(" fix: ")
     path, field, _ = located(error["loc"], algorithm)
     of_rule = is_rule(error, algorithm)
@@ -119,9 +124,10 @@ def _of_validation(error: Any, algorithm: str) -> Problem:
     )
 
 
-def _of_error(error: AgileRLError, source: str, path: str = "", got: Any = None) -> Problem:
-    message, _, fix = str(error).removeprefix(f"{source}: ").partition(" fix: ")
-    return Problem(path, message, got=_as_json(got), fix=fix)
+def _of_error(error: AgileRLError, source: str, path: str = "", got: Any = None) -> list[Problem]:
+    """Return a problem for each line of an error."""
+    parts = [line.removeprefix(f"{source}: ").partition(" fix: ") for line in str(error).splitlines()]
+    return [Problem(path, message, got=_as_json(got), fix=fix) for message, _, fix in parts]
 
 
 def _as_json(value: Any) -> Any:

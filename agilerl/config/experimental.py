@@ -27,7 +27,6 @@ EXPERIMENTAL = (
         "`pbt` of 16 members was behind a race on MinAtar/Breakout-v1; `pb2`, `mf_pbt` and `ipbt` were not measured",
     ),
     Experimental("evolution.then", (None, "pbt"), "`pb2` and `ipbt` were not measured"),
-    Experimental("evolution.patient", (False,), "not measured"),
     Experimental("evolution.objective", ("score",), "not measured"),
     Experimental("evolution.mode", ("generations",), "its scores were not compared with those of generations"),
     Experimental("mutation.reset_dormant", (None,), "not measured"),

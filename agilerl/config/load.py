@@ -155,13 +155,25 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
+def item_of(annotation: Any) -> type[BaseModel] | None:
+    """The section type of the items of a list, nullable ones included; None for anything else."""
+    lists = [part for part in (annotation, *typing.get_args(annotation)) if typing.get_origin(part) is list]
+    return section_of(typing.get_args(lists[0])[0]) if lists else None
+
+
+def located_in(section: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], FieldInfo | None, list[str]]:
+    """Like `located`, in a section without sections; the path in parts."""
+    field = section.model_fields.get(str(loc[0])) if loc else None
+    return ([] if field is None else [str(loc[0])]), field, list(section.model_fields)
+
+
 def problem_of(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str, before: Mapping[str, Any]) -> str:
     """One message for a validation error of pydantic; `before`: see `explain`."""
     path, field, siblings = located(loc, algorithm)
     message = str(error.get("ctx", {}).get("error", ""))
     if kind == "extra_forbidden":
         return unknown_key(".".join(str(p) for p in loc), siblings)
-    if kind == "missing":
+    if kind == "missing" and isinstance(loc[-1], str):  # a number: an item of a list that is too short
         return _no_range(loc, algorithm) or f"{path} is missing. fix: add it."
     if is_rule(error, algorithm):
         return f"{path}: {message}" if path else message
@@ -179,9 +191,10 @@ def _usual_value(path: str, field: FieldInfo, before: Mapping[str, Any]) -> str:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     value = field.get_default(call_default_factory=False) if value is None else value
-    value = next(iter(_literals(field.annotation)), None) if value is None else value
-    if value is None or value is PydanticUndefined or isinstance(value, Mapping):
-        return f"leave {path} out"
+    value = next(iter(_literals(field.annotation)), None) if value is None or value is PydanticUndefined else value
+    if value is None or isinstance(value, Mapping):
+        return f"correct {path}" if field.is_required() else f"leave {path} out"
+    value = list(value) if isinstance(value, tuple) else value
     return f"{path}={str(value).lower() if isinstance(value, bool) else value}".replace(" ", "")
 
 
@@ -210,9 +223,13 @@ def located(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo 
         if part not in fields:
             break
         path.append(str(part))
-        section = section_of(fields[str(part)].annotation)
+        annotation, after = fields[str(part)].annotation, loc[position + 1 : position + 2]
+        section, item = section_of(annotation), item_of(annotation)
         if section is not None:
             model = section
+        elif item is not None and after and isinstance(after[0], int):
+            names, field, siblings = located_in(item, loc[position + 2 :])
+            return ".".join([*path[:-1], f"{path[-1]}[{after[0]}]", *names]), field, siblings
         elif part in RANGES and position + 1 < len(loc):
             path.append(str(loc[position + 1]))
             rest, bounds = loc[position + 2 :], HyperparameterRange.model_fields
@@ -316,7 +333,7 @@ def _with_known_algorithm(plain: dict[str, Any], source: str) -> tuple[dict[str,
         name = canonical_name(str(plain["algorithm"].get("name", DEFAULT_ALGORITHM)))
     except AgileRLError as error:
         others = {name: part for name, part in plain.items() if name not in ("algorithm", "mutation")}
-        wrong = [each for each in errors_of(others) if each["loc"]]  # rules between keys depend on it too
+        wrong = [each for each in errors_of(others) if not is_rule(each, DEFAULT_ALGORITHM)]
         lines = [str(error), *([explain(wrong, source, DEFAULT_ALGORITHM)] if wrong else [])]
         raise type(error)("\n".join(lines)) from None
     return {**plain, "algorithm": {**plain["algorithm"], "name": name}}, name
@@ -336,7 +353,7 @@ def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
             value = {"name": value}
         _put(plain, name, {} if value is None and name in Manifest.model_fields else value, str(key), source)
     for alias, (section, name) in TOP_LEVEL_ALIASES.items():
-        if alias in plain:
+        if alias in plain and isinstance(plain.get(section, {}), Mapping):
             _put(plain.setdefault(section, {}), name, plain.pop(alias), alias, source)
     for (section, alias), name in KEY_ALIASES.items():
         if isinstance(plain.get(section), Mapping) and alias in plain[section]:
@@ -405,6 +422,36 @@ def on_preset(
     return manifest_from(merged(data, source, env_id, algo), source)
 
 
+NO_ENVIRONMENT = "environment.name is missing. fix: add it, or name the environment in the call."
+
+
+def prepared(
+    data: Mapping[str, Any], source: str, env_id: str | None = None, algo: str | None = None
+) -> dict[str, Any]:
+    """A plain mapping as in `normalise`, with the environment and the algorithm that it or its preset names.
+
+    Args:
+        env_id, algo: replace those of the mapping.
+    """
+    plain = normalise(data, source)
+    for section, override in (("environment", env_id), ("algorithm", algo)):
+        if override is not None and isinstance(plain.setdefault(section, {}), Mapping):
+            plain[section] = {**plain[section], "name": override}
+    environment, described = environment_in(plain), plain.get("algorithm", {})
+    if environment and isinstance(described, Mapping) and "name" not in described and not _is_record(plain):
+        is_text = is_language_id(environment)
+        name = DEFAULT_FOR_LANGUAGE if is_text else preset_for(environment).algorithm.name
+        plain["algorithm"] = {"name": name, **described}
+    return plain
+
+
+def environment_in(plain: Mapping[str, Any]) -> str | None:
+    """The environment that a plain mapping names."""
+    section = plain.get("environment")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    return str(name) if name else None
+
+
 def merged(
     data: Mapping[str, Any], source: str = "config", env_id: str | None = None, algo: str | None = None
 ) -> dict[str, Any]:
@@ -414,26 +461,18 @@ def merged(
     values of a preset.
 
     Raises:
-        ConfigError: problems of the keys that are given, or no environment.
+        ConfigError: problems of the keys that are in it, or no environment.
     """
-    plain = normalise(data, source)
-    for section, override in (("environment", env_id), ("algorithm", algo)):
-        if override is not None and isinstance(plain.setdefault(section, {}), Mapping):
-            plain[section] = {**plain[section], "name": override}
-    asked, described = plain.get("environment"), plain.get("algorithm", {})
-    if isinstance(asked, Mapping) and isinstance(described, Mapping) and is_language_id(str(asked.get("name"))):
-        plain["algorithm"] = {"name": DEFAULT_FOR_LANGUAGE, **described}
-    named = {s: plain[s].get("name") for s in ("environment", "algorithm") if isinstance(plain.get(s), Mapping)}
-    whole, algorithm = _with_known_algorithm(plain, source)
-    completed = bool(named.get("environment"))  # by a preset, which may satisfy a rule
-    wrong = [error for error in errors_of(whole) if not (completed and is_rule(error, algorithm))]
-    if wrong:
-        raise ConfigError(explain(wrong, source, algorithm))
-    if not named.get("environment"):
-        raise ConfigError(f"{source}: environment.name is missing. fix: add it, or name the environment in the call.")
+    plain, algorithm = _with_known_algorithm(prepared(data, source, env_id, algo), source)
+    environment = environment_in(plain)
+    wrong = [error for error in errors_of(plain) if not is_rule(error, algorithm)]  # a preset may satisfy rules
+    lines = [explain(wrong, source, algorithm)] if wrong else []
+    lines += [] if environment else [f"{source}: {NO_ENVIRONMENT}"]
+    if environment is None or lines:
+        raise ConfigError("\n".join(lines))
     if _is_record(plain):
         return plain
-    base = preset_for(str(named["environment"]), named.get("algorithm"))
+    base = preset_for(environment, algorithm)
     asked = [f"{section}.{key}" for section, keys in plain.items() if isinstance(keys, Mapping) for key in keys]
     return _giving_way(_merge(base.as_dict(), plain), asked)
 

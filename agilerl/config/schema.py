@@ -282,7 +282,6 @@ class Evolution(Section):
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
     certainty: Positive = 3.0  # race: standard errors behind the leader at which a member is stopped
-    patient: bool = False  # race: members end once behind for 3/4 of their steps, while the leader learns
     until: PositiveFraction = 1.0  # halving: share of the budget divided among its rungs; survivors use the rest
     judge: Literal["evaluation", "training"] = "evaluation"  # halving: the returns that rank the members
     frequencies: tuple[Count, ...] = (1, 10)  # mf_pbt: generations between two evolutions, one per subpopulation
@@ -335,13 +334,14 @@ def _change_problems(algorithm: str, change: ScheduledChange) -> Iterator[str]:
         declared = hyperparameters(find_algorithm(algorithm))
         for name, value in change.after.items():
             if name not in declared:
-                yield no_hyperparameter(f"evolution.schedule.{name}", algorithm, [*declared])
+                yield f"{where}: {no_hyperparameter(name, algorithm, [*declared])}"
             elif wrong := _wrong_value(algorithm, name, value):
-                yield f"{where}: {wrong}"
+                what, _, fix = wrong.partition(f" fix: {name}=")
+                yield f"{where}: {what} fix: after={{{name}: {fix.rstrip('.')}}}." if fix else f"{where}: {wrong}"
 
 
 OF_SCHEMES = {
-    "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",), "patient": ("race",),
+    "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",),
     "until": ("halving",), "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"),
     "explore": ("pbt", "ipbt"), "parents": ("pbt",),
 }  # fmt: skip
@@ -592,7 +592,6 @@ class Manifest(Section):
                 "explore",
                 "parents",
                 "then",
-                "patient",
             ):
                 if vars(self.evolution)[name] == vars(Evolution())[name]:
                     del content["evolution"][name]

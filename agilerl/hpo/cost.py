@@ -146,9 +146,6 @@ class PerCost(Evolution):
     def begin_anew(self, env_steps: int) -> None:
         self.inner.begin_anew(env_steps)
 
-    def is_learning(self, population: Sequence[Any]) -> bool:
-        return self.inner.is_learning(population)
-
     def renamed(self, ids: Mapping[int, int]) -> None:
         self.inner.renamed(ids)
 

@@ -34,10 +34,6 @@ class Evolution(ABC):
     def begin_anew(self, env_steps: int) -> None:  # noqa: B027  # optional hook
         """New founders start at `env_steps` steps per member; no-op by default."""
 
-    def is_learning(self, population: Sequence[Any]) -> bool:
-        """Whether members still improve that have not passed the best one; False unless the scheme follows them."""
-        return False
-
     def renamed(self, ids: Mapping[int, int]) -> None:  # noqa: B027  # optional hook
         """Newborns of the last selection have other ids, since theirs had been used (`Family.add`); no-op by default.
 
@@ -176,9 +172,6 @@ class EveryFew(Evolution):
 
     def begin_anew(self, env_steps: int) -> None:
         self.inner.begin_anew(env_steps)
-
-    def is_learning(self, population: Sequence[Any]) -> bool:
-        return self.inner.is_learning(population)
 
     def renamed(self, ids: Mapping[int, int]) -> None:
         self.inner.renamed(ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,9 +14,6 @@ from agilerl.hpo.screening import best_returns, recent_returns
 from agilerl.hpo.stopping import is_stuck
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.telemetry.record import Birth, MemberRecord
-
-MOVES, LEARNS = 0.02, 0.05  # gains in the last quarter of the steps, as shares of all that was gained
-WAIT = 4  # a patient race stops members whose steps are so many times those after which they fell behind
 
 
 def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, int]]:
@@ -36,13 +32,6 @@ def rungs_of(founders: int, budget: int, survivors: int = 1) -> list[tuple[int, 
     return rungs
 
 
-def learns(curve: Sequence[tuple[int, float]], least: float = LEARNS) -> bool:
-    """Whether the last quarter of the steps of a curve of (steps, return) brought `least` of all that it gained."""
-    (steps, last), (_, first) = curve[-1], curve[0]
-    before = next((value for at, value in reversed(curve) if 4 * at <= 3 * steps), first)
-    return last > first and last - before >= least * (last - first)
-
-
 class Race(Evolution):
     """Early stopping of members significantly behind the leader; their environment steps go to the others.
 
@@ -51,22 +40,13 @@ class Race(Evolution):
     races", with a normal approximation instead of their bound), until `survivors` are left. No member is stopped before
     members differ, so the race adapts to the pace of the environment.
 
-    Who is ahead early need not be ahead late: on Hopper-v5 a founder may soon stand still for 1,000, and stay there
-    while slower ones pass it. A `patient` race stops a member only once it has been behind for three quarters of its
-    steps, and while the leader learns: in the last quarter of its steps, its returns rose by `MOVES` of all that it
-    has gained.
-
     Args:
-        survivors: minimum number of members. certainty: in standard errors. patient: see above.
+        survivors: minimum number of members. certainty: in standard errors.
     """
 
-    def __init__(self, survivors: int = 1, certainty: float = 3.0, patient: bool = False) -> None:
-        self.survivors, self.certainty, self.patient = survivors, certainty, patient
+    def __init__(self, survivors: int = 1, certainty: float = 3.0) -> None:
+        self.survivors, self.certainty = survivors, certainty
         self.behind: dict[int, int] = {}  # member id -> consecutive generations behind
-        # Of a patient race, by member id; steps count from `begun`, at which the founders began.
-        self.begun = 0
-        self.since: dict[int, int] = {}  # steps after which it fell behind
-        self.curves: dict[int, list[tuple[int, float]]] = {}  # (steps, mean of recent returns) after each generation
 
     shrinks = True
     sets_size = False
@@ -88,41 +68,13 @@ class Race(Evolution):
             if gap > self.certainty
         }
         out = [slot for slot, agent in enumerate(population) if self.behind.get(agent.index, 0) >= 2]
-        if self.patient:
-            steps = max(record.env_steps for record in records) - self.begun
-            out = self._long_behind(out, [agent.index for agent in population], means, steps, lead)
         worst = sorted(out, key=lambda slot: means[slot])[: max(0, len(population) - self.survivors)]
         return [agent for slot, agent in enumerate(population) if slot not in worst], ()
 
-    def _long_behind(self, out: list[int], ids: list[int], means: Any, steps: int, lead: int) -> list[int]:
-        """Return the slots of `out` that have been behind for long; none if the leader stands still."""
-        self.curves = {member: self.curves.get(member, []) for member in ids}
-        for curve, mean in zip(self.curves.values(), means.tolist(), strict=True):
-            curve += [(steps, mean)] if math.isfinite(mean) else []
-        self.since = {member: self.since.get(member, steps) for member in ids if member in self.behind}
-        if not learns(self.curves[ids[lead]], MOVES):
-            return []
-        return [slot for slot in out if steps >= WAIT * self.since[ids[slot]]]
-
-    def is_learning(self, population: Sequence[Any]) -> bool:
-        curves = (self.curves.get(agent.index) for agent in population)
-        return any(learns(curve) for curve in curves if curve)
-
-    def begin_anew(self, env_steps: int) -> None:
-        """Compare new founders, which start at `env_steps` steps per member, from the beginning."""
-        self.behind, self.begun, self.since, self.curves = {}, env_steps, {}, {}
-
     def state(self) -> dict[str, Any]:
-        curves = {member: [list(point) for point in curve] for member, curve in self.curves.items()}
-        of_patient = {"begun": self.begun, "behind_since": dict(self.since), "curves": curves} if self.patient else {}
-        return {**of_patient, "behind": dict(self.behind)}
+        return {"behind": dict(self.behind)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        if self.patient:
-            self.begun = int(state["begun"])
-            self.since = {int(member): int(steps) for member, steps in state["behind_since"].items()}
-            curves = state["curves"].items()
-            self.curves = {int(member): [(int(s), float(mean)) for s, mean in curve] for member, curve in curves}
         self.behind = {int(member): int(count) for member, count in state["behind"].items()}
 
 
@@ -197,9 +149,6 @@ class Survivors(Evolution):
         for each in (self.until, self.then):
             each.begin_anew(env_steps)
 
-    def is_learning(self, population: Sequence[Any]) -> bool:
-        return len(population) > self.count and self.until.is_learning(population)
-
     def renamed(self, ids: Mapping[int, int]) -> None:
         for each in (self.until, self.then):
             each.renamed(ids)
@@ -223,8 +172,7 @@ class Restarts(Evolution):
     Args:
         inner: evolution between restarts.
         found: creates a population from the number of the restart, starting at 1.
-        patience: generations without improvement (`hpo.stopping.is_stuck`); more while `inner` says that members behind
-            the best one improve.
+        patience: generations without improvement (`hpo.stopping.is_stuck`).
     """
 
     def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:
@@ -241,7 +189,7 @@ class Restarts(Evolution):
         """Apply `inner`, or return new founders, which continue the step count of the previous population."""
         self.history.append([*(record.fitness for record in records), best_returns(population)])
         self.highest = max(self.highest, *(agent.index for agent in population))
-        if not is_stuck(self.history, self.patience) or self.inner.is_learning(population):
+        if not is_stuck(self.history, self.patience):
             after, births = self.inner.next(population, records, generation)
             self.highest = max(self.highest, *(agent.index for agent in after))
             return after, births

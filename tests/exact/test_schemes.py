@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from agilerl.hpo.founders import spread
 from agilerl.hpo.iterated import IteratedTraining
 from agilerl.hpo.operators import RLParameter
 from agilerl.hpo.pbt import PopulationBandit, TruncationSelection
-from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, Survivors, learns, rungs_of
+from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, Survivors, rungs_of
 from agilerl.hpo.screening import best_returns, promising, screened
 from agilerl.hpo.stopping import has_plateaued, is_stuck, still_learns
 from agilerl.telemetry.record import MemberRecord
@@ -163,75 +162,6 @@ def test_members_without_finished_episodes_are_never_behind() -> None:
     assert race([member(0), member(1)], scheme) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("curve", "does"),
-    [
-        ([(100, 0.0)], False),  # nothing gained yet
-        ([(100, 0.0), (200, 10.0)], True),
-        ([(100, 0.0), (150, 10.0), (200, 10.4)], False),  # since 150 steps 0.4 of 10.4
-        ([(100, 0.0), (150, 10.0), (200, 10.6)], True),
-        ([(100, 0.0), (151, 10.0), (200, 10.4)], True),  # since 100 steps all
-        ([(100, 5.0), (150, 6.0), (200, 4.0)], False),
-    ],
-)
-def test_a_leader_learns_if_the_last_quarter_of_its_steps_brought_a_twentieth(
-    curve: list[tuple[int, float]], does: bool
-) -> None:
-    assert learns(curve) is does
-
-
-def patient_race(scheme: Race, steps: int, means: dict[int, float]) -> list[int]:
-    """Members left after a generation that ends at `steps` steps; standard errors of these mean returns are 0.6."""
-    agents = [member(i, *(mean + d for d in (-1, 1, -1, 1))) for i, mean in means.items()]
-    return [agent.index for agent in scheme.next(agents, [record(a, 0.0, steps) for a in agents], 1)[0]]
-
-
-def test_a_patient_race_waits_until_members_are_behind_for_three_quarters_of_their_steps() -> None:
-    """The leader always learns. One is behind from 300 steps on, so to the end at 1,200; another one catches up at 500,
-    falls behind anew at 600, and ends at 2,400. New founders are counted from their beginning."""
-    scheme = Race(patient=True)
-    for steps, two, expected in (
-        (200, 20.0, [0, 1, 2]), (300, 20.0, [0, 1, 2]), (400, 20.0, [0, 1, 2]), (500, 50.0, [0, 1, 2]),
-        (600, 20.0, [0, 1, 2]), (1200, 20.0, [0, 2]), (2300, 20.0, [0, 2]), (2400, 20.0, [0]),
-    ):  # fmt: skip
-        one = {1: 19.0 if steps < 300 else 10.0} if steps <= 1200 else {}
-        again = Race(patient=True)
-        again.load_state(json.loads(json.dumps(scheme.state())))
-        for race_so_far in (again, scheme):
-            assert patient_race(race_so_far, steps, {0: steps / 10, **one, 2: two}) == expected, steps
-    scheme.begin_anew(5000)
-    assert patient_race(scheme, 5100, {5: 10.0, 6: 50.0}) == [5, 6]
-    assert patient_race(scheme, 5399, {5: 10.0, 6: 60.0}) == [5, 6]
-    assert patient_race(scheme, 5400, {5: 10.0, 6: 70.0}) == [6]
-
-
-def test_a_patient_race_stops_nobody_while_the_leader_stands_still() -> None:
-    scheme = Race(patient=True)
-    for steps, lead, expected in (
-        (100, 0.0, [0, 1]), (200, 50.0, [0, 1]), (300, 100.0, [0, 1]), (400, 101.0, [0, 1]), (800, 102.0, [0, 1]),
-        (1000, 101.0, [0, 1]), (1500, 120.0, [0]),
-    ):  # fmt: skip
-        other = 0.0 if steps < 300 else 50.0
-        assert patient_race(scheme, steps, {0: lead, 1: other}) == expected, steps
-
-
-def test_restarts_wait_while_members_of_a_patient_race_learn() -> None:
-    """The leader stands still from the second generation on; the other one, behind it, improves until the seventh."""
-
-    def begun_anew(patient: bool) -> int:
-        scheme = Restarts(Race(patient=patient), lambda number: [member(0), member(0)], patience=2)
-        for number in range(1, 20):
-            means = {0: min(number, 2) * 50.0, 1: 4.0 * min(number, 7)}
-            agents = [member(i, *(mean + d for d in (-1, 1, -1, 1))) for i, mean in means.items()]
-            records = [record(agent, means[agent.index], 100 * number) for agent in agents]
-            if any(birth.path == "restart" for birth in scheme.next(agents, records, number)[1]):
-                return number
-        return 0
-
-    assert begun_anew(patient=False) == 6, "means of three generations until the sixth: 83, 100, 100, 100"
-    assert begun_anew(patient=True) == 11, "three quarters of ten generations are after the seventh"
-
-
 def test_a_race_goes_on_from_its_state() -> None:
     agents = [member(0, 3, 5, 3, 5), member(1, 0, 2, 0, 2)]
     scheme, again = Race(), Race()
@@ -242,7 +172,7 @@ def test_a_race_goes_on_from_its_state() -> None:
 
 def test_states_of_schemes_within_schemes_do_not_share_names() -> None:
     """A race and what its survivors evolve by are one state with that of restarts."""
-    untils: list[Evolution] = [Race(), Race(patient=True), SuccessiveHalving(4, 100, 2)]
+    untils: list[Evolution] = [Race(), SuccessiveHalving(4, 100, 2)]
     pbt = 1, True, "best", 0
     thens: list[Evolution] = [TruncationSelection(*pbt), PopulationBandit(0), IteratedTraining(*pbt)]
     for until, then in itertools.product(untils, thens):

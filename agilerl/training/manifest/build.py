@@ -286,7 +286,7 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     if asked.schedule is not None:
         return Schedule(scheduled(manifest), seed)
     if asked.scheme == "race":
-        return _with_survivors(Race(asked.survivors, asked.certainty, asked.patient), manifest, seed)
+        return _with_survivors(Race(asked.survivors, asked.certainty), manifest, seed)
     if asked.scheme == "halving":
         budget = int(training.max_steps * training.pop_size * asked.until)
         halving = SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agilerl.cli import app
+from agilerl.config import preset_for
 
 
 def check(tmp_path: Path, text: str, *more: str) -> tuple[int, dict[str, Any]]:
@@ -57,16 +58,37 @@ def test_all_problems_at_once_as_data(tmp_path: Path) -> None:
 
 
 CASES = {
-    "an unknown algorithm": ("algorithm: DQM\ntraining: {pop_size: 0}\n", ["algorithm.name", "training.pop_size"]),
+    "an unknown algorithm": (
+        "environment: CartPole-v1\nalgorithm: DQM\ntraining: {pop_size: 0}\n", ["algorithm.name", "training.pop_size"]
+    ),
+    "an unknown algorithm, and what its preset may satisfy": (
+        "environment: CartPole-v1\nalgorithm: DQM\ntraining: {eps_start: 0.05}\n", ["algorithm.name"]
+    ),
+    "a list and a mapping in place of a number": (
+        "environment: CartPole-v1\ntraining: {pop_size: [1, 2], max_steps: {a: 1}}\n",
+        ["training.max_steps", "training.pop_size"],
+    ),
+    "items of a list": (
+        "environment: CartPole-v1\n"
+        "evolution: {widths: [1], schedule: [5, {kind: foo}, {env_steps: 1, kind: rl_hp, x: 1}]}\n",
+        ["evolution.widths", "evolution.schedule[0]", "evolution.schedule[1].env_steps", "evolution.schedule[1].kind",
+         "evolution.schedule.2.x"],
+    ),
+    "an alias in a section that is none": (
+        "environment: CartPole-v1\nalgorithm: 5\nlearning_rate: 0.1\n", ["algorithm", "learning_rate"]
+    ),
     "a rule over two keys": ("environment: CartPole-v1\ntraining: {eps_start: 0.1, eps_end: 0.2}\n", ["training"]),
     "a rule with the preset": (
         "environment: CartPole-v1\nevolution: {scheme: race}\nmutation: {probabilities: {no_mut: 3}}\n", [""]
     ),
-    "no environment": ("algorithm: DQN\n", [""]),
+    "no environment": ("algorithm: DQN\n", ["environment.name"]),
+    "no environment whose preset may satisfy a rule": ("training: {eps_start: 0.05}\n", ["environment.name"]),
+    "no environment, and a key": ("training: {pop_size: 0}\n", ["training.pop_size", "environment.name"]),
     "no YAML": ("a: [1\n", [""]),
     "a list": ("- 1\n", [""]),
     "one key twice": ("training: {pop_size: 2}\ntraining: {pop_size: 3}\n", [""]),
     "a setting of AgileRL 2": ("INIT_HP: {ENV_NAME: CartPole-v1, ALGO: Nothing}\n", [""]),
+    "two settings of AgileRL 2": ("INIT_HP: {ENV_NAME: CartPole-v1, ALGO: DQN, POP_SIZE: x, LR: -1}\n", ["", ""]),
 }  # fmt: skip
 
 
@@ -79,6 +101,21 @@ def test_other_problems_have_a_message_and_a_fix(kind: str, tmp_path: Path) -> N
     for each in facts["problems"]:
         assert each["message"]
         assert each["fix"], each
+        assert "\n" not in each["message"] + each["fix"]
+
+
+def test_a_complete_manifest_without_an_algorithm_is_one_of_the_default(tmp_path: Path) -> None:
+    content = preset_for("CartPole-v1", "DQN").as_dict()
+    del content["algorithm"]["name"]
+    assert check(tmp_path, json.dumps(content))[0] == 0
+
+
+def test_keys_of_an_algorithm_are_those_of_the_presets(tmp_path: Path) -> None:
+    """The environment alone names the algorithm: of a language environment GRPO."""
+    text = "environment: arithmetic/addition-2\nalgorithm: {model_name: folder, lr: 0.001}\n"
+    assert check(tmp_path, text)[0] == 0
+    _, facts = check(tmp_path, "environment: arithmetic/addition-2\nalgorithm: {tau: 0.1}\n")
+    assert [each["path"] for each in facts["problems"]] == ["algorithm.tau"]
 
 
 def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:

@@ -112,6 +112,15 @@ def test_an_error_is_an_object_too() -> None:
     assert done.stderr.startswith("RunError: "), "and its text is where it always is"
 
 
+def test_an_error_of_several_problems_has_all_of_them_and_all_fixes() -> None:
+    words = ["train", "CartPole-v1", "--set", "pop_size=0", "--set", "max_steps=x", "--dry-run", "--json"]
+    error = json.loads(CliRunner().invoke(app, words).stdout)["error"]
+    assert [line.partition(" must ")[0] for line in error["message"].splitlines()] == [
+        "--set: training.max_steps", "--set: training.pop_size"
+    ]  # fmt: skip
+    assert [line.split()[0] for line in error["fix"].splitlines()] == ["--steps", "--population"]
+
+
 def commands() -> dict[str, Any]:
     found: dict[str, Any] = {}
 

@@ -97,6 +97,26 @@ def test_the_fix_says_what_to_type(words: list[str], told: str) -> None:
     assert told in CliRunner().invoke(app, words, prog_name="agilerl").stderr
 
 
+def test_a_problem_of_a_file_is_mended_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("environment: CartPole-v1\nalgorithm: DQN\ntraining: {pop_size: 0}\nevolution: {max_lag: 4}\n")
+    told = CliRunner().invoke(app, ["train", "--config", str(file), "--dry-run"], prog_name="agilerl").stderr
+    assert told == (
+        "ConfigError: my.yaml: training.pop_size must be a whole number >= 1; got 0. fix: training.pop_size=4.\n"
+    )
+    file.write_text("environment: CartPole-v1\nalgorithm: DQN\nevolution: {max_lag: 4}\n")
+    told = CliRunner().invoke(app, ["train", "--config", str(file), "--dry-run"], prog_name="agilerl").stderr
+    assert told.endswith("fix: evolution.mode=async, or leave evolution.max_lag out.\n")
+
+
+def test_options_hold_what_a_rule_over_several_keys_asks_for() -> None:
+    sets = ["--set", "evolution.scheme=halving", "--set", "evolution.survivors=8", "--dry-run"]
+    done = CliRunner().invoke(app, ["train", "CartPole-v1", *sets], prog_name="agilerl")
+    assert "fix: --population 8" in done.stderr
+    done = CliRunner().invoke(app, ["train", "CartPole-v1", "--population", "8", *sets], prog_name="agilerl")
+    assert done.exit_code == 0, done.output
+
+
 TRANSLATED = {
     "dataset='data.h5'.": "--dataset data.h5.",
     "steps=2000, or another folder.": "--steps 2000, or another folder.",

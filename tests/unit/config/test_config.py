@@ -83,7 +83,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[m[0] for m in MISTAKES])
 def test_a_mistake_in_a_file_is_one_line_that_names_the_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_manifest(write(tmp_path, text))
+        load_manifest(write(tmp_path, text), "CartPole-v1", "DQN")
     line = str(caught.value)
     assert message in line
     assert "\n" not in line
@@ -93,7 +93,7 @@ def test_a_mistake_in_a_file_is_one_line_that_names_the_place(tmp_path: Path, te
 def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:
     text = "training: {popsize: 4, max_steps: -1}\nalgorithm: {bath_size: 8}\n"
     with pytest.raises(ConfigError) as raised:
-        load_manifest(write(tmp_path, text))
+        load_manifest(write(tmp_path, text), "CartPole-v1", "DQN")
     lines = str(raised.value).splitlines()
     assert len(lines) == 3
     for line, name in zip(lines, ("algorithm.bath_size", "training.max_steps", "training.popsize"), strict=True):
@@ -342,9 +342,10 @@ def test_every_problem_of_a_schedule_is_named() -> None:
     with pytest.raises(ConfigError) as raised:
         manifest_from({"algorithm": "DQN", "evolution": {"schedule": changes}, "training": one})
     problems = str(raised.value)
-    for part in ("in the order", "lr must", "schedule.gama", "'relo'", "after 6000 steps: `path`", "got 3"):
+    for part in ("in the order", "lr must", "5000 steps: gama is not", "'relo'", "after 6000 steps: `path`", "got 3"):
         assert part in problems, problems
     assert len(problems.splitlines()) == 6
+    assert "fix: after={lr: " in problems
 
 
 def test_a_scheme_of_survivors_where_nobody_survives_is_one_problem() -> None:

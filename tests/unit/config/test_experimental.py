@@ -26,7 +26,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "evolution.md"
             ["mutation.reset_dormant=0.1", "evolution.objective=score_per_second"],
             ["evolution.objective=score_per_second", "mutation.reset_dormant=0.1"],
         ),
-        (["evolution.scheme=race", "evolution.patient=true"], ["evolution.patient=true"]),
     ],
 )
 def test_settings_that_are_experimental(settings: list[str], named: list[str]) -> None:
