@@ -20,7 +20,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "evolution.md"
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (["evolution.scheme=race", "evolution.survivors=2", "evolution.then=pbt"], []),
+        (["evolution.scheme=race", "evolution.survivors=2"], []),
+        (["evolution.scheme=race", "evolution.survivors=2", "evolution.then=pbt"], ["evolution.then=pbt"]),
         (["evolution.scheme=ipbt"], ["evolution.scheme=ipbt"]),
         (
             ["mutation.reset_dormant=0.1", "evolution.objective=score_per_second"],
