@@ -427,11 +427,25 @@ def summary(
     return rows
 
 
+def jobs_of(
+    task: str, arms: Sequence[str], seeds: list[int], members: int, cpu_seconds: float | None, missing: bool
+) -> list[dict[str, Any]]:
+    """Jobs of a task, seed by seed; `missing`: without those that have a line, of whatever commit."""
+    lines = newest(task, members, seeds, cpu_seconds or TASKS[task].cpu_seconds) if missing else {}
+    return [
+        job_of(task, arm, seed, members_of(arm, members), cpu_seconds)
+        for seed in seeds
+        for arm in arms
+        if (not ARMS[arm].rules or TASKS[task].algo in RULES) and seed not in lines.get(arm, {})
+    ]
+
+
 def main() -> None:
     parser = job_parser(__doc__, seeds="1000-1003", workers=2)
     parser.add_argument("--tasks", nargs="+", default=["Walker2d-v5:PPO", "BipedalWalker-v3:PPO"], choices=list(TASKS))
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--members", type=int, default=MEMBERS, help=f"of a population; {MEMBERS} if not given")
+    parser.add_argument("--missing", action="store_true", help="without runs that have a line of another commit")
     parser.add_argument("--cpu-seconds", type=float, help="budget of a run; the task's if not given")
     parser.add_argument(
         "--against", choices=list(ARMS), help="the arm that others are compared with; random search if not given"
@@ -442,12 +456,7 @@ def main() -> None:
         return
     if not args.summary:  # seeds first, so that a stop leaves whole seeds of all arms
         for task in args.tasks:
-            arms = [arm for arm in args.arms if not ARMS[arm].rules or TASKS[task].algo in RULES]
-            jobs = [
-                job_of(task, arm, seed, members_of(arm, args.members), args.cpu_seconds)
-                for seed in args.seeds
-                for arm in arms
-            ]
+            jobs = jobs_of(task, args.arms, args.seeds, args.members, args.cpu_seconds, args.missing)
             run_jobs(sys.argv[0], path_of(task), jobs, args.workers)
     for task in args.tasks:
         for row in summary(task, args.members, args.seeds, args.against, args.cpu_seconds):

@@ -113,6 +113,23 @@ def test_the_page_shows_seeds_of_claims_apart_from_those_of_development(
     assert shown[3] == "| random | 3000 | 1.00 |  | 100 %, 100 %, 100 % | 1.00 | 3 | 1.2 million |  |"
 
 
+def test_jobs_are_those_without_a_line_of_any_commit(
+    long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(long, "RESULTS", tmp_path)
+    key = {"task": BREAKOUT, "arm": "random", "members": 16, "cpu_budget": 400.0, "seed": 0, "commit": "x"}
+    long.path_of(BREAKOUT).write_text(json.dumps({"key": key}) + "\n", encoding="utf-8")
+
+    def asked(missing: bool) -> list[tuple[int, str]]:
+        jobs = long.jobs_of(BREAKOUT, ["random", "rule-default"], [0, 1], 16, None, missing)
+        return [(job["key"]["seed"], job["key"]["arm"]) for job in jobs]
+
+    every = [(0, "random"), (0, "rule-default"), (1, "random"), (1, "rule-default")]
+    assert (asked(False), asked(True)) == (every, every[1:])
+    game = "pettingzoo.classic.connect_four_v3:IPPO"
+    assert long.jobs_of(game, ["rule"], [0], 4, None, False) == [], "rules are of PPO"
+
+
 def winner_of_two_changes(long: Any) -> dict[str, Any]:
     """A line of an arm whose winner's line has two changes of the learning rate, after 10 and 20 generations of 4,096
     steps: by a birth of several values, and by one of a tournament."""

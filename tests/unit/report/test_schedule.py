@@ -182,7 +182,7 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
     [
         ([CHANGES[1], CHANGES[0]], r"must be in the order of their env_steps"),
         ([{**CHANGES[0], "after": 0.0012}], r"`after` of a change of hyperparameters holds their values by name"),
-        ([{**CHANGES[0], "after": {"lrr": 0.1}}], r"evolution.schedule.lrr is not a hyperparameter of DQN.*'lr'"),
+        ([{**CHANGES[0], "after": {"lrr": 0.1}}], r"after 1000 steps: lrr is not a hyperparameter of DQN.*'lr'"),
         ([{**CHANGES[0], "after": {"lr": -1}}], r"after 1000 steps: DQN: lr must be above 0; got -1"),
         ([{**CHANGES[0], "after": {"lr": float("nan")}}], r"lr must be above 0; got nan"),
         ([{**CHANGES[0], "after": {"batch_size": 10.5}}], r"batch_size must be an integer"),
@@ -191,7 +191,7 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
         ([{**CHANGES[0], "after": {"lr": None}}], r"after 1000 steps: DQN: lr must be a number > 0; got None"),
         (
             [{**CHANGES[0], "after": {"double": "maybe"}}],
-            r"after 1000 steps: DQN: double must be true or false; got 'maybe'. fix: double=false",
+            r"after 1000 steps: DQN: double must be true or false; got 'maybe'. fix: after={double: false}",
         ),
         (
             [{**CHANGES[1], "kind": "activation", "path": "activation", "after": "Foo"}],
@@ -201,7 +201,7 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
         ([{**CHANGES[1], "kind": "activation", "after": None}], r"unknown activation 'None'"),
         ([{**CHANGES[1], "kind": "activation", "after": "Softmax"}], r"'Softmax' works at the output only"),
         ([{**CHANGES[1], "path": ""}], r"`path` of an architecture change names its method"),
-        ([{**CHANGES[1], "kind": "parameters"}], r"evolution.schedule must be"),
+        ([{**CHANGES[1], "kind": "parameters"}], r"evolution.schedule\[0\].kind must be"),
         ([{**CHANGES[1], "when": 3}], r"evolution.schedule.*when"),
     ],
 )
