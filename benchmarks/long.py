@@ -9,9 +9,9 @@ population and founders drawn from one wide space of seven dimensions (the first
 the seed. Generations are equally long, so that about a hundred fit for a population that does not shrink; evaluation
 lengthens them where it would take more than an eighth of training. Rates that follow the divergence and running scales
 are off, but for arms named `rule` and `command`. Members are ranked by their training returns; the best by them plays
-four evaluation episodes.
-At each tenth of the budget what the arm would return plays `CHECKPOINT_EPISODES` fresh greedy episodes, at the end
-the better of it and the last leader in `CONFIRM_EPISODES` plays `FINAL_EPISODES`; none of these count for the budget.
+four evaluation episodes. At each tenth of the budget what the arm would return plays `CHECKPOINT_EPISODES` fresh
+greedy episodes, at the end the better of it and the last leader in `CONFIRM_EPISODES` plays `FINAL_EPISODES`; none of
+these count for the budget.
 
 Seeds from 1000 up are for development; claims are made on seeds 0 to 7.
 """

@@ -161,12 +161,6 @@ def item_of(annotation: Any) -> type[BaseModel] | None:
     return section_of(typing.get_args(lists[0])[0]) if lists else None
 
 
-def located_in(section: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], FieldInfo | None, list[str]]:
-    """Like `located`, in a section without sections; the path in parts."""
-    field = section.model_fields.get(str(loc[0])) if loc else None
-    return ([] if field is None else [str(loc[0])]), field, list(section.model_fields)
-
-
 def problem_of(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str, before: Mapping[str, Any]) -> str:
     """One message for a validation error of pydantic; `before`: see `explain`."""
     path, field, siblings = located(loc, algorithm)
@@ -214,9 +208,10 @@ def _no_range(loc: tuple[int | str, ...], algorithm: str) -> str:
     return "" if loc[2] in names else no_hyperparameter(path, canonical_name(algorithm), names)
 
 
-def located(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo | None, list[str]]:
-    """(dotted path, the field there or None for a section, the keys of the innermost section)."""
-    model: type[BaseModel] = Manifest
+def located(
+    loc: tuple[int | str, ...], algorithm: str, model: type[BaseModel] = Manifest
+) -> tuple[str, FieldInfo | None, list[str]]:
+    """(dotted path from `model`, the field there or None for a section, the keys of the innermost section)."""
     path: list[str] = []
     for position, part in enumerate(loc):
         fields = section_fields(model, algorithm)
@@ -228,8 +223,8 @@ def located(loc: tuple[int | str, ...], algorithm: str) -> tuple[str, FieldInfo 
         if section is not None:
             model = section
         elif item is not None and after and isinstance(after[0], int):
-            names, field, siblings = located_in(item, loc[position + 2 :])
-            return ".".join([*path[:-1], f"{path[-1]}[{after[0]}]", *names]), field, siblings
+            below, field, siblings = located(loc[position + 2 :], algorithm, item)
+            return f"{'.'.join(path)}[{after[0]}]{'.' if below else ''}{below}", field, siblings
         elif part in RANGES and position + 1 < len(loc):
             path.append(str(loc[position + 1]))
             rest, bounds = loc[position + 2 :], HyperparameterRange.model_fields
