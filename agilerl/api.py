@@ -35,7 +35,7 @@ from agilerl.config import (
     on_preset,
     preset_for,
 )
-from agilerl.config.load import leaf_paths, resolve_key
+from agilerl.config.keys import leaf_paths, resolve_key
 from agilerl.data.handed import HandedData
 from agilerl.env_ids import has_several_agents, is_language_id, resolve_env_id, reward_threshold
 from agilerl.envs.argument import Factory, environment_argument, is_vector

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters as declared
-from agilerl.config.load import section_fields
+from agilerl.config.keys import section_fields
 from agilerl.config.meanings import meanings as meanings_of
 from agilerl.config.schema import Algorithm, Manifest
 from agilerl.ranges import describe

@@ -117,7 +117,7 @@ def _sections() -> frozenset[str]:
 def _settings() -> frozenset[str]:
     """Last names of the keys that `--set` accepts for the default algorithms."""
     from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, DEFAULT_UNTUNED
-    from agilerl.config.load import leaf_paths
+    from agilerl.config.keys import leaf_paths
 
     usual = (DEFAULT_ALGORITHM, DEFAULT_UNTUNED, DEFAULT_FOR_LANGUAGE)
     return frozenset(path.rpartition(".")[2] for name in usual for path in leaf_paths(name))

@@ -149,7 +149,7 @@ def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
     Raises:
         ConfigError: an entry that is not KEY=VALUE.
     """
-    from agilerl.config.load import parse_yaml
+    from agilerl.config.yaml_text import parse_yaml
     from agilerl.errors import ConfigError
 
     env_kwargs = {}

@@ -99,7 +99,7 @@ def name_and_value(setting: str | None) -> tuple[str, Any]:
     Raises:
         ConfigError: a value that is no YAML.
     """
-    from agilerl.config.load import parse_yaml
+    from agilerl.config.yaml_text import parse_yaml
 
     name, equals, text = (setting or "").partition("=")
     name, value = name.strip(), parse_yaml(text, f"steer {name}") if equals else None

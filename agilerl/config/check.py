@@ -10,18 +10,9 @@ from typing import Any
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
 from agilerl.config.convert import is_published
-from agilerl.config.load import (
-    NO_ENVIRONMENT,
-    environment_in,
-    errors_of,
-    is_rule,
-    load_manifest,
-    located,
-    merged,
-    prepared,
-    problem_of,
-    read_data,
-)
+from agilerl.config.keys import located
+from agilerl.config.load import NO_ENVIRONMENT, environment_in, load_manifest, merged, prepared, read_data
+from agilerl.config.problems import errors_of, is_rule, problem_of
 from agilerl.errors import AgileRLError, ConfigError
 from agilerl.ranges import describe
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from agilerl.config.load import parse_yaml
+from agilerl.config.yaml_text import parse_yaml
 from agilerl.errors import AgileRLError, RunError
 from agilerl.hostile import MIB, malformed, read_text
 from agilerl.runs.commands import run_command

@@ -13,9 +13,9 @@ import yaml
 
 from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, manifest_from
-from agilerl.config.load import LARGEST_YAML, parse_yaml
 from agilerl.config.schema import Evolution, Probabilities, Training
 from agilerl.config.widths import within_widths
+from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.errors import ConfigError, RunError, unknown_choice
 from agilerl.hostile import read_text
 from agilerl.report.records import Member, RunRecords, compact, lacks_birth

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from agilerl.config.load import parse_yaml
+from agilerl.config.yaml_text import parse_yaml
 from agilerl.errors import AgileRLError
 from agilerl.hostile import MIB, read_json, read_text
 from agilerl.options import LoopOptions

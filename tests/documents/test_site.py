@@ -17,7 +17,7 @@ import pytest
 
 from agilerl.algorithms import available, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
-from agilerl.config.load import leaf_paths
+from agilerl.config.keys import leaf_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 

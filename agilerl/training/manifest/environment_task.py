@@ -13,7 +13,7 @@ from agilerl import foreign
 from agilerl.algorithms import find_algorithm, is_team
 from agilerl.algorithms.base.evaluation import OF_WORKERS
 from agilerl.config import Manifest
-from agilerl.config.load import check_kind
+from agilerl.config.presets import check_kind
 from agilerl.envs.argument import UNNAMED, inner_name, is_vector
 from agilerl.envs.lanes import spaces_in
 from agilerl.envs.pool import EnvPoolLanes, is_faster, reason_against

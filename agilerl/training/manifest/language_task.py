@@ -12,7 +12,7 @@ from urllib.request import getproxies
 from agilerl import foreign
 from agilerl.algorithms import DEFAULT_BY_GYM, find_algorithm
 from agilerl.config import Manifest
-from agilerl.config.load import check_kind
+from agilerl.config.presets import check_kind
 from agilerl.errors import ConfigError
 from agilerl.language import needs
 from agilerl.language.base import load_base

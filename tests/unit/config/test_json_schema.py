@@ -16,7 +16,7 @@ from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.cli import app
 from agilerl.config import manifest_from, preset_for, preset_names
 from agilerl.config.json_schema import manifest_schema
-from agilerl.config.load import leaf_paths
+from agilerl.config.keys import leaf_paths
 from agilerl.errors import AgileRLError
 
 

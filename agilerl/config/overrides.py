@@ -1,0 +1,110 @@
+"""Changes of a manifest by key and value: of a call, of `--set`, of a resumed run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from agilerl.algorithms import canonical_name
+from agilerl.config.keys import leaf_paths, resolve_key
+from agilerl.config.load import giving_way, manifest_from
+from agilerl.config.schema import Manifest
+from agilerl.config.yaml_text import parse_yaml
+from agilerl.errors import ConfigError
+
+
+def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
+    """Apply `section.key=value` settings in order; values are YAML (`true`, `3`, `[64, 64]`, `null`)."""
+    values: dict[str, Any] = {}
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text!r} is not KEY=VALUE. fix: --set training.pop_size=6.")
+        values[key.strip()] = parse_yaml(value, f"--set {key.strip()}")
+    return apply_overrides(manifest, values, "--set")
+
+
+def algorithm_in(sets: Iterable[str]) -> str | None:
+    """Return the value of `algorithm.name` in settings of the form KEY=VALUE; None if it is not set."""
+    parts = [text.partition("=") for text in sets]
+    values = [value.strip() for key, _, value in parts if key.strip() == "algorithm.name"]
+    return values[-1] if values else None
+
+
+# Sections that a resumed run may change; the others describe existing agents and experience.
+GOING_ON = ("training", "mutation", "tournament_selection")
+FIXED = ("training.pop_size", "training.seed", "training.shards", "training.share")
+
+
+def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
+    """`apply_sets` for a resumed run; ConfigError for settings that its agents or its experience depend on."""
+    sets = list(sets)
+    name = algorithm_in(sets)
+    if name is not None and canonical_name(name) != manifest.algorithm.name:
+        raise ConfigError(
+            f"resume --set cannot change algorithm.name: the run trains {manifest.algorithm.name}; got {name}. "
+            f"fix: leave it out, or a new run: `agilerl train {manifest.environment.name} --algo {name}`."
+        )
+    changed = apply_sets(manifest, sets)
+    before, after = manifest.as_dict(), changed.as_dict()
+    settled = [name for name in after if name not in GOING_ON and after[name] != before[name]]
+    settled += [key for key in FIXED if _value(after, key) != _value(before, key)]
+    if settled:
+        raise ConfigError(
+            f"resume --set cannot change {', '.join(settled)}: the run's agents and experience were made with it. "
+            f"fix: a key of {', '.join(GOING_ON)}, or a new run."
+        )
+    return changed
+
+
+def _value(data: Mapping[str, Any], key: str) -> Any:
+    section, _, name = key.partition(".")
+    return data[section][name]
+
+
+def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: str = "override") -> Manifest:
+    """A new manifest with some keys replaced.
+
+    Args:
+        manifest: the starting values; unchanged.
+        overrides: dotted keys (`training.pop_size`), or unique last names (`pop_size`), to values.
+        source: prefix of every error.
+
+    Raises:
+        ConfigError: an unknown key (the nearest one is named), an ambiguous name, or a value out of range.
+    """
+    if not overrides:
+        return manifest
+    data = manifest.as_dict()
+    paths, asked = leaf_paths(manifest.algorithm.name), []
+    for name, value in overrides.items():
+        path = resolve_key(name, paths, source, manifest.algorithm.name)
+        asked.append(path)
+        *sections, leaf = path.split(".")
+        target = data
+        for section in sections:
+            if not isinstance(target.get(section), dict):
+                target[section] = {}
+            target = target[section]
+        target[leaf] = _plain(value)
+    if "training.max_steps" in asked and "training.stop_after" not in asked:  # a new budget of steps
+        data["training"]["stop_after"] = None
+    try:
+        return manifest_from(giving_way(data, asked), source, manifest.as_dict())
+    except ConfigError:
+        before, after = manifest.algorithm.name, canonical_name(str(data["algorithm"].get("name")))
+        if "algorithm.name" not in asked or after == before:
+            raise
+        raise ConfigError(
+            f"{source}: algorithm.name={after} does not fit the other settings, which are those of {before}. "
+            f"fix: algo={after!r}, which has settings of its own."
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return typed network configurations as plain mappings, other values unchanged."""
+    if value is None or isinstance(value, str | int | float | list | tuple | Mapping):
+        return value
+    from agilerl.modules.configs import NetConfig  # lazy: it imports torch
+
+    return dict(value) if isinstance(value, NetConfig) else value
