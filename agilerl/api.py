@@ -18,7 +18,6 @@ from agilerl.algorithms import (
     DEFAULT_ALGORITHM,
     DEFAULT_BY_GYM,
     DEFAULT_FOR_TEAMS,
-    DEFAULT_UNTUNED,
     canonical_name,
     find_algorithm,
     is_team,
@@ -642,10 +641,8 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
     if algo is None and env is not None:
         algo = usual_for_gym(env)
     is_general = not preset or not has_preset(env_id)
-    if algo is None and is_general and _has_several_agents(env_id if env is None else env):
-        algo = DEFAULT_FOR_TEAMS
-    elif algo is None and is_general and not is_language_id(env_id):
-        algo = DEFAULT_UNTUNED
+    if algo is None and is_general and env is not None and _has_several_agents(env):
+        algo = DEFAULT_FOR_TEAMS  # its name may not tell
     manifest = preset_for(env_id, algo, general=not preset)
     target = reward_threshold(env_id if env is None else env) if is_general else None
     return manifest if target is None else apply_overrides(manifest, {"training.target_score": target})

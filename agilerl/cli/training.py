@@ -129,6 +129,7 @@ def plan_of(options: TrainOptions) -> Plan:
     from agilerl.env_ids import import_environment
 
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
+    options = replace(options, algo=_one_algorithm(options.algo, options.settings))
     named = options.env_id if options.allow_code and options.env_id else ""
     if named:
         options = replace(options, env_id=import_environment(named))
@@ -167,6 +168,19 @@ def plan_of(options: TrainOptions) -> Plan:
         manifest = apply_sets(manifest, ["environment.num_workers=1"])
     module = [named.rpartition(":")[0]] if ":" in named else []
     return Plan(manifest, several, minutes, ancestors, [*options.imports, *module], workers)
+
+
+def _one_algorithm(algo: str | None, settings: Sequence[str]) -> str | None:
+    """The algorithm that `--algo` or `--set` names: its preset is the starting point in both cases."""
+    from agilerl.algorithms import canonical_name
+    from agilerl.config import algorithm_in
+
+    named = algorithm_in(settings)
+    if named is None or algo is None:
+        return named if algo is None else algo
+    if canonical_name(algo) != canonical_name(named):
+        raise ConfigError(f"--algo {algo} and --set algorithm.name={named} name two algorithms. fix: one of the two.")
+    return algo
 
 
 def _has_steps(options: TrainOptions) -> bool:

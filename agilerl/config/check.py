@@ -8,11 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
+from agilerl.algorithms import DEFAULT_ALGORITHM
 from agilerl.config.convert import is_published
 from agilerl.config.keys import located
-from agilerl.config.load import NO_ENVIRONMENT, environment_in, load_manifest, merged, prepared, read_data
-from agilerl.config.problems import errors_of, is_rule, problem_of
+from agilerl.config.load import (
+    NO_ENVIRONMENT,
+    environment_in,
+    load_manifest,
+    merged,
+    prepared,
+    read_data,
+    with_canonical_name,
+    without_algorithm,
+)
+from agilerl.config.problems import errors_of, errors_of_keys, is_rule, problem_of
 from agilerl.errors import AgileRLError, ConfigError
 from agilerl.ranges import describe
 
@@ -64,7 +73,7 @@ def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
     if problems:
         return problems
     try:
-        whole = merged(data, source, env_id)
+        whole = merged(plain, source)
     except AgileRLError as error:
         return _of_error(error, source)
     return _of_validation(errors_of(whole), str(whole.get("algorithm", {}).get("name", DEFAULT_ALGORITHM)))
@@ -79,18 +88,12 @@ def _load(path: str | Path, env_id: str | None) -> None:
 def _of_keys(plain: dict[str, Any], source: str) -> list[Problem]:
     """Return the problems of the keys, rules aside; keys of the algorithm are checked only if its name is valid."""
     problems: list[Problem] = []
-    algorithm = plain.get("algorithm")
-    name = algorithm.get("name", DEFAULT_ALGORITHM) if isinstance(algorithm, Mapping) else DEFAULT_ALGORITHM
     try:
-        name = canonical_name(str(name))
+        plain, algorithm = with_canonical_name(plain)
     except AgileRLError as error:
-        problems = _of_error(error, source, "algorithm.name", name)
-        plain, name = {key: part for key, part in plain.items() if key not in ("algorithm", "mutation")}, ""
-    else:
-        if isinstance(algorithm, Mapping):
-            plain = {**plain, "algorithm": {**algorithm, "name": name}}
-    algorithm = name or DEFAULT_ALGORITHM
-    return problems + _of_validation([each for each in errors_of(plain) if not is_rule(each, algorithm)], algorithm)
+        problems = _of_error(error, source, "algorithm.name", plain["algorithm"]["name"])
+        plain, algorithm = without_algorithm(plain), DEFAULT_ALGORITHM
+    return problems + _of_validation(errors_of_keys(plain, algorithm), algorithm)
 
 
 def _of_validation(errors: list[Any], algorithm: str) -> list[Problem]:

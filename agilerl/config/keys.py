@@ -132,7 +132,7 @@ def located(
 
 def resolve_key(name: str, paths: list[str], source: str, algorithm: str) -> str:
     """Resolve `name` to its full dotted path; `paths`: those of the algorithm."""
-    path = _without_aliases(name)
+    path = without_aliases(name)
     if path in paths or path in NULLABLE or path.startswith(_FREE):
         return path
     below = [p for p in paths if p.startswith(path + ".")]
@@ -187,7 +187,8 @@ def _undeclared(name: str, algorithm: str) -> str:
     return f"{name} is not a known key; {algorithm} takes {accepted}. fix: one of these, or {more}."
 
 
-def _without_aliases(name: str) -> str:
+def without_aliases(name: str) -> str:
+    """The key that a dotted or top-level alias stands for; other names unchanged."""
     if name in TOP_LEVEL_ALIASES:
         return ".".join(TOP_LEVEL_ALIASES[name])
     head, dot, rest = name.partition(".")

@@ -10,14 +10,14 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, canonical_name
+from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
 from agilerl.config.convert import convert, is_published
 from agilerl.config.keys import KEY_ALIASES, RANGES, SECTION_ALIASES, TOP_LEVEL_ALIASES
-from agilerl.config.presets import preset_content
-from agilerl.config.problems import errors_of, explain, is_rule
+from agilerl.config.presets import has_preset, preset_content
+from agilerl.config.problems import errors_of_keys, explain
 from agilerl.config.schema import ADDED_LATER, WITHOUT_WAITING, Manifest, Training, has_replay
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
-from agilerl.env_ids import is_language_id
+from agilerl.env_ids import reward_threshold
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
 from agilerl.hostile import read_text
 
@@ -36,21 +36,27 @@ def manifest_from(
 
 
 def _with_known_algorithm(plain: dict[str, Any], source: str) -> tuple[dict[str, Any], str]:
-    """The mapping with the canonical name of its algorithm, and that name.
-
-    Raises:
-        AgileRLError: there is no such algorithm; names the errors of the sections that do not depend on it too.
-    """
-    if not isinstance(plain.get("algorithm"), dict):
-        return plain, DEFAULT_ALGORITHM
+    """`with_canonical_name`, whose error names those of the sections that do not depend on the algorithm too."""
     try:
-        name = canonical_name(str(plain["algorithm"].get("name", DEFAULT_ALGORITHM)))
+        return with_canonical_name(plain)
     except AgileRLError as error:
-        others = {name: part for name, part in plain.items() if name not in ("algorithm", "mutation")}
-        wrong = [each for each in errors_of(others) if not is_rule(each, DEFAULT_ALGORITHM)]
+        wrong = errors_of_keys(without_algorithm(plain), DEFAULT_ALGORITHM)
         lines = [str(error), *([explain(wrong, source, DEFAULT_ALGORITHM)] if wrong else [])]
         raise type(error)("\n".join(lines)) from None
-    return {**plain, "algorithm": {**plain["algorithm"], "name": name}}, name
+
+
+def with_canonical_name(plain: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The mapping with the canonical name of its algorithm, and that name; AgileRLError: no such algorithm."""
+    section = plain.get("algorithm")
+    if not isinstance(section, Mapping):
+        return plain, DEFAULT_ALGORITHM
+    name = canonical_name(str(section.get("name", DEFAULT_ALGORITHM)))
+    return {**plain, "algorithm": {**section, "name": name}}, name
+
+
+def without_algorithm(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections whose keys do not depend on the algorithm."""
+    return {name: part for name, part in plain.items() if name not in ("algorithm", "mutation")}
 
 
 def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -128,12 +134,18 @@ def on_preset(
 ) -> Manifest:
     """Merge a plain mapping over the preset of its environment; arguments as in `load_manifest`.
 
+    Without a preset the target, unless the mapping has one, is the reward threshold of the environment's registration.
     A configuration of the published library is translated, with a warning for each key without a counterpart; it is
     complete, so that no preset is read.
     """
     if is_published(data):
         return _from_published(data, source, env_id, algo)
-    return manifest_from(merged(data, source, env_id, algo), source)
+    plain = prepared(data, source, env_id, algo)
+    whole, environment = merged(plain, source), environment_in(plain)
+    is_settled = "target_score" in plain.get("training", {}) or has_preset(environment or "") or _is_record(plain)
+    if not is_settled:
+        whole["training"] = {**whole["training"], "target_score": reward_threshold(environment)}
+    return manifest_from(whole, source)
 
 
 NO_ENVIRONMENT = "environment.name is missing. fix: add it, or name the environment in the call."
@@ -153,9 +165,7 @@ def prepared(
             plain[section] = {**plain[section], "name": override}
     environment, described = environment_in(plain), plain.get("algorithm", {})
     if environment and isinstance(described, Mapping) and "name" not in described and not _is_record(plain):
-        is_text = is_language_id(environment)
-        name = DEFAULT_FOR_LANGUAGE if is_text else preset_for(environment).algorithm.name
-        plain["algorithm"] = {"name": name, **described}
+        plain["algorithm"] = {"name": preset_for(environment).algorithm.name, **described}
     return plain
 
 
@@ -166,10 +176,8 @@ def environment_in(plain: Mapping[str, Any]) -> str | None:
     return str(name) if name else None
 
 
-def merged(
-    data: Mapping[str, Any], source: str = "config", env_id: str | None = None, algo: str | None = None
-) -> dict[str, Any]:
-    """A plain mapping over the preset of its environment, in which rules over several keys are not yet checked.
+def merged(prepared: dict[str, Any], source: str) -> dict[str, Any]:
+    """A mapping of `prepared` over the preset of its environment; rules over several keys are not yet checked.
 
     A complete manifest written by an earlier version is reproduced: keys added later take their defaults, not the
     values of a preset.
@@ -177,9 +185,9 @@ def merged(
     Raises:
         ConfigError: problems of the keys that are in it, or no environment.
     """
-    plain, algorithm = _with_known_algorithm(prepared(data, source, env_id, algo), source)
+    plain, algorithm = _with_known_algorithm(prepared, source)
     environment = environment_in(plain)
-    wrong = [error for error in errors_of(plain) if not is_rule(error, algorithm)]  # a preset may satisfy rules
+    wrong = errors_of_keys(plain, algorithm)
     lines = [explain(wrong, source, algorithm)] if wrong else []
     lines += [] if environment else [f"{source}: {NO_ENVIRONMENT}"]
     if environment is None or lines:
@@ -225,9 +233,9 @@ def preset_for(env_id: str, algo: str | None = None, *, general: bool = False, f
 
     Args:
         env_id: a Gymnasium id; `environment.name` of the result is this id, whichever preset is used.
-        algo: an algorithm; if the environment has no preset for it, the general preset of that algorithm is used, with
-            the environment's budget and target. A custom class has the presets of the algorithm it derives from, if
-            it takes its hyperparameters.
+        algo: an algorithm; None: the environment's preset names it, or `usual_algorithm`. If the environment has no
+            preset for it, the general preset of that algorithm is used, with the environment's budget and target. A
+            custom class has the presets of the algorithm it derives from, if it takes its hyperparameters.
         general: ignore the environment's preset.
         few_steps: the general one for budgets of few environment steps; `algo` has to be one of `has_few_steps`.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agilerl.algorithms import canonical_name
-from agilerl.config.keys import leaf_paths, resolve_key
+from agilerl.config.keys import leaf_paths, resolve_key, without_aliases
 from agilerl.config.load import giving_way, manifest_from
 from agilerl.config.schema import Manifest
 from agilerl.config.yaml_text import parse_yaml
@@ -27,7 +27,7 @@ def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
 def algorithm_in(sets: Iterable[str]) -> str | None:
     """Return the value of `algorithm.name` in settings of the form KEY=VALUE; None if it is not set."""
     parts = [text.partition("=") for text in sets]
-    values = [value.strip() for key, _, value in parts if key.strip() == "algorithm.name"]
+    values = [value.strip() for key, _, value in parts if without_aliases(key.strip()) == "algorithm.name"]
     return values[-1] if values else None
 
 
@@ -76,10 +76,8 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
     if not overrides:
         return manifest
     data = manifest.as_dict()
-    paths, asked = leaf_paths(manifest.algorithm.name), []
-    for name, value in overrides.items():
-        path = resolve_key(name, paths, source, manifest.algorithm.name)
-        asked.append(path)
+    asked = _resolved(overrides, source, manifest.algorithm.name)
+    for path, value in zip(asked, overrides.values(), strict=True):
         *sections, leaf = path.split(".")
         target = data
         for section in sections:
@@ -99,6 +97,19 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
             f"{source}: algorithm.name={after} does not fit the other settings, which are those of {before}. "
             f"fix: algo={after!r}, which has settings of its own."
         ) from None
+
+
+def _resolved(names: Iterable[str], source: str, algorithm: str) -> list[str]:
+    """Full dotted paths; ConfigError names every wrong one, a line for each."""
+    paths, asked, problems = leaf_paths(algorithm), [], []
+    for name in names:
+        try:
+            asked.append(resolve_key(name, paths, source, algorithm))
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return asked
 
 
 def _plain(value: Any) -> Any:

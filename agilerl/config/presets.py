@@ -6,10 +6,17 @@ import re
 from importlib import resources
 from typing import Any
 
-from agilerl.algorithms import DEFAULT_FOR_LANGUAGE, canonical_name, find_algorithm, shipped_in
+from agilerl.algorithms import (
+    DEFAULT_FOR_LANGUAGE,
+    DEFAULT_FOR_TEAMS,
+    DEFAULT_UNTUNED,
+    canonical_name,
+    find_algorithm,
+    shipped_in,
+)
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.yaml_text import parse_yaml
-from agilerl.env_ids import is_language_id
+from agilerl.env_ids import is_language_id, is_team_id
 from agilerl.errors import ConfigError
 
 # Keys of an environment's preset that apply to every algorithm.
@@ -54,8 +61,8 @@ def preset_content(
 ) -> tuple[dict[str, Any], str]:
     """The plain mapping of a preset, and a name for it in messages; arguments as in `load.preset_for`."""
     name, files = GENERAL if general else FEW_STEPS if few_steps else _preset_name(env_id), _preset_files()
-    if algo is None and name == GENERAL and is_language_id(env_id):
-        algo = DEFAULT_FOR_LANGUAGE
+    if algo is None and name == GENERAL:
+        algo = usual_algorithm(env_id)
     wanted = None if algo is None else canonical_name(str(algo))
     if name != GENERAL and wanted is not None and not is_language_id(env_id):
         check_kind(wanted, env_id)
@@ -77,6 +84,13 @@ def preset_content(
         data["algorithm"] = {**data["algorithm"], "name": wanted}
     data["environment"] = {**data.get("environment", {}), "name": env_id}
     return data, f"preset {label}"
+
+
+def usual_algorithm(env_id: str) -> str:
+    """The algorithm of an environment without a preset."""
+    if is_language_id(env_id):
+        return DEFAULT_FOR_LANGUAGE
+    return DEFAULT_FOR_TEAMS if is_team_id(env_id) else DEFAULT_UNTUNED
 
 
 def check_kind(algo: str, env_id: str, is_of_language: bool = False) -> None:

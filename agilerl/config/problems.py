@@ -36,8 +36,13 @@ def errors_of(data: Mapping[str, Any]) -> list[Any]:
     return []
 
 
+def errors_of_keys(data: Mapping[str, Any], algorithm: str) -> list[Any]:
+    """The validation errors of a plain manifest without those of rules, which the values of a preset may satisfy."""
+    return [error for error in errors_of(data) if not is_rule(error, algorithm)]
+
+
 def is_rule(error: Any, algorithm: str) -> bool:
-    """Whether a validation error is of a rule over several keys, which the values of a preset may satisfy."""
+    """Whether a validation error is of a rule over several keys."""
     return error["type"] == "value_error" and located(error["loc"], algorithm)[1] is None
 
 

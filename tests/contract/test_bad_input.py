@@ -341,7 +341,7 @@ class Breaks(gym.Env[np.ndarray, int]):
 @pytest.mark.parametrize("steps", [50, 600])
 def test_a_run_that_fails_in_the_middle_keeps_its_files_and_says_failed(steps: int, tmp_path: Path) -> None:
     Breaks.left = steps
-    settings = {"environment": {"name": "Breaks", "num_envs": 4},
+    settings = {"environment": {"name": "Breaks", "num_envs": 4}, "algorithm": "DQN",
                 "training": {"evo_steps": 40, "eval_episodes": 4, "eval_members": None,
                              "target_score": None}}  # fmt: skip
     with pytest.raises(EnvError, match=r"Breaks, lane \d: step\(\) raised OSError: the simulator went away.*fix:"):

@@ -14,11 +14,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from gymnasium.envs.classic_control import CartPoleEnv
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import agilerl
+from agilerl.api import build_manifest
 from agilerl.cli import app
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
@@ -317,7 +319,10 @@ MISTAKES = [
     (["train", "Nothing-v0"], "fix: --import MODULE, if a package or code of yours registers it"),
     (["train", "CartPole-v1", "--import", "no_package_xy"], "fix: pip install no-package-xy, if that is the package"),
     (["train", "CartPole-v1", "--import", "no.py"], "fix: check the path."),
-    (["train", "CartPole-v1", "--set", "algorithm.name=PPO"], "which are those of DQN. fix: --algo PPO, which has"),
+    (
+        ["train", "CartPole-v1", "--algo", "dqn", "--set", "algo=PPO"],
+        "--algo dqn and --set algorithm.name=PPO name two algorithms. fix: one of the two.",
+    ),
     (
         ["train", "Pendulum-v1", "--algo", "CQL", "--dataset", "minari:none/such-v0"],
         "the Minari data set 'none/such-v0'",
@@ -332,6 +337,12 @@ def test_mistakes_name_what_helps(own: str, words: list[str], told: str) -> None
     error = cli(*words, code=2).stderr
     assert told in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["--algo", "PPO"], ["--set", "algo=PPO"], ["--set", "algorithm.name=ppo"]])
+def test_an_algorithm_has_its_own_preset_however_it_is_named(own: str, words: list[str]) -> None:
+    told = yaml.safe_load(cli("train", "CartPole-v1", *words, "--dry-run", "--steps", 2048).stdout)
+    assert told == build_manifest("CartPole-v1", "PPO", steps=2048).as_dict()
 
 
 def test_agents_of_another_algorithm_are_named(own: str) -> None:

@@ -22,6 +22,7 @@ from agilerl.config import (
     dump_yaml,
     load_manifest,
     manifest_from,
+    on_preset,
     preset_for,
     preset_names,
 )
@@ -185,6 +186,13 @@ def test_a_mistake_in_a_setting_is_named(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_every_unknown_key_of_several_settings_is_named() -> None:
+    with pytest.raises(ConfigError) as raised:
+        apply_sets(preset_for("CartPole-v1"), ["popsize=3", "tau=0.1", "trainin.pop_size=3"])
+    keys = [line.partition(" is not a known key")[0] for line in str(raised.value).splitlines()]
+    assert keys == ["--set: popsize", "--set: trainin.pop_size"]
+
+
 def test_settings_are_yaml_and_reach_nested_keys() -> None:
     base = preset_for("CartPole-v1")
     sets = ["network.encoder_config.hidden_size=[32, 32]", "double=false", "mutation.rl_hp_selection.lr.max=0.05"]
@@ -240,6 +248,10 @@ def test_where_nothing_names_an_algorithm_it_is_the_one_that_needs_no_tuning() -
     assert build_manifest("mine", env=lambda: gym.make("Pendulum-v1")).algorithm.name == "PPO"
     assert build_manifest("CartPole-v1").algorithm.name == "DQN", "its preset"
     assert build_manifest("CartPole-v1", preset=False).algorithm.name == "PPO"
+    for env_id, algorithm in {
+        "BipedalWalkerHardcore-v3": "PPO", "CartPole-v1": "DQN", "mpe2.simple_v3": "MADDPG", "reasoning/none": "GRPO",
+    }.items():  # fmt: skip
+        assert on_preset({"environment": env_id}).algorithm.name == algorithm
 
 
 def test_without_a_preset_the_target_is_that_of_the_registration() -> None:
@@ -254,6 +266,11 @@ def test_without_a_preset_the_target_is_that_of_the_registration() -> None:
     assert target("CartPole-v1", preset=False) == 475.0
     assert target("LunarLander-v3") == 200.0
     assert target("FrozenLake-v1", overrides={"target_score": None}) is None
+    assert target("FrozenLake-v1", config={}) == 0.7
+    assert target("FrozenLake-v1", config={"training": {"target": None}}) is None
+    assert target("FrozenLake-v1", config={"training": {"target_score": 0.5}}) == 0.5
+    whole = build_manifest("FrozenLake-v1", overrides={"target_score": None}).as_dict()
+    assert target("FrozenLake-v1", config=whole) is None, "a complete manifest is reproduced"
     with pytest.raises(ConfigError, match="preset=False leaves out the preset; config has settings"):
         build_manifest("CartPole-v1", preset=False, config={"training": {"pop_size": 2}})
 
