@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -415,16 +415,18 @@ def summary(
             row["cost"] = rounded(row["members"] * us_per_step(ordered) / us_per_step(lines[alone].values()))
         other = against or baseline_of(arm)
         if arm != other and other in lines:
-            common = sorted(set(of_seeds) & set(lines[other]))
-            pairs = [
-                [share(arms[seed]["final"], about.random, about.good) for seed in common]
-                for arms in (of_seeds, lines[other])
-            ]
-            if common:
+            pairs = shares_of_pairs(about, lines, arm, other)
+            if pairs[0]:
                 row["over"] = other
                 row["better"] = compared([pairs])["probability_of_improvement"]
         rows.append(row)
     return rows
+
+
+def shares_of_pairs(task: Task, lines: Mapping[str, Mapping[int, Any]], arm: str, other: str) -> list[list[float]]:
+    """Shares of an arm and of another one, by the seeds that both have."""
+    common = sorted(set(lines.get(arm, {})) & set(lines.get(other, {})))
+    return [[share(lines[each][seed]["final"], task.random, task.good) for seed in common] for each in (arm, other)]
 
 
 def jobs_of(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from long import ARMS, MEMBERS, TASKS, members_of, newest, path_of, summary
+from evolution_tables import compared
+from long import ARMS, MEMBERS, TASKS, members_of, newest, path_of, shares_of_pairs, summary
 from runner import read_lines
 
 CLAIMS, DEVELOPMENT = range(8), range(1000, 1100)
@@ -77,6 +78,33 @@ def verdict_rows(members: int = MEMBERS) -> list[str]:
     return [f"| arm | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|", *table] if table else []
 
 
+# What is compared: the command with random search, with its founders alone and with one agent, and so on.
+PAIRS = (
+    ("command", "rule"), ("command", "command-fixed"), ("command", "rule-default"), ("rule-default", "rule"),
+    ("command-fixed", "rule-default"), ("rule-race-4-pbt-10", "rule"),
+)  # fmt: skip
+
+
+def bar_rows(members: int = MEMBERS) -> list[str]:
+    """Pair of arms by task: P(improvement) on the seeds of claims that both have; the last column is of all tasks."""
+    lines = {task: newest(task, members, list(CLAIMS), about.cpu_seconds) for task, about in TASKS.items()}
+    shown = [task for task in TASKS if lines[task]]
+    table = []
+    for arm, other in PAIRS:
+        pairs = [shares_of_pairs(TASKS[task], lines[task], arm, other) for task in shown]
+        strata = [each for each in pairs if len(each[0]) > 1]
+        cells = [chance([each]) if len(each[0]) > 1 else "" for each in pairs]
+        table += [f"| {arm} | {other} | {' | '.join(cells)} | {chance(strata)} |"] if strata else []
+    head = [f"| arm | over | {' | '.join(shown)} | all |", "|---" * (len(shown) + 3) + "|"]
+    return [*head, *table] if table else []
+
+
+def chance(strata: Sequence[Sequence[Sequence[float]]]) -> str:
+    """P(improvement) over tasks, with its interval and the number of seeds of each."""
+    counts = sorted({len(pairs[0]) for pairs in strata})
+    return f"{with_interval(compared(strata)['probability_of_improvement'])}; {' or '.join(map(str, counts))} seeds"
+
+
 def rows() -> list[str]:
     shown = [
         table
@@ -87,6 +115,9 @@ def rows() -> list[str]:
     ]
     if not shown:
         return []
+    bar = bar_rows()
+    if bar:
+        bar = ["P(one arm is better than another), of the seeds of claims that both have:", "", *bar]
     return [
         "### Long horizons",
         "",
@@ -100,5 +131,7 @@ def rows() -> list[str]:
         "",
         *verdict_rows(),
         "",
+        *bar,
+        *([""] if bar else []),
         *shown,
     ]

@@ -185,6 +185,29 @@ def test_what_a_replay_keeps_is_its_part_of_the_gain_over_random_search(
     assert row["kept"] == 0.75
 
 
+def test_the_bar_compares_pairs_of_arms_on_seeds_of_claims(
+    long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command is above random search in all four pairs; above its founders in one, with a tie."""
+    import long_page
+
+    monkeypatch.setattr(long, "RESULTS", tmp_path)
+    rest = {"curve": [{"score": 5.0}], "cpu_seconds": 1.0, "env_steps": 1, "training_env_steps": 1, "generations": 1}
+    scores = {"rule": (16, (3.0, 4.0)), "command": (4, (5.0, 9.0)), "command-fixed": (4, (5.0, 9.5))}
+    lines = [
+        {"key": {"task": BREAKOUT, "arm": arm, "members": members, "cpu_budget": 400.0, "seed": seed},
+         "final": score, **rest}
+        for arm, (members, of_seeds) in scores.items() for seed, score in enumerate(of_seeds)
+    ]  # fmt: skip
+    assert long_page.bar_rows() == [], "there is no line yet"
+    long.path_of(BREAKOUT).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    head, _, *table = long_page.bar_rows()
+    assert head == f"| arm | over | {BREAKOUT} | all |"
+    assert table[0] == "| command | rule | 1.00 (1.00 to 1.00); 2 seeds | 1.00 (1.00 to 1.00); 2 seeds |"
+    assert table[1].startswith("| command | command-fixed | 0.38 (")
+    assert len(table) == 2
+
+
 def test_the_verdict_has_a_row_for_each_arm_and_a_column_for_each_task(
     long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
