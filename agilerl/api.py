@@ -30,9 +30,10 @@ from agilerl.config import (
     apply_sets,
     has_few_steps,
     has_preset,
-    load_manifest,
+    names_algorithm,
     on_preset,
     preset_for,
+    read_data,
 )
 from agilerl.config.keys import leaf_paths, resolve_key
 from agilerl.data.handed import HandedData
@@ -617,6 +618,14 @@ def _has_several_agents(env: Any) -> bool:
     return env.has_several_agents if isinstance(env, Factory) else has_several_agents(env)
 
 
+def _usual_of_object(env: Any, is_general: bool) -> str | None:
+    """Default algorithm for an environment that is handed over, whose name may not tell; None: by its name.
+
+    is_general: whether there is no preset for its name.
+    """
+    return usual_for_gym(env) or (DEFAULT_FOR_TEAMS if is_general and _has_several_agents(env) else None)
+
+
 def usual_for_gym(env: Any) -> str | None:
     """Default algorithm for the prompts, pairs or examples of a gym; None for any other environment."""
     return next((DEFAULT_BY_GYM[base.__name__] for base in type(env).__mro__ if base.__name__ in DEFAULT_BY_GYM), None)
@@ -632,17 +641,17 @@ def base_manifest(env_id: str | None, algo: str | None, config: Any, env: Any = 
     if isinstance(config, Manifest):
         changes = {"environment.name": env_id, "algorithm.name": algo}
         return apply_overrides(config, {k: v for k, v in changes.items() if v is not None}, "train()")
-    if isinstance(config, Mapping):
-        return on_preset(config, "config", env_id, algo)
     if config is not None:
-        return load_manifest(config, env_id, algo)
+        source = "config" if isinstance(config, Mapping) else Path(config).name
+        data = config if isinstance(config, Mapping) else read_data(config)
+        if algo is None and env is not None and not names_algorithm(data, source):
+            algo = _usual_of_object(env, not has_preset(env_id or ""))
+        return on_preset(data, source, env_id, algo, env)
     if env_id is None:
         raise ConfigError("no environment is named. fix: agilerl train ENV_ID, or --config FILE that names one.")
-    if algo is None and env is not None:
-        algo = usual_for_gym(env)
     is_general = not preset or not has_preset(env_id)
-    if algo is None and is_general and env is not None and _has_several_agents(env):
-        algo = DEFAULT_FOR_TEAMS  # its name may not tell
+    if algo is None and env is not None:
+        algo = _usual_of_object(env, is_general)
     manifest = preset_for(env_id, algo, general=not preset)
     target = reward_threshold(env_id if env is None else env) if is_general else None
     return manifest if target is None else apply_overrides(manifest, {"training.target_score": target})

@@ -25,10 +25,11 @@ def actions(incomplete: str) -> list[str]:
 
 def check_alone(context: typer.Context, option: str) -> None:
     """Raise ConfigError for options beside --replay that would make another run."""
+    flags = {each.name: each.opts[0] for each in context.command.params if each.opts[0].startswith("-")}
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in WITH_REPLAY and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
-            other = "ENV_ID" if name == "env_id" else f"--{name.replace('_', '-')}"
+            other = flags.get(name, "ENV_ID")
             raise ConfigError(
                 f"--{option} repeats a run as it was recorded, and {other} would make another one. "
                 f"fix: leave {other} out."

@@ -129,7 +129,7 @@ def plan_of(options: TrainOptions) -> Plan:
     from agilerl.env_ids import import_environment
 
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
-    options = replace(options, algo=_one_algorithm(options.algo, options.settings))
+    options = _with_named(options)
     named = options.env_id if options.allow_code and options.env_id else ""
     if named:
         options = replace(options, env_id=import_environment(named))
@@ -145,13 +145,16 @@ def plan_of(options: TrainOptions) -> Plan:
             options = replace(options, algo=str(ancestors.agents[0].algo))
     minutes = _minutes(options)
     manifest, note = _starting_point(options, minutes)
+    if options.allow_code and ":" in manifest.environment.name:  # of a file: its registration is known once imported
+        named = manifest.environment.name
+        manifest, note = _starting_point(replace(options, env_id=import_environment(named)), minutes)
     if note and not options.quiet:
         typer.echo(f"{'# ' if options.dry_run else ''}{note}")
     try:
         manifest = apply_sets(manifest, options.settings)
     except ConfigError:  # options may hold what a rule over several keys asks for
         manifest = apply_sets(_with_options(manifest, options), options.settings)
-    if options.allow_code and ":" in manifest.environment.name:  # from --config or --set
+    if options.allow_code and ":" in manifest.environment.name:  # from --set
         named = manifest.environment.name
         manifest = apply_sets(manifest, [f"environment.name={import_environment(named)}"])
     manifest = _with_options(manifest, options)
@@ -170,17 +173,20 @@ def plan_of(options: TrainOptions) -> Plan:
     return Plan(manifest, several, minutes, ancestors, [*options.imports, *module], workers)
 
 
-def _one_algorithm(algo: str | None, settings: Sequence[str]) -> str | None:
-    """The algorithm that `--algo` or `--set` names: its preset is the starting point in both cases."""
+def _with_named(options: TrainOptions) -> TrainOptions:
+    """The options with the environment and the algorithm that `--set` names: their preset is the starting point."""
     from agilerl.algorithms import canonical_name
-    from agilerl.config import algorithm_in
+    from agilerl.config import algorithm_in, text_in
 
-    named = algorithm_in(settings)
-    if named is None or algo is None:
-        return named if algo is None else algo
-    if canonical_name(algo) != canonical_name(named):
-        raise ConfigError(f"--algo {algo} and --set algorithm.name={named} name two algorithms. fix: one of the two.")
-    return algo
+    algo, env_id = algorithm_in(options.settings), text_in(options.settings, "environment.name")
+    if algo is not None and options.algo is not None and canonical_name(algo) != canonical_name(options.algo):
+        what = f"--algo {options.algo} and --set algorithm.name={algo} name two algorithms"
+        raise ConfigError(f"{what}. fix: one of the two.")
+    if env_id is not None and options.env_id not in (None, env_id):
+        what = f"ENV_ID {options.env_id} and --set environment.name={env_id} name two environments"
+        raise ConfigError(f"{what}. fix: one of the two.")
+    algo = algo if options.algo is None else options.algo
+    return replace(options, algo=algo, env_id=env_id if options.env_id is None else options.env_id)
 
 
 def _has_steps(options: TrainOptions) -> bool:

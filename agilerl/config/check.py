@@ -14,6 +14,7 @@ from agilerl.config.keys import located
 from agilerl.config.load import (
     NO_ENVIRONMENT,
     environment_in,
+    lacks_environment,
     load_manifest,
     merged,
     prepared,
@@ -21,6 +22,7 @@ from agilerl.config.load import (
     with_canonical_name,
     without_algorithm,
 )
+from agilerl.config.presets import check_names
 from agilerl.config.problems import errors_of, errors_of_keys, is_rule, problem_of
 from agilerl.errors import AgileRLError, ConfigError
 from agilerl.ranges import describe
@@ -68,15 +70,17 @@ def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
     except AgileRLError as error:
         return _of_error(error, source)
     problems = _of_keys(plain, source)
-    if environment_in(plain) is None:
+    if lacks_environment(plain):
         problems += _of_error(ConfigError(NO_ENVIRONMENT), source, "environment.name")
     if problems:
         return problems
     try:
         whole = merged(plain, source)
+        algorithm = str(whole.get("algorithm", {}).get("name", DEFAULT_ALGORITHM))
+        check_names(algorithm, str(environment_in(whole)))
     except AgileRLError as error:
         return _of_error(error, source)
-    return _of_validation(errors_of(whole), str(whole.get("algorithm", {}).get("name", DEFAULT_ALGORITHM)))
+    return _of_validation(errors_of(whole), algorithm)
 
 
 def _load(path: str | Path, env_id: str | None) -> None:

@@ -44,7 +44,7 @@ def manifest_schema() -> dict[str, Any]:
     return {
         "$schema": DRAFT,
         "title": "agilerl manifest",
-        "description": "Settings of a run. What is left out comes from the preset of the environment.",
+        "description": "Settings of a run. What is left out comes from a preset, of the environment or the algorithm.",
         "type": "object",
         "properties": properties,
         "additionalProperties": False,

@@ -141,14 +141,14 @@ def resolve_key(name: str, paths: list[str], source: str, algorithm: str) -> str
     if name == "net_config":
         raise ConfigError(
             f"{source}: net_config is an argument of algorithm classes. fix: its parts, such as latent_dim=64, "
-            "encoder={'hidden_size': [64]} and head={'hidden_size': [64]}."
+            "encoder={'hidden_size': [64]} and **{'network.head_config.hidden_size': [64]}."
         )
     if "." not in path:
         return _unique_leaf(path, paths, source, algorithm)
     section = path.rpartition(".")[0]
     siblings = [p.removeprefix(section + ".") for p in paths if p.startswith(section + ".")]
     if section == "algorithm" and not hint_for(path.rpartition(".")[2], siblings):
-        raise ConfigError(f"{source}: {_undeclared(name, algorithm)}")
+        raise ConfigError(f"{source}: {undeclared(name, algorithm)}")
     if siblings:
         raise ConfigError(f"{source}: {unknown_key(name, siblings)}")
     hint = _hint(path, paths) or "fix: `agilerl train ENV_ID --dry-run` prints every key."
@@ -161,6 +161,17 @@ def unknown_key(path: str, known: Sequence[str]) -> str:
     hint = hint_for(leaf, known) or f"(known: {', '.join(known)}) fix: a known one."
     where = "" if section else " at the top level"
     return f"{path} is not a known key{where}. {hint}"
+
+
+def beside_sections(name: str, algorithm: str) -> str:
+    """The message for a key that stands at the top level of a file and belongs in a section; empty for any other."""
+    paths = leaf_paths(algorithm)
+    matches = [path for path in paths if path == name or ("." not in name and path.rpartition(".")[2] == name)]
+    if len(matches) != 1:
+        return ""
+    *sections, leaf = matches[0].split(".")
+    nested = "".join(f"{section}: {{" for section in sections) + f"{leaf}: ..." + "}" * len(sections)
+    return f"{name} is a key of the section {'.'.join(sections)}. fix: {nested}."
 
 
 def hint_for(name: str, known: Sequence[str]) -> str:
@@ -177,7 +188,7 @@ def hint_for(name: str, known: Sequence[str]) -> str:
     return f"Did you mean {' or '.join(map(repr, close))}? fix: {' or '.join(close)}." if close else ""
 
 
-def _undeclared(name: str, algorithm: str) -> str:
+def undeclared(name: str, algorithm: str) -> str:
     """The message for a key that is near no other one: what the algorithm takes, and how a custom one declares more."""
     accepted = ", ".join(hyperparameters(find_algorithm(algorithm))) or "no hyperparameters"
     more = "`agilerl train ENV_ID --dry-run` prints every key"
@@ -207,7 +218,7 @@ def _unique_leaf(leaf: str, paths: list[str], source: str, algorithm: str) -> st
     leaves |= {alias for (_, alias), name in KEY_ALIASES.items() if name in leaves}
     hint = _hint(leaf, sorted(leaves))
     if not hint:
-        raise ConfigError(f"{source}: {_undeclared(leaf, algorithm)}")
+        raise ConfigError(f"{source}: {undeclared(leaf, algorithm)}")
     raise ConfigError(f"{source}: {leaf} is not a known key. {hint}")
 
 

@@ -41,7 +41,8 @@ def _with_known_algorithm(plain: dict[str, Any], source: str) -> tuple[dict[str,
         return with_canonical_name(plain)
     except AgileRLError as error:
         wrong = errors_of_keys(without_algorithm(plain), DEFAULT_ALGORITHM)
-        lines = [str(error), *([explain(wrong, source, DEFAULT_ALGORITHM)] if wrong else [])]
+        lines = [f"{source}: algorithm.name: {error}"]
+        lines += [explain(wrong, source, DEFAULT_ALGORITHM)] if wrong else []
         raise type(error)("\n".join(lines)) from None
 
 
@@ -69,16 +70,21 @@ def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, value in data.items():
         name = SECTION_ALIASES.get(str(key), str(key))
-        if name in ("algorithm", "environment") and isinstance(value, str):
-            value = {"name": value}
+        if name in ("algorithm", "environment"):
+            if isinstance(value, str):
+                value = {"name": value}
+            elif isinstance(value, Mapping) and value.get("name", "") is None:  # as if it were left out
+                value = {key: part for key, part in value.items() if key != "name"}
         _put(plain, name, {} if value is None and name in Manifest.model_fields else value, str(key), source)
     for alias, (section, name) in TOP_LEVEL_ALIASES.items():
         if alias in plain and isinstance(plain.get(section, {}), Mapping):
-            _put(plain.setdefault(section, {}), name, plain.pop(alias), alias, source)
+            value = plain.pop(alias)
+            if value is not None or name != "name":
+                _put(plain.setdefault(section, {}), name, value, alias, source, section)
     for (section, alias), name in KEY_ALIASES.items():
         if isinstance(plain.get(section), Mapping) and alias in plain[section]:
             plain[section] = dict(plain[section])
-            _put(plain[section], name, plain[section].pop(alias), f"{section}.{alias}", source)
+            _put(plain[section], name, plain[section].pop(alias), f"{section}.{alias}", source, section)
     _rename_mutable(plain, source)
     return plain
 
@@ -88,14 +94,25 @@ def _rename_mutable(plain: dict[str, Any], source: str) -> None:
     ranges = mutation.get("rl_hp_selection") if isinstance(mutation, Mapping) else None
     if isinstance(mutation, Mapping) and isinstance(ranges, Mapping) and "learning_rate" in ranges:
         renamed = dict(ranges)
-        _put(renamed, "lr", renamed.pop("learning_rate"), "mutation.rl_hp_selection.learning_rate", source)
+        section = "mutation.rl_hp_selection"
+        _put(renamed, "lr", renamed.pop("learning_rate"), f"{section}.learning_rate", source, section)
         plain["mutation"] = {**mutation, "rl_hp_selection": renamed}
 
 
-def _put(target: dict[str, Any], name: str, value: Any, given_as: str, source: str) -> None:
+def _put(target: dict[str, Any], name: str, value: Any, given_as: str, source: str, section: str = "") -> None:
     if name in target:
-        raise ConfigError(f"{source}: {given_as} and {name} are the same key. fix: keep one of them.")
+        whole = f"{section}.{name}" if section else name
+        raise ConfigError(f"{source}: {given_as} and {whole} are the same key. fix: keep one of them.")
     target[name] = value
+
+
+def names_algorithm(data: Mapping[str, Any], source: str) -> bool:
+    """Whether a plain mapping, or one of the published library, says what learns."""
+    if is_published(data):
+        return True
+    plain = normalise(data, source)
+    described = plain.get("algorithm", {})
+    return not isinstance(described, Mapping) or "name" in described or _is_record(plain)
 
 
 def load_manifest(path: str | Path, env_id: str | None = None, algo: str | None = None) -> Manifest:
@@ -120,7 +137,7 @@ def read_data(path: str | Path) -> Any:
             f"the configuration {source} is a folder; expected a YAML file. fix: {source / 'config.yaml'}."
         )
     if not source.is_file():
-        raise ConfigError(f"there is no configuration file {source}. fix: check the path given to --config.")
+        raise ConfigError(f"there is no configuration file {source}. fix: check the path.")
     try:
         text = read_text(source, 4 * LARGEST_YAML)
     except RunError as error:
@@ -130,22 +147,37 @@ def read_data(path: str | Path) -> Any:
 
 
 def on_preset(
-    data: Mapping[str, Any], source: str = "config", env_id: str | None = None, algo: str | None = None
+    data: Mapping[str, Any],
+    source: str = "config",
+    env_id: str | None = None,
+    algo: str | None = None,
+    env: Any = None,
 ) -> Manifest:
-    """Merge a plain mapping over the preset of its environment; arguments as in `load_manifest`.
+    """Merge a plain mapping over the preset of its environment; other arguments as in `load_manifest`.
 
-    Without a preset the target, unless the mapping has one, is the reward threshold of the environment's registration.
+    Without a preset the target, unless the mapping has one, is the reward threshold of the environment's registration:
+    of `env`, if it is handed over, else of its id.
     A configuration of the published library is translated, with a warning for each key without a counterpart; it is
     complete, so that no preset is read.
     """
     if is_published(data):
         return _from_published(data, source, env_id, algo)
     plain = prepared(data, source, env_id, algo)
-    whole, environment = merged(plain, source), environment_in(plain)
-    is_settled = "target_score" in plain.get("training", {}) or has_preset(environment or "") or _is_record(plain)
-    if not is_settled:
-        whole["training"] = {**whole["training"], "target_score": reward_threshold(environment)}
-    return manifest_from(whole, source)
+    try:
+        whole, environment = merged(plain, source), environment_in(plain)
+        is_settled = "target_score" in plain.get("training", {}) or has_preset(environment or "") or _is_record(plain)
+        if not is_settled:
+            target = reward_threshold(environment if env is None else env)
+            whole["training"] = {**whole["training"], "target_score": target}
+        return manifest_from(whole, source)
+    except ConfigError as error:
+        if algo is not None or names_algorithm(data, source):
+            raise
+        usual = plain["algorithm"]["name"] if environment_in(plain) else ""
+        if not usual or usual not in str(error):
+            raise
+        chosen = f"{source}: names no algorithm, so {usual} learns. fix: algorithm: DQN, say."
+        raise ConfigError(f"{error}\n{chosen}") from None
 
 
 NO_ENVIRONMENT = "environment.name is missing. fix: add it, or name the environment in the call."
@@ -176,6 +208,11 @@ def environment_in(plain: Mapping[str, Any]) -> str | None:
     return str(name) if name else None
 
 
+def lacks_environment(plain: Mapping[str, Any]) -> bool:
+    """Whether a plain mapping leaves out what is trained in; a section of another type is a problem of its own."""
+    return environment_in(plain) is None and isinstance(plain.get("environment", {}), Mapping)
+
+
 def merged(prepared: dict[str, Any], source: str) -> dict[str, Any]:
     """A mapping of `prepared` over the preset of its environment; rules over several keys are not yet checked.
 
@@ -189,7 +226,7 @@ def merged(prepared: dict[str, Any], source: str) -> dict[str, Any]:
     environment = environment_in(plain)
     wrong = errors_of_keys(plain, algorithm)
     lines = [explain(wrong, source, algorithm)] if wrong else []
-    lines += [] if environment else [f"{source}: {NO_ENVIRONMENT}"]
+    lines += [f"{source}: {NO_ENVIRONMENT}"] if lacks_environment(plain) else []
     if environment is None or lines:
         raise ConfigError("\n".join(lines))
     if _is_record(plain):

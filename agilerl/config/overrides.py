@@ -25,10 +25,16 @@ def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
 
 
 def algorithm_in(sets: Iterable[str]) -> str | None:
-    """Return the value of `algorithm.name` in settings of the form KEY=VALUE; None if it is not set."""
+    """Return the value of `algorithm.name` in settings of the form KEY=VALUE; None if it is not set to a text."""
+    return text_in(sets, "algorithm.name")
+
+
+def text_in(sets: Iterable[str], key: str) -> str | None:
+    """Return the last value of a dotted key in settings of the form KEY=VALUE; None if it is not set to a text."""
     parts = [text.partition("=") for text in sets]
-    values = [value.strip() for key, _, value in parts if without_aliases(key.strip()) == "algorithm.name"]
-    return values[-1] if values else None
+    texts = [text for name, _, text in parts if without_aliases(name.strip()) == key]
+    value = parse_yaml(texts[-1], f"--set {key}") if texts else None
+    return value if isinstance(value, str) else None
 
 
 # Sections that a resumed run may change; the others describe existing agents and experience.
@@ -77,6 +83,9 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
         return manifest
     data = manifest.as_dict()
     asked = _resolved(overrides, source, manifest.algorithm.name)
+    unnamed = [path for path, value in zip(asked, overrides.values(), strict=True) if path in NAMES and value is None]
+    if unnamed:
+        raise ConfigError(f"{source}: {unnamed[0]} must be a name; got None. fix: leave {unnamed[0]} out.")
     for path, value in zip(asked, overrides.values(), strict=True):
         *sections, leaf = path.split(".")
         target = data
@@ -97,6 +106,9 @@ def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: st
             f"{source}: algorithm.name={after} does not fit the other settings, which are those of {before}. "
             f"fix: algo={after!r}, which has settings of its own."
         ) from None
+
+
+NAMES = ("algorithm.name", "environment.name")
 
 
 def _resolved(names: Iterable[str], source: str, algorithm: str) -> list[str]:

@@ -12,11 +12,12 @@ from agilerl.algorithms import (
     DEFAULT_UNTUNED,
     canonical_name,
     find_algorithm,
+    is_team,
     shipped_in,
 )
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.yaml_text import parse_yaml
-from agilerl.env_ids import is_language_id, is_team_id
+from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import ConfigError
 
 # Keys of an environment's preset that apply to every algorithm.
@@ -91,6 +92,22 @@ def usual_algorithm(env_id: str) -> str:
     if is_language_id(env_id):
         return DEFAULT_FOR_LANGUAGE
     return DEFAULT_FOR_TEAMS if is_team_id(env_id) else DEFAULT_UNTUNED
+
+
+def check_names(algo: str, env_id: str) -> None:
+    """Raise ConfigError for an algorithm and an environment whose ids alone tell that they do not go together."""
+    if is_language_id(env_id):
+        check_kind(algo, env_id)
+    elif is_team_id(env_id) and not is_team(algo):
+        raise ConfigError(
+            f"{env_id} has several agents, and {algo} trains one. fix: algorithm: {DEFAULT_FOR_TEAMS}, or an "
+            "environment of one agent."
+        )
+    elif is_team(algo) and not is_team_id(env_id):
+        raise ConfigError(
+            f"{algo} trains several agents, and ids of their environments begin with {' or '.join(TEAM_PACKAGES)}; got "
+            f"{env_id}. fix: algorithm: {DEFAULT_UNTUNED}, or an id such as mpe2.simple_spread_v3."
+        )
 
 
 def check_kind(algo: str, env_id: str, is_of_language: bool = False) -> None:

@@ -77,6 +77,9 @@ CASES = {
     "an alias in a section that is none": (
         "environment: CartPole-v1\nalgorithm: 5\nlearning_rate: 0.1\n", ["algorithm", "learning_rate"]
     ),
+    "questions for an algorithm with actions": ("environment: reasoning/chain_sum\nalgorithm: PPO\n", [""]),
+    "several agents for an algorithm of one": ("environment: mpe2.simple_adversary_v3\nalgorithm: PPO\n", [""]),
+    "one agent for an algorithm of several": ("environment: FrozenLake-v1\nalgorithm: MADDPG\n", [""]),
     "a rule over two keys": ("environment: CartPole-v1\ntraining: {eps_start: 0.1, eps_end: 0.2}\n", ["training"]),
     "a rule with the preset": (
         "environment: CartPole-v1\nevolution: {scheme: race}\nmutation: {probabilities: {no_mut: 3}}\n", [""]

@@ -320,6 +320,11 @@ MISTAKES = [
     (["train", "CartPole-v1", "--import", "no_package_xy"], "fix: pip install no-package-xy, if that is the package"),
     (["train", "CartPole-v1", "--import", "no.py"], "fix: check the path."),
     (
+        ["train", "CartPole-v1", "--set", "env_id=FrozenLake-v1"],
+        "ENV_ID CartPole-v1 and --set environment.name=FrozenLake-v1 name two environments. fix: one of the two.",
+    ),
+    (["train", "--replay", "run", "--set", "lr=1"], "and --set would make another one. fix: leave --set out."),
+    (
         ["train", "CartPole-v1", "--algo", "dqn", "--set", "algo=PPO"],
         "--algo dqn and --set algorithm.name=PPO name two algorithms. fix: one of the two.",
     ),
@@ -339,10 +344,21 @@ def test_mistakes_name_what_helps(own: str, words: list[str], told: str) -> None
     assert len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [["--algo", "PPO"], ["--set", "algo=PPO"], ["--set", "algorithm.name=ppo"]])
+NAMED_PPO = [["--algo", "PPO"], ["--set", "algo=PPO"], ["--set", "algorithm.name=ppo"], ["--set", "algo='PPO' # it"]]
+
+
+@pytest.mark.parametrize("words", NAMED_PPO)
 def test_an_algorithm_has_its_own_preset_however_it_is_named(own: str, words: list[str]) -> None:
     told = yaml.safe_load(cli("train", "CartPole-v1", *words, "--dry-run", "--steps", 2048).stdout)
     assert told == build_manifest("CartPole-v1", "PPO", steps=2048).as_dict()
+
+
+@pytest.mark.parametrize("file", ["", "environment: FrozenLake-v1\n"])
+def test_an_environment_has_its_own_preset_however_it_is_named(own: str, file: str) -> None:
+    Path("mine.yaml").write_text(file)
+    for words in (["Acrobot-v1"], ["--set", "environment.name=Acrobot-v1"], ["--set", "env_id='Acrobot-v1'"]):
+        told = yaml.safe_load(cli("train", *words, "--config", "mine.yaml", "--dry-run").stdout)
+        assert told == build_manifest("Acrobot-v1").as_dict()
 
 
 def test_agents_of_another_algorithm_are_named(own: str) -> None:

@@ -77,7 +77,7 @@ MISTAKES = [
     ("training: {pop_size: 4, pop_size: 5}", "my.yaml: line 1, column 25 is not valid YAML: the key 'pop_size' stands"),
     ("training: [", "my.yaml: line"),
     ("- 1", "my.yaml: expected sections"),
-    ("algorithm: {lr: 1.0e-3, learning_rate: 1.0e-3}", "algorithm.learning_rate and lr are the same key."),
+    ("algorithm: {lr: 1.0e-3, learning_rate: 1.0e-3}", "algorithm.learning_rate and algorithm.lr are the same key."),
 ]
 
 
@@ -141,7 +141,7 @@ def test_clear_names_of_training_keys_are_understood_everywhere(clear: str, key:
     ):
         assert vars(manifest.training)[key] == value
         assert manifest.hash() == apply_overrides(base, {key: value}).hash()
-    with pytest.raises(ConfigError, match=f"training.{clear} and {key} are the same key"):
+    with pytest.raises(ConfigError, match=f"training.{clear} and training.{key} are the same key"):
         manifest_from({"training": {clear: value, key: value}})
 
 
@@ -254,6 +254,69 @@ def test_where_nothing_names_an_algorithm_it_is_the_one_that_needs_no_tuning() -
         assert on_preset({"environment": env_id}).algorithm.name == algorithm
 
 
+class Team:
+    possible_agents = ("a", "b")
+
+
+class PreferenceGym:
+    pass
+
+
+def test_what_is_handed_over_names_the_algorithm_beside_a_configuration_too() -> None:
+    from agilerl.api import build_manifest
+
+    for config in (None, {}, {"training": {"pop_size": 2}}):
+        assert build_manifest("mine", env=Team(), config=config).algorithm.name == "MADDPG"
+        assert build_manifest("mine", env=PreferenceGym(), config=config).algorithm.name == "DPO"
+        assert build_manifest("mine", "IPPO", env=Team(), config=config).algorithm.name == "IPPO"
+    assert build_manifest("mine", env=Team(), config={"algorithm": "MATD3"}).algorithm.name == "MATD3"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"training": {"eps_start": 0.5}}, {"replay_buffer": {"max_size": 1000}}, {"algorithm": {"tau": 0.01}}]
+)
+def test_a_setting_of_another_algorithm_says_which_one_learns_by_default(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        on_preset({"environment": "FrozenLake-v1", **wrong}, "mine.yaml")
+    problem, chosen = str(raised.value).splitlines()
+    assert "PPO" in problem
+    assert chosen == "mine.yaml: names no algorithm, so PPO learns. fix: algorithm: DQN, say."
+    assert on_preset({"environment": "FrozenLake-v1", "algorithm": "DQN"} | {"training": {"eps_start": 0.5}})
+    with pytest.raises(ConfigError) as other:
+        on_preset({"environment": "FrozenLake-v1", "training": {"pop_size": 0}}, "mine.yaml")
+    assert len(str(other.value).splitlines()) == 1, "which algorithm learns has nothing to do with it"
+
+
+NAMED_PLACES = [
+    ({"training.pop_size": 2}, "training.pop_size is a key of the section training. fix: training: {pop_size: ...}."),
+    ({"lr": 2}, "lr is a key of the section algorithm. fix: algorithm: {lr: ...}."),
+    (
+        {"rl_hp_mut": 2},
+        "rl_hp_mut is a key of the section mutation.probabilities. fix: mutation: {probabilities: {rl_hp_mut: ...}}.",
+    ),
+    ({"hidden_size": [2]}, "hidden_size is not a known key at the top level."),  # of two sections
+    ({"algo": "ppo", "algorithm": "dqn"}, "algo and algorithm.name are the same key."),
+    ({"algorithm": "PP0"}, "mine.yaml: algorithm.name: unknown algorithm 'PP0'. Did you mean 'PPO'?"),
+    ({"environment": 3}, "mine.yaml: environment must be a section of keys; got 3."),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), NAMED_PLACES, ids=[next(iter(wrong)) for wrong, _ in NAMED_PLACES])
+def test_a_key_at_the_wrong_place_is_told_where_it_belongs(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(AgileRLError) as raised:
+        on_preset({"environment": "FrozenLake-v1", **wrong}, "mine.yaml")
+    assert message in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_name_of_null_is_left_out_of_a_file_and_refused_of_a_setting() -> None:
+    plain = on_preset({"environment": "FrozenLake-v1"})
+    assert on_preset({"environment": "FrozenLake-v1", "algorithm": {"name": None}}) == plain
+    assert on_preset({"environment": "FrozenLake-v1", "algo": None}) == plain
+    with pytest.raises(ConfigError, match=r"--set: algorithm\.name must be a name; got None\. fix: leave"):
+        apply_sets(plain, ["algo=null"])
+
+
 def test_without_a_preset_the_target_is_that_of_the_registration() -> None:
     from agilerl.api import build_manifest
 
@@ -267,6 +330,7 @@ def test_without_a_preset_the_target_is_that_of_the_registration() -> None:
     assert target("LunarLander-v3") == 200.0
     assert target("FrozenLake-v1", overrides={"target_score": None}) is None
     assert target("FrozenLake-v1", config={}) == 0.7
+    assert target("mine", config={}, env=gym.make("FrozenLake-v1")) == 0.7
     assert target("FrozenLake-v1", config={"training": {"target": None}}) is None
     assert target("FrozenLake-v1", config={"training": {"target_score": 0.5}}) == 0.5
     whole = build_manifest("FrozenLake-v1", overrides={"target_score": None}).as_dict()
