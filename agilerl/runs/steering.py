@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import json
 import math
 import os
+import re
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,10 @@ from agilerl.config import Manifest
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, unknown_choice
 from agilerl.hostile import MIB, read_json, read_text
 from agilerl.runs.commands import run_command
-from agilerl.runs.directory import RunDirectory
+from agilerl.runs.directory import LINEAGE, RunDirectory
 from agilerl.runs.lock import status_of
+from agilerl.telemetry.files import lineage_line
+from agilerl.telemetry.record import Steering
 
 FOLDER = "requests"
 LOG = "taken.jsonl"
@@ -41,6 +45,7 @@ FOR_ONE = ("clone", "remove", "protect", "unprotect")
 WITH_NAME = ("set", "pin", "unpin")
 WITH_VALUE = ("set", "pin")
 MAX_TEXT = 500  # characters of a reason or an author
+ENDED = "the run had ended"  # why a late request is refused
 
 
 @dataclass(frozen=True)
@@ -105,17 +110,20 @@ class Taken:
     Attributes:
         id: of the request, unique in its run. generation: the first one that trains with the change.
         refused: why it has no effect; empty if it may be carried out.
+        ends: of `stop`: whether the run ends with it. One that was resumed repeats only what the end had changed: the
+            closing test, and a generation without selection.
     """
 
     id: str
     generation: int
     request: Request
     refused: str = ""
+    ends: bool = True
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Taken:
         request, refused = Request.from_dict(content["request"]), str(content.get("refused", ""))
-        return cls(str(content["id"]), int(content["generation"]), request, refused)
+        return cls(str(content["id"]), int(content["generation"]), request, refused, bool(content.get("ends", True)))
 
 
 def ask(run: str | os.PathLike[str], request: Request) -> Path:
@@ -221,12 +229,33 @@ def pending(run: str | os.PathLike[str]) -> dict[str, Request]:
 
 def script_of(directory: RunDirectory) -> list[Taken]:
     """Return the requests that a run has taken over, for another one that repeats it."""
-    names = [f.name for f in fields(Request)]
-    events = directory.steering()
-    return [
-        Taken(e.request, e.generation, Request(**{name: vars(e)[name] for name in names}), e.result.get("refused", ""))
-        for e in events
-    ]
+    names, events = [f.name for f in fields(Request)], directory.steering()
+    last = _generations(directory) if any(event.action == "stop" for event in events) else 0
+    script = []
+    for event in events:
+        request = Request(**{name: vars(event)[name] for name in names})
+        ends = request.action != "stop" or event.generation >= last
+        script.append(Taken(event.request, event.generation, request, event.result.get("refused", ""), ends))
+    return script
+
+
+def _generations(directory: RunDirectory) -> int:
+    """Return the number of generations of a run; that of its result, if rows of metrics.csv are lost."""
+    result = directory.facts().get("result") or {}
+    return max(len(directory.history()), int(result.get("generations") or 0))
+
+
+def refuse_left_stop(directory: RunDirectory, generation: int) -> None:
+    """Refuse each `stop` that waits in a run which has ended and is resumed after so many generations.
+
+    Other requests stay, and so does each of a run that was interrupted.
+    """
+    try:
+        status = directory.facts().get("status")
+    except RunError:  # a damaged run.json says nothing
+        return
+    if status == "done":
+        Inbox(directory.path).refuse(generation, ("stop",))
 
 
 class Inbox:
@@ -245,28 +274,64 @@ class Inbox:
         names = {taken.id for taken in logged}
         self.script = [*(taken for taken in script if taken.id not in names), *logged]
         self._refused: set[Path] = set()
+        self._delete_logged([taken for taken in logged if taken.generation == logged[-1].generation])
 
     def take(self, generation: int) -> list[Taken]:
         """Return the requests that take effect before `generation`; new ones are logged, and their files deleted."""
         due = [taken for taken in self.script if taken.generation == generation]
-        if self.folder is None or not self.folder.is_dir():
-            return due
-        fresh = []
-        for path in sorted(self.folder.glob("*.json")):
-            if any(taken.id == path.stem for taken in self.script):  # logged, but a kill came before its deletion
-                path.unlink(missing_ok=True)
-            elif (request := self._read(path)) is not None:
-                fresh.append((path, self._taken(path.stem, generation, request)))
-        if fresh:
-            lines = [json.dumps(asdict(taken), allow_nan=False) + "\n" for _, taken in fresh]
+        return [*due, *self._log(generation)]
+
+    def refuse(self, generation: int, actions: Iterable[str] = tuple(ACTIONS)) -> None:
+        """Log the requests that wait as refused, since the run has ended after so many generations."""
+        self._log(generation, actions, ENDED)
+
+    def refused(self, generation: int, recorded: Collection[str]) -> list[Taken]:
+        """Return the refused requests of `generation` without those that are recorded, by id."""
+        due = (taken for taken in self.script if taken.generation == generation)
+        return [taken for taken in due if taken.refused and taken.id not in recorded]
+
+    def append_to_lineage(self, events: Iterable[Steering]) -> None:
+        """Append requests to evolution.jsonl, if the run writes it, between two generations."""
+        path = None if self.folder is None else self.folder.parent / LINEAGE
+        if path is not None and path.is_file():
+            with open(path, "a", encoding="utf-8", newline="") as file:
+                file.writelines(map(lineage_line, events))
+
+    def _log(self, generation: int, actions: Iterable[str] = tuple(ACTIONS), refused: str = "") -> list[Taken]:
+        """Log the requests that wait, delete their files, and return them."""
+        fresh: dict[Path, Taken] = {}
+        names = {taken.id for taken in self.script}
+        for path, request in self._waiting():
+            if request.action in actions:
+                taken = self._taken(_unused(path.stem, names), generation, request)
+                fresh[path] = replace(taken, refused=refused or taken.refused)
+                names.add(taken.id)
+        if fresh and self.folder is not None:
+            lines = [json.dumps(asdict(taken), allow_nan=False) + "\n" for taken in fresh.values()]
             with open(self.folder / LOG, "a", encoding="utf-8") as file:
                 file.writelines(lines)
                 file.flush()
                 os.fsync(file.fileno())
-        for path, taken in fresh:
+        for path, taken in fresh.items():
             self.script.append(taken)
             path.unlink(missing_ok=True)
-        return [*due, *(taken for _, taken in fresh)]
+        return list(fresh.values())
+
+    def _waiting(self) -> list[tuple[Path, Request]]:
+        if self.folder is None or not self.folder.is_dir():
+            return []
+        read = ((path, self._read(path)) for path in sorted(self.folder.glob("*.json")))
+        return [(path, request) for path, request in read if request is not None]
+
+    def _delete_logged(self, logged: Sequence[Taken]) -> None:
+        """Delete files of the requests that were logged last: a kill may have come before their deletion."""
+        if not logged:
+            return
+        for path, request in self._waiting():
+            for taken in logged:
+                is_its = taken.id == path.stem or re.fullmatch(re.escape(path.stem) + r"-\d+", taken.id)
+                if is_its and self._taken(taken.id, taken.generation, request).request == taken.request:
+                    path.unlink(missing_ok=True)
 
     def _taken(self, name: str, generation: int, request: Request) -> Taken:
         """Check a request as `ask` does: its file may have another author."""
@@ -275,7 +340,7 @@ class Inbox:
         try:
             manifest = RunDirectory(self.folder.parent).manifest()
             return Taken(name, generation, with_typed_value(manifest, request))
-        except AgileRLError as error:
+        except (AgileRLError, OSError, ValueError) as error:
             return Taken(name, generation, request, str(error))
 
     def _read(self, path: Path) -> Request | None:
@@ -287,6 +352,12 @@ class Inbox:
                 self._refused.add(path)
                 warnings.warn(f"{path} is no request ({error}) and is left there.", AgileRLWarning, stacklevel=4)
             return None
+
+
+def _unused(name: str, names: Collection[str]) -> str:
+    """Return the name of a request's file as its id, with a number if an earlier request has that id."""
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return name if name not in names else next(each for each in numbered if each not in names)
 
 
 def _logged(path: Path) -> list[Taken]:

@@ -65,7 +65,9 @@ class Steering:
     Attributes:
         generation: the first one that trains with the change. request: name of its file, without the suffix.
         action, member, name, value, reason, author: see `runs.steering.Request`.
-        result: JSON values: {"born": ids}, {"mean", "error", "episodes"} of held-out episodes, or {"refused": reason}.
+        result: JSON values: {"born": ids}, for `clone` with "instead_of", the member whose place the copy took;
+            {"scores": {id: {"mean", "error", "episodes"}}} of held-out episodes, null for an unknown score; {"refused":
+            reason}; or {}.
     """
 
     generation: int

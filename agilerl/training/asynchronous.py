@@ -90,6 +90,7 @@ class AsynchronousLoop(TrainingLoop):
     """
 
     savable = SavableAsynchronousLoop
+    takes_requests = False
     rounds: Rounds
 
     def __init__(

@@ -27,7 +27,7 @@ from agilerl.runs.store import RunStore
 from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
-from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks
+from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks, Steering
 from agilerl.threads import fixed_threads, repeatable_convolutions
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline, TimeIsUp
@@ -39,7 +39,7 @@ from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
 from agilerl.training.scheduling import Scheduler
 from agilerl.training.state import SavableLoop, check_portable, is_portable, resumed_notes
-from agilerl.training.steering import AFTER_SELECTION, BEFORE_SELECTION, Members, SteeringWheel, described
+from agilerl.training.steering import Members, SteeringWheel, after_selection, before_selection, described
 from agilerl.workers.executor import Executor, NoWorkers
 
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
@@ -78,6 +78,7 @@ class TrainingLoop:
     """
 
     savable: ClassVar[type[SavableLoop]] = SavableLoop
+    takes_requests: ClassVar[bool] = True  # of people (`agilerl steer`)
 
     def __init__(
         self,
@@ -183,11 +184,14 @@ class TrainingLoop:
             try:
                 self._probe(is_resumed)
                 self.sinks.start(run_plan(self), founders)
-                while self._goes_on():
-                    self._generation()
-            except TimeIsUp:  # the generation is given up; the best agent is that of those before it
-                self.result.stopped = "minutes"
-                self.sinks.message("time was up in the middle of a generation, which is given up")
+                self._record_late()
+                try:
+                    while self._goes_on():
+                        self._generation()
+                except TimeIsUp:  # the generation is given up; the best agent is that of those before it
+                    self.result.stopped = "minutes"
+                    self.sinks.message("time was up in the middle of a generation, which is given up")
+                self._record_late(is_over=True)
             except KeyboardInterrupt:
                 self.result.stopped = "interrupted"
                 self.callbacks.end(self.result)
@@ -261,18 +265,21 @@ class TrainingLoop:
         self._count(tallies)
         is_last = self._is_last_generation(*begun)
         requests = self._requests(number)
-        is_asked_to_stop = any(taken.request.action == "stop" for taken in requests)
+        stops = [taken for taken in requests if taken.request.action == "stop" and not taken.refused]
+        is_asked_to_stop = bool(stops)
         confirmed, stop = self._try_to_stop(number, is_last or is_asked_to_stop)
         members = member_records(self, fitness, tallies)
         done = self._is_spent() or is_asked_to_stop
         healed = self._heal(number, fitness)
-        before, survivors = self._steer(number, requests, BEFORE_SELECTION, members)
+        events: dict[str, Steering] = {}
+        before, survivors = self._steer(number, before_selection(requests), events, members)
         births = self._evolve(number, survivors) if not stop and (self.options.evolve_last or not done) else ()
-        after, _ = self._steer(number, requests, AFTER_SELECTION, (), births)
+        after, _ = self._steer(number, after_selection(requests, events), events, (), births)
+        self._record_requests([events[taken.id] for taken in requests])
         if stop and self.result.stopped != "plateau":
             self.result.stopped = "target"
         elif is_asked_to_stop and self.result.stopped != "plateau":
-            self.result.stopped = "request"
+            self.result.stopped = "request" if any(taken.ends for taken in stops) else "budget"
         births = (*before, *births, *after)
         self.quarantine.forgive(self.population, fitness, births)
         seconds = time.perf_counter() - self._wall
@@ -573,29 +580,57 @@ class TrainingLoop:
     def _requests(self, number: int) -> list[Taken]:
         """Take over what was asked for since the last generation; the same on all ranks."""
         taken = self.steering.take(number + 1) if self.ranks.is_main else []
+        return self._on_all_ranks(taken)
+
+    def _on_all_ranks(self, taken: list[Taken]) -> list[Taken]:
+        """Return the requests that the main rank has taken."""
         if self.ranks.size == 1:
             return taken
         return [Taken.from_dict(plain) for plain in self.ranks.gather_plain([asdict(each) for each in taken])[0]]
 
+    def _record_late(self, is_over: bool = False) -> None:
+        """Record requests that came after the end of the run, as refused.
+
+        is_over: whether the run ends now, so that those which still wait are refused; else they are those that it had
+            refused when it ended before.
+        """
+        if not self.takes_requests:
+            return
+        late: list[Taken] = []
+        number, inbox = self.result.generations, self.steering.inbox
+        if self.ranks.is_main:
+            if is_over:
+                inbox.refuse(number)
+            late = inbox.refused(number, {event.request for event in self.result.steering})
+        late = self._on_all_ranks(late)
+        if late:
+            events = self.steering.carry_out(late, Members([], number, 0))
+            self._record_requests(events)
+            inbox.append_to_lineage(events)
+
+    def _record_requests(self, events: Sequence[Steering]) -> None:
+        self.result.steering += events
+        for event in events:
+            self.sinks.message(described(event))
+
     def _steer(
         self,
         number: int,
-        requests: Sequence[Taken],
-        actions: Sequence[str],
+        wanted: Sequence[Taken],
+        events: dict[str, Steering],
         records: Sequence[MemberRecord],
         births: Sequence[Birth] = (),
     ) -> tuple[tuple[Birth, ...], Sequence[MemberRecord]]:
-        """Carry out those requests that are `actions`; return their births, and the records of members that are left.
+        """Carry out requests; return their births, and the records of members that are left.
 
-        births: by selection, so that a request reaches the children of a member that has left.
+        events: takes the requests with their results. births: by selection, so that a request reaches the children of
+            a member that has left.
         """
-        wanted = [taken for taken in requests if taken.request.action in (*actions, "stop")]
-        is_first = actions is BEFORE_SELECTION
-        wanted = [taken for taken in wanted if taken.request.action != "stop" or is_first]
         if not wanted:
             return (), records
-        share_observations(self.population, self.ranks)
-        members = Members(list(self.population), number + 1, self.family.next_id, list(births))
+        if any(not taken.refused for taken in wanted):
+            share_observations(self.population, self.ranks)
+        members = Members(list(self.population), number + 1, self.family.next_id, tuple(births))
 
         def evaluate(agent: Any) -> MeanReturn | None:
             begun, episodes = time.perf_counter(), self.options.confirm_episodes or self.options.eval_episodes
@@ -606,17 +641,15 @@ class TrainingLoop:
             return None
 
         shrinks = self.evolution.shrinks
-        events = self.steering.carry_out(wanted, members, shrinks=shrinks, evaluate=evaluate)
+        for event in self.steering.carry_out(wanted, members, shrinks=shrinks, evaluate=evaluate):
+            events.setdefault(event.request, event)
         gone = {agent.index for agent in self.population} - {agent.index for agent in members.agents}
         left = (
             [record for record in records if record.id not in gone] if len(members.agents) < len(records) else records
         )
         self.population = members.agents
-        born = self.family.add(members.births[len(births) :], self.population)
+        born = self.family.add(list(members.born.values()), self.population)
         self.result.births += born
-        self.result.steering += events
-        for event in events:
-            self.sinks.message(described(event))
         if born or gone:
             self.share_budget()
             self.fit_to_population()

@@ -16,7 +16,7 @@ from agilerl.runs.steering import FOR_ONE, Inbox, Request, Taken
 from agilerl.sources.source import MeanReturn
 from agilerl.telemetry.record import Birth, Steering
 
-BEFORE_SELECTION = ("protect", "unprotect", "unpin", "remove", "evaluate")
+BEFORE_SELECTION = ("protect", "unprotect", "unpin", "remove", "evaluate", "stop")
 AFTER_SELECTION = ("set", "pin", "clone")
 
 
@@ -24,42 +24,115 @@ class _Refused(Exception):
     """A request that cannot be carried out, with the reason."""
 
 
+def before_selection(requests: Iterable[Taken]) -> list[Taken]:
+    """Return the requests that are carried out before selection, in the order of asking."""
+    return [taken for taken in requests if taken.request.action in BEFORE_SELECTION]
+
+
+def after_selection(requests: Iterable[Taken], events: Mapping[str, Steering]) -> list[Taken]:
+    """Return the requests that are carried out after selection, in the order of asking.
+
+    An `unpin` comes before selection, so that mutation may change the value at once. One that was asked after a `pin`
+    comes again after it.
+
+    Args:
+        events: the requests before selection with their results, by id.
+    """
+    wanted: list[Taken] = []
+    for taken in requests:
+        action = taken.request.action
+        follows_pin = action == "unpin" and any(each.request.action == "pin" for each in wanted)
+        if action in AFTER_SELECTION or (follows_pin and "refused" not in events[taken.id].result):
+            wanted.append(taken)
+    return wanted
+
+
 @dataclass
 class Members:
-    """The population between two generations.
+    """The population between two generations, while requests are carried out.
 
     Attributes:
-        agents: by slot. births: since the last generation. generation: the one that trains next. next_id: for newborns.
+        agents: by slot. generation: the one that trains next. next_id: for newborns.
+        selected: births of the selection that has just made this population.
+        born: births by requests, by id: one for each member that is there, with all that was changed.
+        became: id of a member -> id of the changed copy in its place.
+        replaced: by slot, the member that was there before the requests.
     """
 
     agents: list[Any]
     generation: int
     next_id: int
-    births: list[Birth] = field(default_factory=list)
+    selected: Births = ()
+    born: dict[int, Birth] = field(default_factory=dict)
+    became: dict[int, int] = field(default_factory=dict)
+    replaced: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.replaced = [int(agent.index) for agent in self.agents]
+
+    @property
+    def ids(self) -> list[int]:
+        """Ids by slot."""
+        return [int(agent.index) for agent in self.agents]
 
     def slot(self, member: int) -> int:
-        """Return the slot of a member; an error that names what became of it if it has none."""
-        for slot, agent in enumerate(self.agents):
-            if agent.index == member:
-                return slot
-        raise _Refused(f"member {member} has left the population")
+        """Return the slot of a member; an error if it has none."""
+        if member not in self.ids:
+            raise _Refused(f"member {member} has left the population")
+        return self.ids.index(member)
 
-    def put(self, slot: int, parent: Any, values: Mapping[str, Any]) -> int:
-        """Put a copy of `parent` with these hyperparameters into a slot, and return its id."""
-        child = parent.clone(index=self.next_id)
-        before = {name: getattr(child, name) for name in values}
-        for name, value in values.items():
-            setattr(child, name, value)
-        path, one = ", ".join(values), len(values) == 1
-        old, new = (next(iter(before.values())), next(iter(values.values()))) if one else (before or None, None)
-        child.mut = "steered"
-        child.mutation_record = MutationRecord("steered", path, old, new, 0.0)
-        child.mutation_hook()
-        last = float(parent.fitness[-1]) if parent.fitness else None
-        self.agents[slot] = child
-        self.births.append(Birth(self.next_id, parent.index, self.generation, "steered", path, old, new, 0.0, last))
-        self.next_id += 1
+    def named(self, member: int) -> list[int]:
+        """Return ids of the members that a request for `member` means.
+
+        A member that an earlier request has changed is the copy in its place. One that selection has just ended is all
+        of its children.
+        """
+        if member in self.ids:
+            return [member]
+        children = [birth.id for birth in self.selected if birth.parent == member]
+        then = [member] if member in self.replaced else children
+        return [now for now in (self.became.get(each, each) for each in then) if now in self.ids]
+
+    def copy(self, slot: int, parent: Any) -> int:
+        """Put a copy of `parent` into a slot, and return its id."""
+        child = self._put(slot, parent)
+        self._record(child, self.born[child.index])
         return int(child.index)
+
+    def change(self, slot: int, name: str, value: Any) -> int:
+        """Give the member in a slot a value, and return its id: of a copy, or of the one that a request has made."""
+        agent = self.agents[slot]
+        if agent.index not in self.born:
+            child = self._put(slot, agent)
+            self.became[agent.index] = child.index
+            agent = child
+        birth, old = self.born[agent.index], getattr(agent, name)
+        setattr(agent, name, value)
+        self._record(agent, _with_change(birth, name, old, value))
+        return int(agent.index)
+
+    def _put(self, slot: int, parent: Any) -> Any:
+        """Put a copy into a slot. That of a member that a request has just made has its birth: both have one parent."""
+        child = _cloneable(parent).clone(index=self.next_id)
+        last = float(parent.fitness[-1]) if parent.fitness else None
+        birth = Birth(child.index, parent.index, self.generation, "steered", "", None, None, 0.0, last)
+        if parent.index in self.born:
+            birth = replace(self.born[parent.index], id=child.index)
+        self.born.pop(self.agents[slot].index, None)  # it has never trained
+        self.agents[slot], self.born[child.index] = child, birth
+        self.next_id += 1
+        return child
+
+    def _record(self, agent: Any, birth: Birth) -> None:
+        self.born[agent.index] = birth
+        agent.mut = "steered"
+        agent.mutation_record = MutationRecord("steered", birth.path, birth.before, birth.after, 0.0)
+        agent.mutation_hook()
+
+    def end(self, slot: int) -> None:
+        """End the member in a slot, which closes."""
+        self.born.pop(self.agents[slot].index, None)
+        del self.agents[slot], self.replaced[slot]
 
     def fitness(self) -> list[float]:
         """Return the last fitness by slot; NaN and missing values are the worst."""
@@ -152,7 +225,7 @@ class SteeringWheel:
         shrinks: whether the population may have fewer members. evaluate: agent -> held-out return, None if there is
             none.
         """
-        events = []
+        results: list[tuple[Taken, dict[str, Any]]] = []
         for taken in requests:
             try:
                 if taken.refused:
@@ -160,6 +233,11 @@ class SteeringWheel:
                 result = self._one(taken.request, members, shrinks, evaluate)
             except _Refused as error:
                 result = {"refused": str(error)}
+            results.append((taken, result))
+        events, there = [], members.ids
+        for taken, result in results:
+            if "born" in result:  # without those whose place a later request has given to a copy
+                result["born"] = [member for member in result["born"] if member in there]
             request = asdict(taken.request)
             events.append(Steering(generation=members.generation, request=taken.id, **request, result=result))
         return events
@@ -184,30 +262,28 @@ class SteeringWheel:
         elif request.action == "clone":
             return self._clone(ids[0], members)
         else:
+            for agent in members.agents:
+                _cloneable(agent)
             return {"born": [self._set(member, members, request) for member in ids]}
         return {}
 
     def _meant(self, request: Request, members: Members) -> list[int]:
-        """Return ids of the members that a request names; after selection, the children of one that has left.
+        """Return ids of the members that a request names; of the children of an ended one, `clone` takes the first.
 
         Raises:
-            _Refused: there are none, or their class cannot be copied.
+            _Refused: there are none.
         """
         if request.member is None:
-            return [agent.index for agent in members.agents]
-        ids = {agent.index for agent in members.agents}
-        if request.member in ids:
-            return [request.member]
-        children = [birth.id for birth in members.births if birth.parent == request.member and birth.id in ids]
-        if not children or (request.action in FOR_ONE and request.action != "clone"):
+            return members.ids
+        named = members.named(request.member)
+        if not named:
             raise _Refused(f"member {request.member} has left the population")
-        return children[:1] if request.action == "clone" else children
+        return named[:1] if request.action in FOR_ONE else named
 
     def _set(self, member: int, members: Members, request: Request) -> int:
-        slot = members.slot(member)
-        agent = _cloneable(members.agents[slot])
-        born = members.put(slot, agent, {request.name: request.value})
-        self._follow(member, born)
+        born = members.change(members.slot(member), request.name, request.value)
+        if born != member:
+            self._follow(member, born)
         if request.action == "pin":
             self.pins.setdefault(born, {})[request.name] = request.value
         elif request.name in self.pins.get(born, {}):
@@ -222,21 +298,20 @@ class SteeringWheel:
             self.protected = (self.protected - {member}) | {born}
 
     def _clone(self, member: int, members: Members) -> dict[str, Any]:
-        agent = _cloneable(members.agents[members.slot(member)])
-        fitness = members.fitness()
-        others = [
-            slot
-            for slot, each in enumerate(members.agents)
-            if each.index != member and each.index not in self.protected
-        ]
+        fitness, ids = members.fitness(), members.ids
+        others = [slot for slot, each in enumerate(ids) if each != member and each not in self.protected]
         if not others:
             raise _Refused("there is no other member whose place a copy could take")
         worst = min(others, key=lambda slot: fitness[slot])
-        gone = int(members.agents[worst].index)
-        born = members.put(worst, agent, {})
+        return {"born": [self._copy(worst, members.slot(member), members)], "instead_of": members.replaced[worst]}
+
+    def _copy(self, slot: int, source: int, members: Members) -> int:
+        """Put a copy of the member in the slot `source` into another slot, with its pins; return its id."""
+        member = members.agents[source].index
+        born = members.copy(slot, members.agents[source])
         if member in self.pins:
             self.pins[born] = dict(self.pins[member])
-        return {"born": [born], "instead_of": gone}
+        return born
 
     def _remove(self, member: int, members: Members, shrinks: bool) -> dict[str, Any]:
         slot = members.slot(member)
@@ -244,15 +319,11 @@ class SteeringWheel:
             raise _Refused("it is the only member")
         self.protected.discard(member)
         if shrinks:
-            del members.agents[slot]
+            members.end(slot)
             return {}
         fitness = members.fitness()
         best = max((at for at in range(len(fitness)) if at != slot), key=lambda at: fitness[at])
-        agent = _cloneable(members.agents[best])
-        born = members.put(slot, agent, {})
-        if agent.index in self.pins:
-            self.pins[born] = dict(self.pins[agent.index])
-        return {"born": [born]}
+        return {"born": [self._copy(slot, best, members)]}
 
     def state(self) -> dict[str, Any]:
         """State that the next generation depends on; empty if nothing lasts."""
@@ -284,6 +355,18 @@ def described(event: Steering) -> str:
         return f"steering: {what}: {', '.join(scores)}"
     born = "".join(f", member {member}" for member in result.get("born", ()))
     return f"steering: {what}{born}"
+
+
+def _with_change(birth: Birth, name: str, old: Any, value: Any) -> Birth:
+    """Return the birth of a changed member with one more change: a value of one name, mappings of several."""
+    names = birth.path.split(", ") if birth.path else []
+    before, after = birth.before, birth.after
+    if len(names) == 1:
+        before, after = {names[0]: before}, {names[0]: after}
+    before, after = {name: old, **(before or {})}, {**(after or {}), name: value}  # `before` is that of the parent
+    if len(after) == 1:
+        return replace(birth, path=name, before=before[name], after=after[name])
+    return replace(birth, path=", ".join(after), before={each: before[each] for each in after}, after=after)
 
 
 def _with_pins(agent: Any, birth: Birth, pins: Mapping[str, Any]) -> Birth:

@@ -612,6 +612,12 @@ def _outcome(result: Any) -> str:
         parts.append(f"refused: {result['refused']}")
     if isinstance(result.get("born"), list):
         parts.append(f"born {', '.join(map(str, result['born']))}")
-    if (mean := _number(result.get("mean"))) is not None:
-        parts.append(f"held-out {mean:.6g} over {result.get('episodes', '?')} episodes")
+    if isinstance(result.get("scores"), Mapping):
+        parts += [f"member {member}: {_held_out(score)}" for member, score in result["scores"].items()]
     return f" → {'; '.join(parts)}" if parts else ""
+
+
+def _held_out(score: Any) -> str:
+    """The score of a member in held-out episodes, of a request `evaluate`."""
+    mean = _number(score.get("mean")) if isinstance(score, Mapping) else None
+    return "unknown" if mean is None else f"held-out {mean:.6g} over {score.get('episodes', '?')} episodes"

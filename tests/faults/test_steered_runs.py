@@ -72,7 +72,7 @@ def test_requests_take_effect_and_are_recorded(steered: Path) -> None:
     run = agilerl.load(steered)
     events = agilerl.api.RunDirectory(steered).steering()
     actions = [(event.generation, event.action) for event in events]
-    assert actions == [(2, "protect"), (2, "pin"), (3, "evaluate"), (3, "set"), (4, "set")]
+    assert actions == [(2, "pin"), (2, "protect"), (3, "set"), (3, "evaluate"), (4, "set")]
     assert {agent.batch_size for agent in run.population} == {24}
     by_action = {event.action: event for event in events[:4]}
     assert set(by_action["evaluate"].result["scores"])

@@ -30,7 +30,7 @@ from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
 from agilerl.runs.signals import Stopped, StopSignals
-from agilerl.runs.steering import Taken
+from agilerl.runs.steering import Taken, refuse_left_stop
 from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, console_sink, tracker_name, tracker_of
 from agilerl.telemetry.console import count
@@ -543,6 +543,8 @@ def resume_training(
         )  # fmt: skip
         store.facts = setup.facts()
         directory = RunDirectory(folder)
+        if store.saved is not None:
+            refuse_left_stop(directory, store.saved.number)
         store.notes += _mend(directory, setup, recorded)
         return run_setup(setup, directory, store)
 
