@@ -7,6 +7,7 @@ import csv
 import hashlib
 import shlex
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import agilerl
 from agilerl.cli.main import app
 from agilerl.errors import AgileRLWarning
 from agilerl.training.quarantine import DivergedError
+from agilerl.training.steering import SteeringWheel
 
 SETTINGS: dict[str, Any] = {
     "population": 3, "steps": 320, "evo_steps": 64, "num_envs": 2, "eval_episodes": 2, "eval_steps": 20, "seed": 4,
@@ -142,6 +144,98 @@ def test_stop_ends_the_run_with_its_generation_and_it_can_go_on(tmp_path: Path) 
     assert (run.result["stopped"], run.result["generations"], run.interrupted) == ("request", 3, False)
     more = agilerl.resume(run.path, verbose=False)
     assert (more.result["stopped"], more.result["generations"]) == ("budget", 5)
+
+
+def steering_of(run: Path) -> list[tuple[int, str, Any]]:
+    events = agilerl.api.RunDirectory(run).steering()
+    return [(event.generation, event.action, event.result.get("refused")) for event in events]
+
+
+def test_a_stopped_run_that_went_on_is_repeated_to_its_end_and_late_requests_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "stopped"
+    path = out / "CartPole-v1/dqn-0001"
+
+    def ask(record: Any) -> None:
+        if record.generation == 1:
+            agilerl.steer(path, "stop")
+            agilerl.steer(path, "set", name="lr", value=2e-3)
+        if record.generation == 4:  # the last one: nobody takes it over
+            agilerl.steer(path, "stop")
+            agilerl.steer(path, "set", name="lr", value=2e-3)
+
+    agilerl.train("CartPole-v1", "DQN", out=out, callbacks=[ask], **SETTINGS)
+    went_on = agilerl.resume(path, verbose=False, callbacks=[ask])
+    assert (went_on.result["stopped"], went_on.result["generations"]) == ("budget", 5)
+    late = "the run had ended"
+    expected = [(3, "stop", None), (3, "set", None), (5, "stop", late), (5, "set", late)]
+    assert steering_of(path) == expected
+    again = agilerl.replay(path, out=tmp_path / "again", verbose=False)
+    assert (again.result["stopped"], again.result["generations"]) == ("budget", 5)
+    assert digest(tmp_path / "again/CartPole-v1/dqn-0001") == digest(path)
+
+    (path / "requests/left.json").write_text('{"action": "stop"}')  # after the end, or by an earlier version
+    more = agilerl.resume(path, steps=448, verbose=False)
+    assert (more.result["stopped"], more.result["generations"]) == ("budget", 7)
+    assert steering_of(path) == [*expected, (5, "stop", late)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the lineage is whole
+        agilerl.resume(path, verbose=False)
+    assert steering_of(path) == [*expected, (5, "stop", late)]
+
+
+SEVERAL: dict[int, list[dict[str, Any]]] = {
+    0: [{"action": "set", "name": "lr", "value": 1e-3}, {"action": "pin", "name": "batch_size", "value": 16},
+        {"action": "unpin", "name": "batch_size"}, {"action": "set", "name": "lr", "value": 2e-3, "member": 1}],
+    1: [{"action": "clone", "member": 0}, {"action": "clone", "member": 0}, {"action": "set", "name": "lr", "value": 3e-3}],
+    2: [{"action": "remove", "member": 0}, {"action": "remove", "member": 2}, {"action": "protect", "member": 1},
+        {"action": "set", "name": "batch_size", "value": 24}, {"action": "pin", "name": "lr", "value": 1e-3}],
+}  # fmt: skip
+
+
+class AsksSeveral(Asks):
+    """A person who asks several things at once; members are named by their slots."""
+
+    def on_generation(self, record: Any) -> None:
+        (run,) = self.path.glob("*/dqn-0001")
+        for request in SEVERAL.get(record.generation, ()):
+            who = {"member": record.members[request["member"]].id} if "member" in request else {}
+            agilerl.steer(run, **{**request, **who})
+
+
+@pytest.mark.parametrize("evolution", [True, False])
+def test_several_requests_at_once_are_carried_out_also_after_a_kill(
+    tmp_path: Path, evolution: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kill comes after the requests were taken over, and before the generation is saved."""
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    more = {**SETTINGS, "evolution": evolution}
+    run = agilerl.train("CartPole-v1", "DQN", out=whole, callbacks=[AsksSeveral(whole)], **more)
+    births = [birth for birth in run.lineage if birth.kind == "steered" and birth.generation == 2]
+    assert {birth.path for birth in births} == {"lr, batch_size"}
+    assert len({birth.id for birth in run.lineage}) == len(run.lineage)
+    carry_out = SteeringWheel.carry_out
+    path = out / "CartPole-v1/dqn-0001"
+    for generation in (2, 3, 4):
+
+        def killed(wheel: Any, requests: Any, members: Any, _at: int = generation, **options: Any) -> Any:
+            events = carry_out(wheel, requests, members, **options)
+            if members.generation == _at:
+                raise KeyError(_at)
+            return events
+
+        monkeypatch.setattr(SteeringWheel, "carry_out", killed)
+        with pytest.raises(KeyError):
+            if generation == 2:
+                agilerl.train("CartPole-v1", "DQN", out=out, callbacks=[AsksSeveral(out)], **more)
+            else:
+                agilerl.resume(path, verbose=False, callbacks=[AsksSeveral(out)])
+    monkeypatch.undo()
+    agilerl.resume(path, verbose=False)
+    expected, got = digest(run.path), digest(path)
+    del expected["evolution.jsonl"], got["evolution.jsonl"]  # identifiers of requests differ
+    assert got == expected
+    agilerl.replay(path, out=tmp_path / "again", verbose=False)
+    assert digest(tmp_path / "again/CartPole-v1/dqn-0001") == digest(path)
 
 
 def test_the_command_asks_and_shows_what_waits(tmp_path: Path) -> None:
