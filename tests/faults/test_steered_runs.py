@@ -186,7 +186,8 @@ def test_a_stopped_run_that_went_on_is_repeated_to_its_end_and_late_requests_are
 SEVERAL: dict[int, list[dict[str, Any]]] = {
     0: [{"action": "set", "name": "lr", "value": 1e-3}, {"action": "pin", "name": "batch_size", "value": 16},
         {"action": "unpin", "name": "batch_size"}, {"action": "set", "name": "lr", "value": 2e-3, "member": 1}],
-    1: [{"action": "clone", "member": 0}, {"action": "clone", "member": 0}, {"action": "set", "name": "lr", "value": 3e-3}],
+    1: [{"action": "clone", "member": 0}, {"action": "clone", "member": 0},
+        {"action": "set", "name": "lr", "value": 3e-3}],
     2: [{"action": "remove", "member": 0}, {"action": "remove", "member": 2}, {"action": "protect", "member": 1},
         {"action": "set", "name": "batch_size", "value": 24}, {"action": "pin", "name": "lr", "value": 1e-3}],
 }  # fmt: skip
@@ -200,6 +201,14 @@ class AsksSeveral(Asks):
         for request in SEVERAL.get(record.generation, ()):
             who = {"member": record.members[request["member"]].id} if "member" in request else {}
             agilerl.steer(run, **{**request, **who})
+
+
+def begin_or_resume(out: Path, settings: dict[str, Any]) -> None:
+    asks = [AsksSeveral(out)]
+    if out.is_dir():
+        agilerl.resume(out / "CartPole-v1/dqn-0001", verbose=False, callbacks=asks)
+    else:
+        agilerl.train("CartPole-v1", "DQN", out=out, callbacks=asks, **settings)
 
 
 @pytest.mark.parametrize("evolution", [True, False])
@@ -225,10 +234,7 @@ def test_several_requests_at_once_are_carried_out_also_after_a_kill(
 
         monkeypatch.setattr(SteeringWheel, "carry_out", killed)
         with pytest.raises(KeyError):
-            if generation == 2:
-                agilerl.train("CartPole-v1", "DQN", out=out, callbacks=[AsksSeveral(out)], **more)
-            else:
-                agilerl.resume(path, verbose=False, callbacks=[AsksSeveral(out)])
+            begin_or_resume(out, more)
     monkeypatch.undo()
     agilerl.resume(path, verbose=False)
     expected, got = digest(run.path), digest(path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import socket
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from agilerl.api import build_manifest, steer
 from agilerl.cli import app
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.steering import FOLDER, LOG, Inbox, Request, Taken, ask, pending, script_of
+from agilerl.runs.steering import FOLDER, LOG, Inbox, Request, Taken, ask, pending, refuse_left_stop, script_of
 from agilerl.telemetry.files import lineage_line
 from agilerl.telemetry.record import Birth, Steering
 
@@ -178,6 +180,91 @@ def test_a_kill_while_the_log_is_written_loses_no_request(tmp_path: Path) -> Non
     assert [taken.generation for taken in Inbox(run).script] == [5]
 
 
+def leave(run: Path, file: str, **content: Any) -> Path:
+    """A request by another program, which names its file itself."""
+    path = run / FOLDER / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_file_name_that_was_used_before_is_another_request(tmp_path: Path) -> None:
+    run, ids = running_run(tmp_path), []
+    inbox = Inbox(run)
+    for generation, value in ((2, 1e-3), (6, "5e-4"), (9, 1e-3)):
+        leave(run, "lr.json", action="set", name="lr", value=value)
+        ids += [(taken.id, taken.request.value) for taken in inbox.take(generation)]
+    assert ids == [("lr", 1e-3), ("lr-2", 5e-4), ("lr-3", 1e-3)]
+    assert list((run / FOLDER).glob("*.json")) == []
+    resumed = Inbox(run)
+    assert [[taken.id for taken in resumed.take(at)] for at in (2, 6, 9)] == [["lr"], ["lr-2"], ["lr-3"]]
+
+
+def test_an_id_of_a_waiting_file_is_not_used_for_another_one(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    leave(run, "lr.json", action="stop")
+    inbox = Inbox(run)
+    inbox.take(2)
+    leave(run, "lr.json", action="evaluate")
+    leave(run, "lr-2.json", action="protect", member=1)
+    assert [(taken.id, taken.request.action) for taken in inbox.take(3)] == [("lr-2", "protect"), ("lr-3", "evaluate")]
+
+
+def test_a_kill_before_the_deletion_of_a_file_with_a_used_name_hands_its_request_over_once(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    inbox = Inbox(run)
+    leave(run, "lr.json", action="set", name="lr", value=1e-3)
+    inbox.take(2)
+    leave(run, "lr.json", action="set", name="lr", value="5e-4")
+    inbox.take(6)
+    path = leave(run, "lr.json", action="set", name="lr", value="5e-4")
+    resumed = Inbox(run)
+    assert not path.exists()
+    assert [taken.id for taken in resumed.take(6)] == ["lr-2"]
+
+
+def test_a_request_that_has_the_name_of_another_ones_and_waits_at_the_start_is_taken(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    leave(run, "lr.json", action="set", name="lr", value=1e-3)
+    Inbox(run).take(2)
+    leave(run, "lr.json", action="set", name="lr", value=2e-3)
+    assert [(taken.id, taken.request.value) for taken in Inbox(run).take(3)] == [("lr-2", 2e-3)]
+
+
+def test_a_replay_takes_a_request_of_its_person_with_the_name_of_a_repeated_one(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    inbox = Inbox(run, [Taken("lr", 2, Request("protect", 1))])
+    leave(run, "lr.json", action="protect", member=1)
+    assert [taken.id for taken in inbox.take(2)] == ["lr", "lr-2"]
+
+
+def test_requests_that_come_after_the_end_are_logged_as_refused(tmp_path: Path) -> None:
+    run = running_run(tmp_path)
+    steer(run, "protect", member=1)
+    inbox = Inbox(run)
+    (taken,) = inbox.take(3)
+    late = steer(run, "stop")
+    inbox.refuse(3)
+    assert pending(run) == {}
+    expected = [Taken(late.stem, 3, Request("stop", author=getpass.getuser()), "the run had ended")]
+    assert inbox.refused(3, {taken.id}) == Inbox(run).refused(3, set()) == expected
+    assert inbox.refused(3, {late.stem}) == inbox.refused(2, set()) == []
+
+
+@pytest.mark.parametrize(("status", "left"), [("done", ["evaluate"]), ("interrupted", ["evaluate", "stop"])])
+def test_a_stop_that_waits_in_an_ended_run_is_refused_and_one_of_an_interrupted_run_is_kept(
+    tmp_path: Path, status: str, left: list[str]
+) -> None:
+    run = running_run(tmp_path)
+    steer(run, "evaluate")
+    steer(run, "stop")
+    RunDirectory(run).finish(status)
+    refuse_left_stop(RunDirectory(run), 4)
+    assert [request.action for request in pending(run).values()] == left
+    refused = [(taken.request.action, taken.generation) for taken in Inbox(run).refused(4, set())]
+    assert refused == ([("stop", 4)] if status == "done" else [])
+
+
 def test_a_damaged_log_is_an_error(tmp_path: Path) -> None:
     run = running_run(tmp_path)
     (run / FOLDER).mkdir()
@@ -237,3 +324,17 @@ def test_the_script_of_a_run_are_its_recorded_requests(tmp_path: Path) -> None:
     assert script_of(directory) == [Taken("id-1", 2, Request("pin", None, "lr", 1e-3, "why", "ada"))]
     inbox = Inbox(None, script_of(directory))
     assert [len(inbox.take(generation)) for generation in (1, 2, 3)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("generations", "ends"), [(1, True), (2, True), (3, False)])
+def test_a_stop_ends_a_replay_only_if_it_has_ended_the_run(tmp_path: Path, generations: int, ends: bool) -> None:
+    run = running_run(tmp_path)
+    with open(run / "evolution.jsonl", "a") as file:
+        file.write(lineage_line(Steering(2, "id-1", "stop", None, "", None, "", "ada", {})))
+    rows = "".join(f"{generation},1.0\n" for generation in range(generations))
+    (run / "metrics.csv").write_text(f"generation,fitness\n{rows}")
+    assert script_of(RunDirectory(run)) == [Taken("id-1", 2, Request("stop", author="ada"), ends=ends)]
+    (run / "metrics.csv").unlink()
+    RunDirectory(run).finish("done", result={"generations": generations})
+    assert script_of(RunDirectory(run))[0].ends == ends
+    assert Taken.from_dict(json.loads(json.dumps(asdict(Taken("a", 2, Request("stop"), ends=ends))))).ends == ends

@@ -223,7 +223,7 @@ def test_the_state_comes_back_as_plain_data() -> None:
     assert (other.pins, other.protected) == ({}, {0})
 
 
-# --- several requests between the same two generations -----------------------------------------------------------------
+# --- several requests between the same two generations ----------------------------------------------------------------
 
 
 def test_requests_to_one_member_are_one_birth() -> None:

@@ -300,7 +300,11 @@ def test_events_of_steering_faults_and_messages_are_lines_of_the_log(tmp_path: P
 
 def test_results_of_requests_in_words() -> None:
     assert state._outcome({"refused": "it has ended"}) == " → refused: it has ended"
-    assert state._outcome({"mean": 12.5, "error": 1.0, "episodes": 20}) == " → held-out 12.5 over 20 episodes"
+    scores = {"3": {"mean": 12.5, "error": 1.0, "episodes": 20}, "7": None, "8": {"mean": None, "episodes": 4}}
+    assert state._outcome({"scores": scores}) == (
+        " → member 3: held-out 12.5 over 20 episodes; member 7: unknown; member 8: unknown"
+    )
+    assert state._outcome({"scores": {}}) == state._outcome({"scores": "x"}) == ""
     assert state._outcome({}) == state._outcome(None) == ""
 
 
