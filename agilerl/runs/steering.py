@@ -110,8 +110,8 @@ class Taken:
     Attributes:
         id: of the request, unique in its run. generation: the first one that trains with the change.
         refused: why it has no effect; empty if it may be carried out.
-        ends: of `stop`: whether the run ends with it. One that was resumed repeats only what the end had changed: the
-            closing test, and a generation without selection.
+        ends: of `stop`: whether it ends the run. False in a replay of a run that was resumed after its stop: the closing
+            test is repeated, selection is left out as it was, and the run goes on.
     """
 
     id: str
@@ -228,7 +228,10 @@ def pending(run: str | os.PathLike[str]) -> dict[str, Request]:
 
 
 def script_of(directory: RunDirectory) -> list[Taken]:
-    """Return the requests that a run has taken over, for another one that repeats it."""
+    """Return the requests that a run has taken over, for another one that repeats it.
+
+    A `stop` ends the other run only if this one has no later generation.
+    """
     names, events = [f.name for f in fields(Request)], directory.steering()
     last = _generations(directory) if any(event.action == "stop" for event in events) else 0
     script = []
@@ -248,7 +251,7 @@ def _generations(directory: RunDirectory) -> int:
 def refuse_left_stop(directory: RunDirectory, generation: int) -> None:
     """Refuse each `stop` that waits in a run which has ended and is resumed after so many generations.
 
-    Other requests stay, and so does each of a run that was interrupted.
+    It meant the run that has ended. Other requests stay, and so do all of a run that was interrupted.
     """
     try:
         status = directory.facts().get("status")
@@ -263,6 +266,7 @@ class Inbox:
 
     A request is logged in the run directory before it takes effect, with its generation. A run that is resumed from an
     earlier checkpoint, or starts again, takes the logged ones over at the same generations: it ends with the same bits.
+    Its id is the name of its file, with a number if an earlier one had that name.
 
     Args:
         folder: the run directory; None: no requests. script: requests of another run, which this one repeats.

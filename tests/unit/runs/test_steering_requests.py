@@ -191,7 +191,7 @@ def leave(run: Path, file: str, **content: Any) -> Path:
 def test_a_file_name_that_was_used_before_is_another_request(tmp_path: Path) -> None:
     run, ids = running_run(tmp_path), []
     inbox = Inbox(run)
-    for generation, value in ((2, 1e-3), (6, "5e-4"), (9, 1e-3)):
+    for generation, value in ((2, 1e-3), (6, 5e-4), (9, 1e-3)):
         leave(run, "lr.json", action="set", name="lr", value=value)
         ids += [(taken.id, taken.request.value) for taken in inbox.take(generation)]
     assert ids == [("lr", 1e-3), ("lr-2", 5e-4), ("lr-3", 1e-3)]
