@@ -365,7 +365,8 @@ def replay(
     """Train a run again from its record, with the requests that people made while it ran: it gives the same bits.
 
     That holds on the same kind of machine with the same versions. The configuration, the seed, the device, requests
-    (`steer`) and, in asynchronous mode, the order of arrivals are those of the recorded run.
+    (`steer`) and, in asynchronous mode, the order of arrivals are those of the recorded run. A `stop` after which that
+    one was resumed does not end the new one.
 
     Args:
         path: the run directory. out: the folder of the new run; None writes nothing. env: the environment, for a run
