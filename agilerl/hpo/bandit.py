@@ -26,18 +26,28 @@ class Trial:
     """Fitness gain of a member in one generation.
 
     Attributes:
-        places: each hyperparameter as its share of the range, in [0, 1], in the order of the ranges.
+        values: of its mutable hyperparameters, by name; their ranges may change with a restart.
         generation: when it trained. gain: fitness minus that of the previous generation; finite.
     """
 
-    places: tuple[float, ...]
+    values: Mapping[str, float]
     generation: int
     gain: float
 
 
+def values_of(agent: Any, ranges: Mapping[str, RLParameter]) -> dict[str, float]:
+    """Return the agent's hyperparameters by name."""
+    return {name: float(resolve(agent, name)) for name in ranges}
+
+
+def shares_of(values: Mapping[str, float], ranges: Mapping[str, RLParameter]) -> tuple[float, ...]:
+    """Return values as shares of their ranges, in [0, 1] and in the order of the ranges."""
+    return tuple(share_at(name, each, values[name]) for name, each in ranges.items())
+
+
 def places_of(agent: Any, ranges: Mapping[str, RLParameter]) -> tuple[float, ...]:
-    """Return the agent's hyperparameters as shares of their ranges (`Trial.places`)."""
-    return tuple(share_at(name, each, float(resolve(agent, name))) for name, each in ranges.items())
+    """Return the agent's hyperparameters as shares of their ranges (`shares_of`)."""
+    return shares_of(values_of(agent, ranges), ranges)
 
 
 class Gains:
@@ -45,11 +55,14 @@ class Gains:
 
     Attributes:
         trials: so far. before: fitness of each member at the last selection, by id.
+        unnamed: trials that an earlier version saved, as [shares of the ranges, generation, gain], until the ranges are
+            known.
     """
 
     def __init__(self) -> None:
         self.trials: list[Trial] = []
         self.before: dict[int, float] = {}
+        self.unnamed: list[list[Any]] = []
 
     def add(
         self,
@@ -66,21 +79,44 @@ class Gains:
         Args:
             interval: generations since the last selection.
         """
+        self._name(ranges)
         for agent, value in zip(population, fitness, strict=True):
             gain = (value - self.before.get(agent.index, math.nan)) / interval
             if math.isfinite(gain):
-                self.trials.append(Trial(places_of(agent, ranges), generation, gain))
+                self.trials.append(Trial(values_of(agent, ranges), generation, gain))
+
+    def _name(self, ranges: Mapping[str, RLParameter]) -> None:
+        """Give the trials of an earlier version their values; those of other ranges are left out."""
+        earlier = [
+            Trial({n: float(value_at(n, ranges[n], x)) for n, x in zip(ranges, places, strict=True)}, when, gain)
+            for places, when, gain in self.unnamed
+            if len(places) == len(ranges)
+        ]
+        self.trials, self.unnamed = [*earlier, *self.trials], []
+
+    def begin_anew(self) -> None:
+        """New founders may have other ranges than `unnamed` trials; other trials remain."""
+        self.unnamed = []
 
     def renamed(self, ids: Mapping[int, int]) -> None:
         """Follow members to their other ids."""
         self.before = {ids.get(member, member): value for member, value in self.before.items()}
 
     def state(self) -> dict[str, Any]:
-        trials = [[list(trial.places), trial.generation, trial.gain] for trial in self.trials]
-        return {"trials": trials, "before": dict(self.before)}
+        trials = [[dict(trial.values), trial.generation, trial.gain] for trial in self.trials]
+        return {"trials": [*self.unnamed, *trials], "before": dict(self.before)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.trials = [Trial(tuple(places), int(when), float(gain)) for places, when, gain in state["trials"]]
+        self.trials = [
+            Trial({str(name): float(value) for name, value in values.items()}, int(when), float(gain))
+            for values, when, gain in state["trials"]
+            if isinstance(values, Mapping)
+        ]
+        self.unnamed = [
+            [[float(x) for x in places], int(when), float(gain)]
+            for places, when, gain in state["trials"]
+            if not isinstance(places, Mapping)
+        ]
         self.before = {int(member): float(value) for member, value in state["before"].items()}
 
 
@@ -100,29 +136,42 @@ def propose(
     until two gains differ.
 
     Args:
-        trials: all trials so far; the last `MOST_TRIALS` count. pending: places already proposed in this generation.
-        ranges: of the hyperparameters, in the order of `Trial.places`.
+        trials: all trials so far; the last `MOST_TRIALS` of those that have a value of every hyperparameter count.
+        pending: shares of the ranges already proposed in this generation.
+        ranges: present ranges of the hyperparameters.
     Raises:
         ConfigError: scikit-learn is not installed.
     """
-    candidates, trials = rng.random((CANDIDATES, len(ranges))), trials[-MOST_TRIALS:]
+    candidates = rng.random((CANDIDATES, len(ranges)))
+    trials = [trial for trial in trials if all(name in trial.values for name in ranges)][-MOST_TRIALS:]
     gains = np.array([trial.gain for trial in trials])
     if len(trials) < 2 or gains.std() == 0.0:
         chosen = candidates[0]
     else:
-        chosen = candidates[int(np.argmax(_bounds(trials, gains, pending, generation, candidates)))]
+        points = np.array([[*shares_of(trial.values, ranges), trial.generation] for trial in trials])
+        chosen = candidates[int(np.argmax(_bounds(points, gains, pending, generation, candidates)))]
     return {name: value_at(name, each, float(x)) for (name, each), x in zip(ranges.items(), chosen, strict=True)}
 
 
 def _bounds(
-    trials: Sequence[Trial],
+    points: NDArray[np.float64],
     gains: NDArray[np.float64],
     pending: Sequence[Sequence[float]],
     generation: int,
     candidates: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Upper confidence bound of the gain of each candidate."""
-    points = np.array([[*trial.places, trial.generation] for trial in trials])
+    """Return the upper confidence bound of the gain of each candidate, in standard deviations of the gains.
+
+    The deviation is that of an observed gain: scikit-learn's `return_std` includes the noise of the `WhiteKernel`,
+    where the paper has the deviation of the process alone. The noise is the same for all candidates, so it weakens the
+    preference for unknown ones.
+
+    Args:
+        points: [N, H + 1] shares of H ranges and the generation of each trial. gains: [N]. candidates: [C, H] shares.
+
+    Returns:
+        [C].
+    """
     now = np.column_stack([candidates, np.full(len(candidates), generation)])
     process = process_over(points.shape[1] - 1)
     standard = (gains - gains.mean()) / gains.std()
@@ -134,7 +183,7 @@ def _bounds(
     process.set_params(optimizer=None, kernel=process.kernel_)
     process.fit(seen, np.zeros(len(seen)))  # deviations do not depend on the gains
     deviation = process.predict(now, return_std=True)[1]
-    beta = max(0.0, 0.2 * np.log(0.4 * len(trials)))
+    beta = max(0.0, 0.2 * np.log(0.4 * len(points)))
     return np.asarray(mean + np.sqrt(beta) * deviation)
 
 

@@ -128,6 +128,7 @@ class IteratedTraining(TruncationSelection):
     def begin_anew(self, env_steps: int) -> None:
         """Return to the first interval, for new founders; gains of hyperparameters remain known."""
         self.interval, self.waited, self.history = self.first, 0, []
+        self.gains.begin_anew()
 
     def renamed(self, ids: Mapping[int, int]) -> None:
         self.gains.renamed(ids)

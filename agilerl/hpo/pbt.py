@@ -156,6 +156,10 @@ class PopulationBandit(Evolution):
         self.gains.before = {agent.index: value for agent, value in zip(after, reached, strict=True)}
         return after, tuple(births)
 
+    def begin_anew(self, env_steps: int) -> None:
+        """Gains of hyperparameters remain known."""
+        self.gains.begin_anew()
+
     def renamed(self, ids: Mapping[int, int]) -> None:
         self.gains.renamed(ids)
 

@@ -143,7 +143,7 @@ def test_the_kernel_is_near_in_hyperparameters_times_near_in_time() -> None:
 
 def trials_of(gain: Any, generation: int, places: Any = None) -> list[Trial]:
     places = np.linspace(0.0, 1.0, 11) if places is None else places
-    return [Trial((float(x),), generation, float(gain(x))) for x in places]
+    return [Trial({"lr": value_at("lr", RATE["lr"], float(x))}, generation, float(gain(x))) for x in places]
 
 
 def test_the_proposal_is_where_gains_are_highest() -> None:
@@ -162,7 +162,7 @@ def test_late_trials_count_more_than_early_ones() -> None:
 
 def test_proposals_of_one_generation_are_kept_apart() -> None:
     """What was tried in the middle gained and lost alike: one goes to an end, the next one to the other."""
-    known = [Trial((0.5,), 1, gain) for gain in (-1.0, 1.0)] * 8
+    known = [Trial({"lr": 1e-3}, 1, gain) for gain in (-1.0, 1.0)] * 8
     first = share_at("lr", RATE["lr"], float(propose(known, [], 1, RATE, np.random.default_rng(1))["lr"]))
     again = share_at("lr", RATE["lr"], float(propose(known, [(first,)], 1, RATE, np.random.default_rng(1))["lr"]))
     assert min(first, again) < 0.1
@@ -174,6 +174,29 @@ def test_without_two_different_gains_the_proposal_is_random_within_the_range() -
              for s in range(4)}  # fmt: skip
     assert len(drawn) == 4, "both cases are the first of equal draws"
     assert all(1e-4 <= value <= 1e-2 for value in drawn)
+
+
+def test_trials_count_where_their_values_lie_in_the_present_range() -> None:
+    """Gains are highest at 1e-3: the middle of two decades, and three quarters of a range that ends at 2.15e-3."""
+    known = [
+        trial for generation in (1, 2) for trial in trials_of(lambda x: -((x - 0.5) ** 2), generation)
+    ]  # values of 1e-4 to 1e-2
+    narrow = {"lr": RLParameter(1e-4, 10 ** (-8 / 3))}
+    for ranges, share in ((RATE, 0.5), (narrow, 0.75)):
+        value = propose(known, [], 3, ranges, np.random.default_rng(0))["lr"]
+        assert share_at("lr", ranges["lr"], value) == pytest.approx(share, abs=0.1)
+        assert 7e-4 < value < 1.4e-3
+
+
+def test_trials_without_a_value_of_each_hyperparameter_are_left_out() -> None:
+    """A restart adds `ent_coef`: its trials decide alone, and before there are two the proposal is random."""
+    old = trials_of(lambda x: -x, 1) + trials_of(lambda x: -x, 2)
+    both = {**RATE, "ent_coef": RLParameter(1e-4, 1e-2)}
+    drawn = [propose(known, [], 3, both, np.random.default_rng(1)) for known in (old, [])]
+    assert drawn[0] == drawn[1]
+    recent = [Trial({**trial.values, "ent_coef": 1e-3}, 3, -trial.gain) for trial in trials_of(lambda x: -x, 3)]
+    values = propose(old + recent, [], 4, both, np.random.default_rng(0))
+    assert share_at("lr", RATE["lr"], values["lr"]) > 0.8, "gains of the others rise with the rate"
 
 
 # -- the bandit's population -------------------------------------------------------------------------------------------
@@ -215,6 +238,22 @@ def test_the_bandit_goes_on_from_its_state() -> None:
     again.load_state(scheme.state())
     twins = copy.deepcopy(members)
     assert [m.lr for m in part(scheme, members, 4)] == [m.lr for m in part(again, twins, 4)]
+
+
+def test_trials_of_an_earlier_version_get_their_values_from_the_ranges() -> None:
+    """They were saved as shares of the ranges; those of other ranges than the population's cannot be told."""
+    saved = {"seed": 5, "trials": [[[0.5], 1, 2.0], [[0.5, 0.1], 1, 3.0]], "before": {0: 1.0}}
+    scheme = PopulationBandit(seed=0)
+    scheme.load_state(saved)
+    assert scheme.state() == saved, "saved again before the ranges are known"
+    members = [Member(i, 1e-3) for i in range(2)]
+    scheme.next(members, records(members, [1.5, 1.0]), 2)
+    (first, last), share = scheme.gains.trials, pytest.approx(1e-3)
+    assert (dict(first.values), first.generation, first.gain) == ({"lr": share}, 1, 2.0)
+    assert (dict(last.values), last.generation, last.gain) == ({"lr": 1e-3}, 2, 0.5)
+    scheme.load_state(saved)
+    scheme.begin_anew(100)
+    assert scheme.state()["trials"] == [], "new founders may have other ranges"
 
 
 def test_a_healed_member_is_the_worst_and_its_place_tells_the_bandit_no_gain() -> None:
