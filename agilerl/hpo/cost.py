@@ -140,11 +140,18 @@ class PerCost(Evolution):
         self.shrinks, self.sets_size = inner.shrinks, inner.sets_size
 
     @property
+    def shares_budget(self) -> bool:
+        return self.inner.shares_budget
+
+    @property
     def is_on(self) -> bool:
         return self.inner.is_on
 
     def begin_anew(self, env_steps: int) -> None:
         self.inner.begin_anew(env_steps)
+
+    def budget_left(self, env_steps: int) -> None:
+        self.inner.budget_left(env_steps)
 
     def renamed(self, ids: Mapping[int, int]) -> None:
         self.inner.renamed(ids)

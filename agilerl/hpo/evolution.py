@@ -19,7 +19,7 @@ class Evolution(ABC):
     """Base class: how one population becomes the next.
 
     Attributes:
-        shrinks: whether members may stop early and release their environment steps to the others.
+        shrinks: whether members may stop early, and leave the population smaller.
         sets_size: whether the number of members follows a plan, so that one more takes the place of another.
     """
 
@@ -31,8 +31,20 @@ class Evolution(ABC):
         """Whether evolution is enabled; False keeps every population unchanged."""
         return True
 
+    @property
+    def shares_budget(self) -> bool:
+        """Whether the environment steps that are left are divided among the members, whose number changes; by default
+        if they may stop early (`shrinks`)."""
+        return self.shrinks
+
     def begin_anew(self, env_steps: int) -> None:  # noqa: B027  # optional hook
         """New founders start at `env_steps` steps per member; no-op by default."""
+
+    def budget_left(self, env_steps: int) -> None:  # noqa: B027  # optional hook
+        """All members together have `env_steps` steps left, after a selection; no-op by default.
+
+        Only called with `shares_budget`.
+        """
 
     def renamed(self, ids: Mapping[int, int]) -> None:  # noqa: B027  # optional hook
         """Newborns of the last selection have other ids, since theirs had been used (`Family.add`); no-op by default.
@@ -160,6 +172,11 @@ class EveryFew(Evolution):
 
     def __init__(self, inner: Evolution, every: int) -> None:
         self.inner, self.every = inner, every
+        self.shrinks, self.sets_size = inner.shrinks, inner.sets_size
+
+    @property
+    def shares_budget(self) -> bool:
+        return self.inner.shares_budget
 
     @property
     def is_on(self) -> bool:
@@ -170,8 +187,18 @@ class EveryFew(Evolution):
     ) -> tuple[list[Any], Births]:
         return (list(population), ()) if generation % self.every else self.inner.next(population, records, generation)
 
+    def next_part(
+        self, slots: Sequence[int], population: Sequence[Any], records: Sequence[MemberRecord], generation: int
+    ) -> tuple[list[Any], Births]:
+        if generation % self.every:
+            return [population[slot] for slot in slots], ()
+        return self.inner.next_part(slots, population, records, generation)
+
     def begin_anew(self, env_steps: int) -> None:
         self.inner.begin_anew(env_steps)
+
+    def budget_left(self, env_steps: int) -> None:
+        self.inner.budget_left(env_steps)
 
     def renamed(self, ids: Mapping[int, int]) -> None:
         self.inner.renamed(ids)

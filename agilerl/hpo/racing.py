@@ -12,7 +12,6 @@ from agilerl.errors import ConfigError
 from agilerl.hpo.evolution import Births, Evolution
 from agilerl.hpo.screening import best_returns, recent_returns
 from agilerl.hpo.stopping import is_stuck
-from agilerl.hpo.tournament import nan_as_worst
 from agilerl.telemetry.record import Birth, MemberRecord
 
 
@@ -82,48 +81,77 @@ class SuccessiveHalving(Evolution):
     """Stop the worse half of the members at each rung; the survivors get the released steps.
 
     Args:
-        founders: members at the start. budget: environment steps of all of them together.
-        survivors: members left at the end.
+        founders: members at the start. budget: environment steps of all of them together; new founders of a restart
+            have what is left of it. survivors: members left at the end.
         judge: "evaluation" ranks members by fitness, "training" by the returns of their training episodes, which need
-            no additional steps; both are averaged over the generations since the last rung.
+            no additional steps; both are averaged over the generations since the last rung. A generation without a
+            finished episode has no score.
+        until: share of the budget that has rungs; the survivors train on for the rest.
     """
 
-    def __init__(self, founders: int, budget: int, survivors: int = 1, judge: str = "evaluation") -> None:
+    def __init__(
+        self, founders: int, budget: int, survivors: int = 1, judge: str = "evaluation", until: float = 1.0
+    ) -> None:
         if survivors > founders:
             raise ConfigError(f"evolution.survivors must not exceed the {founders} founders; got {survivors}.")
-        self.rungs, self.judge = rungs_of(founders, budget, survivors), judge
+        self.founders, self.budget, self.survivors, self.judge, self.until = founders, budget, survivors, judge, until
         self.seen: dict[int, list[float]] = {}  # member id -> scores since the last rung
         self.begun = 0  # environment steps per member at which the first rung starts
+        self.spent: int | None = 0  # environment steps of all members until then; None: not told yet
 
     shrinks = True
+
+    @property
+    def rungs(self) -> list[tuple[int, int]]:
+        """Rungs of the present founders, counted from `begun` (`rungs_of`)."""
+        left = max(0, self.budget - (self.spent or 0))
+        return rungs_of(self.founders, int(left * self.until), self.survivors)
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
-        """Return the better half at a rung, else all members."""
+        """Return the better half at a rung, else all members.
+
+        A member that has diverged is last, as nothing is known about the copy in its place.
+        """
         for record in records:
             value = record.fitness if self.judge == "evaluation" else record.score
             if value is not None:
                 self.seen.setdefault(record.id, []).append(float(value))
+        for agent, record in zip(population, records, strict=True):
+            if agent.index != record.id:  # a copy in the place of a diverged member
+                self.seen.pop(record.id, None)
         steps = max(record.env_steps for record in records) - self.begun
         left = next((size for size, due in reversed(self.rungs) if steps >= due), len(population))
         if left < len(population):
-            worth = [float(np.mean(self.seen[r.id])) if self.seen.get(r.id) else -np.inf for r in records]
-            best = sorted(np.argsort([-value for value in nan_as_worst(worth)], kind="stable")[:left].tolist())
+            worth = [_mean_of_finite(self.seen.get(record.id, [])) for record in records]
+            best = sorted(np.argsort([-value for value in worth], kind="stable")[:left].tolist())
             self.seen = {}
             return [population[slot] for slot in best], ()
         return list(population), ()
 
     def state(self) -> dict[str, Any]:
-        return {"seen": {member: list(values) for member, values in self.seen.items()}, "begun": self.begun}
+        seen = {member: list(values) for member, values in self.seen.items()}
+        return {"seen": seen, "begun": self.begun, "spent": self.spent or 0}
 
     def begin_anew(self, env_steps: int) -> None:
         """Restart the rungs for new founders, which start at `env_steps` steps per member."""
-        self.seen, self.begun = {}, env_steps
+        self.seen, self.begun, self.spent = {}, env_steps, None
+
+    def budget_left(self, env_steps: int) -> None:
+        """Plan the rungs of new founders over the steps that are left; other rungs stay."""
+        if self.spent is None:
+            self.spent = self.budget - env_steps
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.begun = int(state["begun"])
+        self.begun, self.spent = int(state["begun"]), int(state.get("spent", 0))  # missing in earlier runs
         self.seen = {int(member): list(values) for member, values in state["seen"].items()}
+
+
+def _mean_of_finite(values: Sequence[float]) -> float:
+    """Return the mean of the finite values; -inf if there is none."""
+    finite = [value for value in values if np.isfinite(value)]
+    return float(np.mean(finite)) if finite else -np.inf
 
 
 class Survivors(Evolution):
@@ -148,6 +176,10 @@ class Survivors(Evolution):
     def begin_anew(self, env_steps: int) -> None:
         for each in (self.until, self.then):
             each.begin_anew(env_steps)
+
+    def budget_left(self, env_steps: int) -> None:
+        for each in (self.until, self.then):
+            each.budget_left(env_steps)
 
     def renamed(self, ids: Mapping[int, int]) -> None:
         for each in (self.until, self.then):
@@ -176,12 +208,15 @@ class Restarts(Evolution):
     """
 
     def __init__(self, inner: Evolution, found: Callable[[int], list[Any]], patience: int) -> None:
-        self.inner, self.found, self.patience, self.sets_size = inner, found, patience, inner.sets_size
+        self.inner, self.found, self.patience = inner, found, patience
+        self.shrinks, self.sets_size = inner.shrinks, inner.sets_size
         self.history: list[list[float]] = []  # fitness and training returns since the last restart
         self.number = 0
         self.highest = 0  # largest id so far
 
-    shrinks = True  # and grows on a restart
+    @property
+    def shares_budget(self) -> bool:
+        return True  # new founders may be more members than those before
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -200,6 +235,9 @@ class Restarts(Evolution):
         for place, agent in enumerate(founders, self.highest + 1):
             agent.index, agent.steps = place, [env_steps]
         return founders, tuple(Birth(agent.index, None, generation, "founder", "restart") for agent in founders)
+
+    def budget_left(self, env_steps: int) -> None:
+        self.inner.budget_left(env_steps)
 
     def renamed(self, ids: Mapping[int, int]) -> None:
         self.inner.renamed(ids)

@@ -657,11 +657,12 @@ class TrainingLoop:
 
     def share_budget(self) -> None:
         """Distribute the environment steps of stopped members equally among the others."""
-        if not self.evolution.shrinks:
+        if not self.evolution.shares_budget:
             return
         founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
         left = self.asked_steps * founders - self.result.env_steps_population
         spent = max(agent.steps[-1] for agent in self.population)
+        self.evolution.budget_left(left)
         steps = spent + max(0, left) // len(self.population)
         self.options = self.source.options = replace(self.options, max_steps=steps)
 

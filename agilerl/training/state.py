@@ -116,7 +116,7 @@ class SavableLoop:
         loop, (members, best, rest) = self.loop, trees
         templates = {type(agent).__name__: agent for agent in loop.population}
         saved, founders = members["members"], loop.population
-        if loop.evolution.shrinks:  # some founders have been stopped
+        if loop.evolution.shares_budget:  # some founders may have been stopped
             founders = founders[: len(saved)]
         if len(saved) != len(founders):
             raise RunError(

@@ -288,8 +288,8 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     if asked.scheme == "race":
         return _with_survivors(Race(asked.survivors, asked.certainty), manifest, seed)
     if asked.scheme == "halving":
-        budget = int(training.max_steps * training.pop_size * asked.until)
-        halving = SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge)
+        budget = training.max_steps * training.pop_size
+        halving = SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge, asked.until)
         return _with_survivors(halving, manifest, seed)
     cost = MemberCosts(manifest.environment.num_envs).of if asked.objective == "score_per_second" else None
     if asked.scheme in ("pbt", "pb2", "ipbt"):
