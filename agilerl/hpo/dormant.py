@@ -24,6 +24,7 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.observations import sample_batch
 from agilerl.rng import Purpose, stream
+from agilerl.telemetry.record import Birth
 
 PARTS = {"encoder", "head_net", "value_net"}  # a network of these alone has no other reader of its features
 
@@ -331,10 +332,20 @@ class DormantResets:
         slots: of these members; None for a whole population.
         """
         if slots is None:
-            self.counts = {}
+            self.forget()
         for slot, agent in zip(range(len(members)) if slots is None else slots, members, strict=True):
             rng = stream(self.seed, Purpose.RESETS, generation, slot)
             self.counts[agent.index] = reset_dormant_units(agent, self.threshold, rng)
+
+    def forget(self) -> None:
+        """Forget the counters of a generation that has ended."""
+        self.counts = {}
+
+    def inherit(self, births: Sequence[Birth]) -> None:
+        """Give copies that are made after the resets the counters of their parents, whose weights they have."""
+        for birth in births:
+            if birth.parent in self.counts:
+                self.counts[birth.id] = self.counts[birth.parent]
 
     def details_of(self, agent: Any) -> dict[str, float]:
         """Return the counter of a member's record."""

@@ -20,15 +20,20 @@ class UnsetValueError(ConfigError, AssertionError):
 def step(value: Any, low: float, high: float, factor: float, integer: bool) -> Any:
     """Multiply `value` by `factor`, clipped to [low, high].
 
-    Integers are rounded and change by at least one (`int(v · 1.2)` would never change 1 to 4). Arrays change element by
-    element and keep shape and dtype.
+    Integers are rounded and change by at least one (`int(v · 1.2)` would never change 1 to 4). Where no factor changes
+    a value, as at 0.0, it moves by the share `factor` - 1 of the range instead. Arrays change element by element and
+    keep shape and dtype.
     """
     array = np.asarray(value)
-    moved = array * factor
+    product = array * factor
+    moved = product
     if integer or np.issubdtype(array.dtype, np.integer):
         moved = np.rint(moved)
         moved = np.maximum(moved, array + 1) if factor > 1 else np.minimum(moved, array - 1) if factor < 1 else moved
     moved = np.clip(moved, low, high)
+    stuck = (product == array) & (moved == array)
+    if not integer and np.any(stuck):
+        moved = np.where(stuck, np.clip(array + (factor - 1) * (high - low), low, high), moved)
     if isinstance(value, np.ndarray):
         return moved.astype(value.dtype)
     return int(moved) if integer else float(moved)

@@ -269,12 +269,16 @@ class TrainingLoop:
         is_asked_to_stop = bool(stops)
         confirmed, stop = self._try_to_stop(number, is_last or is_asked_to_stop)
         members = member_records(self, fitness, tallies)
+        if self.resets is not None:
+            self.resets.forget()  # shown; nobody is reset if this is the last generation
         done = self._is_spent() or is_asked_to_stop
         healed = self._heal(number, fitness)
         events: dict[str, Steering] = {}
         before, survivors = self._steer(number, before_selection(requests), events, members)
         births = self._evolve(number, survivors) if not stop and (self.options.evolve_last or not done) else ()
         after, _ = self._steer(number, after_selection(requests, events), events, (), births)
+        if self.resets is not None:
+            self.resets.inherit(after)
         self._record_requests([events[taken.id] for taken in requests])
         if stop and self.result.stopped != "plateau":
             self.result.stopped = "target"
@@ -338,6 +342,7 @@ class TrainingLoop:
         scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
         scores |= screened(finite, scores)
         fitness = self.quarantine.fitness(self.population, scores)
+        self._evaluated -= self.quarantine.reasons.keys()
         self.result.quarantined += len(self.quarantine.reasons)
         for agent, value in zip(self.population, fitness, strict=True):
             agent.fitness[before[agent.index] :] = [value]  # replaces the value appended by a custom test()
@@ -558,7 +563,8 @@ class TrainingLoop:
         furthest = max(a.steps[-1] for a in self.population)
         if not self.evolution.is_on or furthest < self.options.evolve_from * self.options.max_steps:
             return ()
-        self._rescore(number)
+        rescored = self._rescore(number)
+        members = [replace(record, fitness=rescored.get(record.id, record.fitness)) for record in members]
         share_observations(self.population, self.ranks)
         before, previous = [agent.index for agent in self.population], self.population
         self.population, births = self.evolution.next(previous, members, number + 1)
@@ -672,20 +678,26 @@ class TrainingLoop:
         if changed is not None:
             self.sinks.message(changed)
 
-    def _rescore(self, number: int) -> None:
-        """Play more episodes with the two fittest members, to choose between them more reliably."""
+    def _rescore(self, number: int) -> dict[int, float]:
+        """Play more episodes with the two fittest members, to choose between them more reliably; return their fitness
+        by id."""
         count = self.options.rescore_episodes
         if not count or len(self.population) < 2:
-            return
+            return {}
         windows = [self._window(agent) for agent in self.population]
         order = np.argsort([-value for value in windows], kind="stable")[:2]  # ties go to the lower slot
         top = [self.population[int(slot)] for slot in order]
         means = self.source.rescore(top, number, count)
         if means is None:
-            return
-        share = count / (count + self.options.eval_episodes)
+            return {}
         for agent, mean in zip(top, means, strict=True):
-            agent.fitness[-1] = share * mean + (1 - share) * agent.fitness[-1]
+            played = self.evaluation.played.get(agent.index)
+            if played is None:  # unknown, or screened by training returns
+                played = self.options.eval_episodes if agent.index in self._evaluated else 0
+            share = count / (count + played)
+            if np.isfinite(agent.fitness[-1]):  # a diverged member stays the worst
+                agent.fitness[-1] = share * mean + (1 - share) * agent.fitness[-1]
+        return {agent.index: float(agent.fitness[-1]) for agent in top}
 
     # --- records ---------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from agilerl import foreign
 from agilerl.errors import AlgorithmError
 from agilerl.sources.divergence import is_finite
@@ -91,8 +89,13 @@ class Quarantine:
 
         Args:
             next_id: id of the first copy; the others follow.
+        Raises:
+            DivergedError: all have diverged.
         """
-        elite = population[int(np.argmax(fitness))]
+        finite = [slot for slot, agent in enumerate(population) if agent.index not in self.reasons]
+        if not finite:
+            raise all_diverged(population, self.reasons)
+        elite = population[max(finite, key=lambda slot: fitness[slot])]  # fitness may be −∞ without an episode
         births: list[Birth] = []
         self.healed = set()
         if not foreign.has_methods(elite, "clone"):

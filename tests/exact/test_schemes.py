@@ -97,6 +97,33 @@ def test_training_returns_can_judge_and_members_without_any_are_last() -> None:
     assert [m.index for m in scheme.next(members, rows, 1)[0]] == [2, 3]
 
 
+def halved(rows: list[tuple[float, ...]], **settings: Any) -> list[int]:
+    """Who is left of members with this fitness in one generation each; the rung is due in the last one."""
+    members = [member(i) for i in range(len(rows[0]))]
+    scheme, left = SuccessiveHalving(len(rows[0]), 1000, **settings), members
+    due = scheme.rungs[0][1]
+    for number, row in enumerate(rows, 1):
+        steps = due if number == len(rows) else number
+        left, _ = scheme.next(members, [record(m, f, steps, f) for m, f in zip(members, row, strict=True)], number)
+    return [m.index for m in left]
+
+
+@pytest.mark.parametrize("judge", ["evaluation", "training"])
+def test_a_generation_without_a_finished_episode_does_not_decide_a_rung(judge: str) -> None:
+    nothing = -math.inf
+    assert halved([(1.0, nothing), (1.0, 500.0), (1.0, 500.0)], judge=judge) == [1]
+    assert halved([(1.0, nothing), (1.0, 0.5)], judge=judge) == [0], "0.5 is the mean of what it has"
+    assert halved([(nothing, -9.0), (nothing, -9.0)], judge=judge) == [1], "who has nothing is last"
+    assert halved([(1.0, math.nan), (1.0, 2.0)], judge=judge) == [1]
+
+
+def test_a_copy_in_the_place_of_a_diverged_member_does_not_count_for_what_that_had() -> None:
+    members, scheme = [member(0), member(1)], SuccessiveHalving(2, 100)
+    scheme.next(members, [record(m, f, 5) for m, f in zip(members, (9.0, 1.0), strict=True)], 1)
+    rows = [record(members[0], -math.inf, 25), record(members[1], 1.0, 25)]
+    assert [m.index for m in scheme.next([member(2), members[1]], rows, 2)[0]] == [1]
+
+
 def test_more_survivors_than_founders_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match=r"evolution\.survivors must not exceed the 2 founders; got 3"):
         SuccessiveHalving(2, 100, survivors=3)
@@ -107,6 +134,40 @@ def test_new_founders_have_rungs_of_their_own() -> None:
     scheme.begin_anew(1000)
     assert len(scheme.next(members, [record(m, 1.0, 1005) for m in members], 1)[0]) == 4
     assert len(scheme.next(members, [record(m, 1.0, 1010) for m in members], 2)[0]) == 2
+
+
+def test_new_founders_share_what_is_left_of_the_budget() -> None:
+    """Of 120 steps 60 are left for four founders: rungs of 20, which are 5 steps of one member and 10 of two."""
+    scheme = SuccessiveHalving(4, 120)
+    scheme.budget_left(90)
+    assert scheme.rungs == rungs_of(4, 120) == [(2, 10), (1, 30)], "the first founders have the whole budget"
+    scheme.begin_anew(1000)
+    scheme.budget_left(60)
+    scheme.budget_left(40)  # a generation later
+    assert scheme.rungs == [(2, 5), (1, 15)]
+    members = [member(i) for i in range(4)]
+    assert len(scheme.next(members, [record(m, 1.0, 1004) for m in members], 1)[0]) == 4
+    assert len(scheme.next(members, [record(m, 1.0, 1005) for m in members], 2)[0]) == 2
+    again, more = SuccessiveHalving(4, 120), SuccessiveHalving(4, 240)
+    for each in (again, more):
+        each.load_state(scheme.state())
+    assert again.rungs == scheme.rungs
+    assert more.rungs == rungs_of(4, 180), "a run that goes on with twice the budget has more of it left"
+    again.load_state({"seen": {}, "begun": 1000})
+    assert again.rungs == rungs_of(4, 120), "as an earlier version did"
+    half = SuccessiveHalving(4, 240, until=0.5)
+    assert half.rungs == rungs_of(4, 120)
+    half.begin_anew(10)
+    half.budget_left(120)
+    assert half.rungs == rungs_of(4, 60)
+
+
+def test_restarts_tell_what_they_restart_how_much_is_left() -> None:
+    halving = SuccessiveHalving(4, 120)
+    scheme = Restarts(Survivors(halving, TruncationSelection(1, True, "best", 0), 1), lambda number: [], 2)
+    scheme.inner.begin_anew(30)
+    scheme.budget_left(60)
+    assert halving.rungs == rungs_of(4, 60)
 
 
 def test_halving_goes_on_from_its_state() -> None:
@@ -283,6 +344,18 @@ def test_new_founders_begin_where_nothing_gets_better() -> None:
     again = Restarts(Race(), found, patience=2)
     again.load_state(scheme.state())
     assert (again.number, again.highest, again.history) == (1, 7, [])
+
+
+@pytest.mark.parametrize(
+    ("inner", "shrinks"),
+    [(Race(), True), (SuccessiveHalving(4, 100), True), (TruncationSelection(1, True, "best", 0), False)],
+)
+def test_restarts_share_the_budget_but_members_end_only_where_the_scheme_ends_them(
+    inner: Evolution, shrinks: bool
+) -> None:
+    restarts = Restarts(inner, lambda number: [], 2)
+    assert (restarts.shares_budget, restarts.shrinks) == (True, shrinks)
+    assert (inner.shares_budget, inner.shrinks) == (shrinks, shrinks)
 
 
 def test_who_never_gains_anything_begins_anew_later() -> None:

@@ -6,10 +6,15 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from agilerl.hpo.evolution import Family, TournamentEvolution
+import pytest
+
+from agilerl.errors import NotAvailableYetError
+from agilerl.hpo.evolution import EveryFew, Family, TournamentEvolution
+from agilerl.hpo.pbt import TruncationSelection
+from agilerl.hpo.racing import Race, Restarts
 from agilerl.report.summary import _line
 from agilerl.telemetry.record import Birth
-from agilerl.training.quarantine import Quarantine
+from agilerl.training.quarantine import DivergedError, Quarantine
 
 
 class Agent:
@@ -32,6 +37,30 @@ def test_ids_of_members_that_have_ended_are_not_given_again() -> None:
     assert [(birth.id, birth.parent, birth.path) for birth in births] == [(5, 0, "member 1")]
     assert [agent.index for agent in left] == [0, 5]
     assert quarantine.healed == {5}
+
+
+def test_a_copy_is_never_of_a_member_that_has_diverged() -> None:
+    """Member 1 has played no episode to its end, so both have a fitness of −∞."""
+    quarantine = Quarantine()
+    quarantine.reasons = {0: "its weights are not finite"}
+    population = [Agent(0, -math.inf), Agent(1, -math.inf)]
+    (birth,) = quarantine.heal(population, [-math.inf, -math.inf], 1, 5)
+    assert (birth.id, birth.parent) == (5, 1)
+    quarantine.reasons = {0: "its weights are not finite", 1: "its loss is not finite"}
+    with pytest.raises(DivergedError, match=r"every member that trains has diverged \(member 0: .*; member 1: "):
+        quarantine.heal([Agent(0), Agent(1)], [-math.inf, -math.inf], 1, 5)
+
+
+def test_evolution_every_few_generations_is_of_the_kind_that_it_applies() -> None:
+    founders = [Agent(0), Agent(1)]
+    for inner in (Race(), Restarts(Race(), list, 2), TruncationSelection(1, False, "best", 0)):
+        every = EveryFew(inner, 2)
+        assert (every.shares_budget, every.shrinks, every.sets_size) == (
+            inner.shares_budget, inner.shrinks, inner.sets_size,
+        )  # fmt: skip
+    assert EveryFew(Race(), 2).next_part([1], founders, [], 1) == ([founders[1]], ())
+    with pytest.raises(NotAvailableYetError, match="Race compares all members"):
+        EveryFew(Race(), 2).next_part([1], founders, [], 2)
 
 
 def test_a_birth_under_a_used_id_gets_one_of_its_own() -> None:

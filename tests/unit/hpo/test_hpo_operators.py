@@ -47,11 +47,32 @@ def test_floats_take_the_published_factors() -> None:
     assert RLParameter(0, 1, 0.5, 2.0, value=0.1).mutate(Always(1)) == pytest.approx(0.2)
 
 
+def test_a_value_of_zero_moves_by_a_share_of_its_range() -> None:
+    """0.2 of a range of 0.1 upwards, whatever is drawn at its end; inside of a range in both directions."""
+    for seed in range(20):
+        parameter = RLParameter(0.0, 0.1, value=0.0)
+        assert parameter.mutate(np.random.default_rng(seed)) == pytest.approx(0.02), seed
+    moved = {RLParameter(-1.0, 3.0, value=0.0).mutate(np.random.default_rng(seed)) for seed in range(20)}
+    assert sorted(moved) == pytest.approx([-0.8, 0.8])
+    assert step(0.0, 1e-4, 1e-2, 1.2, False) == 1e-4, "outside of its range it moves to the nearer end"
+    assert step(0.0, 0.0, 0.0, 1.2, False) == 0.0
+
+
+def test_a_step_from_zero_draws_no_more_than_any_other() -> None:
+    zero, other = np.random.default_rng(5), np.random.default_rng(5)
+    RLParameter(0.0, 0.1, value=0.0).mutate(zero)
+    RLParameter(0.0, 0.1, value=0.05).mutate(other)
+    assert zero.bit_generator.state == other.bit_generator.state
+
+
 def test_arrays_keep_shape_and_dtype_and_respect_limits_elementwise() -> None:
     value = np.array([[0.5, 0.95]], dtype=np.float32)
     new = RLParameter(0.1, 1.0, dtype=np.ndarray, value=value).mutate(Always(1))
     np.testing.assert_allclose(new, np.array([[0.6, 1.0]]), rtol=1e-6)
     assert new.dtype == np.float32
+    mixed = step(np.array([0.0, 0.5], np.float32), 0.0, 1.0, 1.2, False)
+    np.testing.assert_allclose(mixed, [0.2, 0.6], rtol=1e-6)
+    assert mixed.dtype == np.float32
 
 
 def test_unset_value_and_bad_ranges_are_errors() -> None:
