@@ -59,6 +59,33 @@ def test_every_scheme_resets_and_a_run_stopped_in_each_generation_becomes_the_sa
     assert state_of(part.path) == state_of(whole.path)
 
 
+class Sets:
+    """Asks after the first generation to set a hyperparameter of all members."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_generation(self, record: Any) -> None:
+        if record.generation == 0:
+            (run,) = (file.parent for file in self.path.rglob("run.json"))
+            agilerl.steer(run, "set", name="lr", value=1e-3)
+
+
+def test_members_that_a_request_has_changed_have_the_counts_of_their_parents(tmp_path: Path) -> None:
+    """The request replaces every member by a copy after the resets, in the second generation."""
+    case = {"scheme": "pbt", "interval": 100, "mutation.reset_dormant": 0.9, "steps": 24}
+    run = train(case, tmp_path, callbacks=[Sets(tmp_path)])
+    assert [birth.generation for birth in run.lineage if birth.kind == "steered"] == [2] * 4
+    assert all(counts(run.path)[2])
+
+
+def test_nobody_is_reset_between_a_run_that_has_ended_and_its_sequel(tmp_path: Path) -> None:
+    run = train({**SCHEMES["pbt"], "mutation.reset_dormant": 0.9, "steps": 16}, tmp_path)
+    with mock.patch.object(launch, "write_report"):
+        sequel = agilerl.resume(run.path, env=Match, steps=32, verbose=False)
+    assert [any(row) for row in counts(sequel.path)] == [False, True, False, True]
+
+
 @pytest.mark.parametrize("more", [{}, REPLAY], ids=["PPO", "DQN"])
 def test_workers_change_no_bit(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     jobs: list[int] = []

@@ -158,9 +158,18 @@ def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
     members, survivors = manifest.training.pop_size, manifest.evolution.survivors
     if members == 1 and names:
         return [f"no effect on a population of one member: {', '.join(names)}"]
+    notes = []
     if scheme in ("race", "halving") and then is None and 1 < members <= survivors:
-        return [f"no effect on a population of {members} members: evolution.survivors={survivors} ends none of them"]
-    return []
+        notes = [f"no effect on a population of {members} members: evolution.survivors={survivors} ends none of them"]
+    by_returns = ["scheme=race"] if scheme == "race" else []
+    by_returns += ["judge=training"] if manifest.evolution.judge == "training" else []
+    rescored = manifest.training.elite_rescore_episodes
+    if rescored and by_returns and then is None:
+        notes.append(
+            f"no effect on selection by evolution.{by_returns[0]}, which compares training returns: "
+            f"training.elite_rescore_episodes={rescored}"
+        )
+    return notes
 
 
 def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop, env: Any, check: Any) -> Baseline:

@@ -122,6 +122,21 @@ def test_schemes_that_select_by_it(scheme: str) -> None:
             ["no effect on a population of 4 members: evolution.survivors=4 ends none of them"],
         ),
         ([RANGES, "evolution.scheme=race", "evolution.survivors=4", "evolution.then=pbt"], True, []),
+        (
+            ["evolution.scheme=race", "training.elite_rescore_episodes=2"], True,
+            [
+                "no effect on selection by evolution.scheme=race, which compares training returns: "
+                "training.elite_rescore_episodes=2"
+            ],
+        ),
+        (
+            ["evolution.scheme=halving", "evolution.judge=training", "training.elite_rescore_episodes=2"], True,
+            [
+                "no effect on selection by evolution.judge=training, which compares training returns: "
+                "training.elite_rescore_episodes=2"
+            ],
+        ),
+        (["evolution.scheme=halving", "training.elite_rescore_episodes=2"], True, []),
     ],
 )  # fmt: skip
 def test_settings_without_effect_are_named(settings: list[str], evolution: bool, note: list[str]) -> None:
