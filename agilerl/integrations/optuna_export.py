@@ -10,8 +10,6 @@ The studies are records for its plots and dashboard; evolution does not read the
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import math
 import os
 import re
@@ -24,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.errors import ConfigError, RunError
-from agilerl.hostile import malformed, read_text
+from agilerl.hostile import malformed
 from agilerl.hpo.founders import DECAYS, has_scale
 from agilerl.redaction import redact, without_secrets
 from agilerl.report.records import Member, RunRecords
-from agilerl.runs.directory import LINEAGE_LIMIT, METRICS
+from agilerl.runs.directory import RunDirectory
 from agilerl.runs.seed_group import is_group, with_groups
 from agilerl.telemetry.files import jsonable
 
@@ -203,7 +201,7 @@ def _trial(
     ids: Sequence[int],
     ends: Mapping[int, float],
 ) -> MemberTrial:
-    last, parent = rows[-1], run.parent(rows[-1].id)
+    last, parent = rows[-1], run.source(rows[-1].id)
     scored = {member.env_steps: member.fitness for member in rows if math.isfinite(member.fitness)}
     value = next((m.fitness for m in reversed(rows) if math.isfinite(m.fitness)), None)
     params = {name: last.hyperparameters[name] for name in ranges if name in last.hyperparameters}
@@ -243,8 +241,8 @@ def _study_attributes(run: RunRecords, ids: Sequence[int]) -> dict[str, Any]:
 
 def _seconds(path: Path) -> dict[int, float]:
     """Wall clock of the run at the end of each generation."""
-    with io.StringIO(read_text(path / METRICS, LINEAGE_LIMIT), newline="") as file:
-        return {int(row["generation"]): float(row["seconds"]) for row in csv.DictReader(file) if row.get("seconds")}
+    rows = RunDirectory(path).rows()
+    return {int(row["generation"]): float(row["seconds"]) for row in rows if row.get("seconds")}
 
 
 def _begun(run: RunRecords) -> datetime:

@@ -203,16 +203,15 @@ def _winner_by_generation(run: RunRecords) -> list[Member]:
 def _family(
     run: RunRecords, read: Callable[[Member], float], x: Callable[[float], float], y: Callable[[float], float]
 ) -> str:
-    """Segments from each member to itself or its child in the next generation; duplicates are drawn once."""
+    """Segments from each member to itself or its child in a later generation; duplicates are drawn once."""
     pairs = {}
-    for before, after in zip(run.generations, run.generations[1:], strict=False):
-        old = {m.id: m for m in before}
-        for member in after:
-            source = old.get(member.id)
-            if source is None:
-                parent = run.parent(member.id)
-                source = None if parent is None else old.get(parent)
+    last: dict[int, Member] = {}  # by id; of asynchronous runs, a parent may have left before its child has a row
+    for generation in run.generations:
+        for member in generation:
+            id = member.id if member.id in last else run.source(member.id)
+            source = None if id is None else last.get(id)
             if source is not None and math.isfinite(read(source)) and math.isfinite(read(member)):
                 start, end = (source.generation, read(source)), (member.generation, read(member))
                 pairs[start, end] = ((x(start[0]), y(start[1])), (x(end[0]), y(end[1])))
+        last |= {member.id: member for member in generation}
     return segments(pairs.values())

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agilerl.report.plot import Stroke, Tick, dots, px
 from agilerl.report.records import Member, RunRecords, compact, finite, tidy
@@ -63,7 +64,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Place:
-    """A member in a generation: its row, and its source in the previous generation."""
+    """A member in a generation: its row, and its source as (generation, id), usually in the previous generation."""
 
     generation: int
     id: int
@@ -75,37 +76,33 @@ class Place:
 def places(run: RunRecords) -> list[list[Place]]:
     """Members by generation, each generation in the order of its parents, so that edges do not cross.
 
-    Members that have not finished a generation yet are in the last column.
+    Members that have not finished a generation yet are in the last column. Those that never trained have no place.
     """
-    seen = {m.id for g in run.generations for m in g}
     columns: list[tuple[int, list[tuple[int, Member | None]]]] = [
         (g[0].generation, [(m.id, m) for m in g]) for g in run.generations
     ]
-    unborn = sorted(b.id for b in run.births if b.id not in seen)
+    unborn = sorted(run.newborns.waiting)
     if unborn:
         columns.append((max((n for n, _ in columns), default=-1) + 1, [(i, None) for i in unborn]))
     placed: list[list[Place]] = []
+    last: dict[int, Place] = {}  # by id; of asynchronous runs, a parent may have left before its child has a row
     for number, members in columns:
-        rows = {place.id: place.row for place in placed[-1]} if placed else {}
 
-        def origin(member: int, rows: dict[int, int] = rows) -> int | None:
-            if member in rows:
-                return member
-            parent = run.parent(member)
-            return parent if parent in rows else None
+        def origin(member: int, last: dict[int, Place] = last) -> Place | None:
+            source = member if member in last else run.source(member)
+            return None if source is None else last.get(source)
 
-        def order(
-            entry: tuple[int, Member | None], rows: dict[int, int] = rows, origin: object = origin
-        ) -> tuple[float, bool, int]:
-            source = origin(entry[0])  # type: ignore[operator]
-            return (rows[source] if source is not None else math.inf), source != entry[0], entry[0]
+        def order(entry: tuple[int, Member | None], origin: Callable[[int], Place | None] = origin) -> Any:
+            source = origin(entry[0])
+            return (math.inf if source is None else source.row), source is None or source.id != entry[0], entry[0]
 
         column = []
         for row, (member, record) in enumerate(sorted(members, key=order)):
             source = origin(member)
-            start = (placed[-1][0].generation, source) if source is not None and placed else None
+            start = None if source is None else (source.generation, source.id)
             column.append(Place(number, member, row, start, record))
         placed.append(column)
+        last.update({place.id: place for place in column})
     return placed
 
 
@@ -213,7 +210,7 @@ def _draw(
             is_winner = winner is not None and (place.id, place.generation) == (winner.id, winner.generation)
             style += " winner" if is_winner else ""
             label = str(place.id) if words else ""
-            tree.nodes.append(Node(x, y, radius, style, label, _title(place, birth), on_path))
+            tree.nodes.append(Node(x, y, radius, style, label, _title(place, run.line_of_birth(place.id)), on_path))
     tree.words = [word for word in tree.words if word.text]
     tree.strokes = [Stroke(f"k-{kind}", "".join(parts)) for kind, parts in sorted(edges.items())]
     tree.strokes.append(Stroke("path", "".join(path)))
@@ -246,11 +243,12 @@ def fitness_range(run: RunRecords) -> tuple[float, float]:
     return (values[len(values) // 20], values[-1]) if values else (0.0, 0.0)
 
 
-def _title(place: Place, birth: Birth | None) -> str:
-    """Hover text: id, parent and mutation, fitness."""
+def _title(place: Place, line: Sequence[Birth]) -> str:
+    """Hover text: id, source and mutations, fitness."""
     parts = [f"#{place.id}"]
-    if birth is not None and birth.parent is not None:
-        parts.append(f"from #{birth.parent} (generation {birth.generation}): {mutation_text(birth)}")
+    if line and line[0].parent is not None:
+        changes = [mutation_text(birth) for birth in line if birth.kind not in UNMUTATED] or [mutation_text(line[-1])]
+        parts.append(f"from #{line[0].parent} (generation {line[0].generation}): {', '.join(changes)}")
     score = "not evaluated yet" if place.member is None else f"fitness {tidy(place.member.fitness)}"
     return ", ".join([" ".join(parts), f"{score} in generation {place.generation}"])
 

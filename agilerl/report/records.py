@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -17,8 +15,9 @@ from agilerl.config.yaml_text import parse_yaml
 from agilerl.errors import AgileRLError, RunError
 from agilerl.hostile import MIB, malformed, read_text
 from agilerl.runs.commands import run_command
-from agilerl.runs.directory import LINEAGE_LIMIT, METRICS, RunDirectory
+from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
+from agilerl.runs.newborns import Newborns, born_together, ended_by, newborns
 from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.files import COST
 from agilerl.telemetry.record import Birth
@@ -32,7 +31,7 @@ class Member:
     """One member at the end of one generation: a row of metrics.csv.
 
     Attributes:
-        fitness: NaN if it diverged. hyperparameters: by name. mutation: of its birth, as in the table.
+        fitness: −∞ if it diverged, NaN if none is recorded. hyperparameters: by name. mutation: of its birth, as in the table.
         operations_per_step: estimated cost of its training; None if it is not counted, or in runs of earlier versions.
     """
 
@@ -58,7 +57,7 @@ class RunRecords:
         path: the directory. facts: run.json. settings: config.yaml, nested; {} if it cannot be read.
         config: config.yaml as text. generations: members by generation, in the order of their slots.
         births: every birth, founders first. env_steps, evaluation_env_steps: of the whole population so far.
-        seconds: wall clock so far.
+        seconds: wall clock so far. ended: ids of members that requests have removed or copied over.
     """
 
     path: Path
@@ -70,6 +69,7 @@ class RunRecords:
     env_steps: int
     evaluation_env_steps: int
     seconds: float
+    ended: frozenset[int] = frozenset()
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> RunRecords:
@@ -83,7 +83,8 @@ class RunRecords:
         if facts.get("status") in ("running", "failed"):  # after a resume the result is outdated
             facts = {**facts, "status": status_of(directory.path, facts), "result": {}}
         with malformed(directory.path):
-            rows = _rows(directory.path / METRICS)
+            rows = directory.rows()
+            births, steering = directory.lineage_and_steering()
             by_generation: dict[int, list[Member]] = {}
             for row in rows:
                 by_generation.setdefault(int(row["generation"]), []).append(_member(row))
@@ -95,10 +96,11 @@ class RunRecords:
                 settings=settings,
                 config=config,
                 generations=generations,
-                births=tuple(directory.lineage()),
+                births=tuple(births),
                 env_steps=int(result.get("env_steps_population") or last.get("population_env_steps") or 0),
                 evaluation_env_steps=int(result.get("evaluation_env_steps") or last.get("evaluation_env_steps") or 0),
                 seconds=float(result.get("seconds") or last.get("seconds") or 0.0),
+                ended=frozenset(id for id in (ended_by(vars(event)) for event in steering) if id is not None),
             )
 
     @property
@@ -155,9 +157,57 @@ class RunRecords:
             raise lacks_birth(self.path, min(lost))
 
     def parent(self, member: int) -> int | None:
-        """Id of the member that `member` was cloned from, None for a founder."""
+        """Id of the member that `member` was cloned from, None for a founder; see `source`."""
         birth = self.births_by_id.get(member)
         return self._parents_in_metrics.get(member) if birth is None else birth.parent
+
+    def source(self, member: int) -> int | None:
+        """Id of the nearest ancestor that had trained when `member` was born, None for a founder.
+
+        It is the parent, but for a parent that was itself born between the same two generations.
+        """
+        line = self.line_of_birth(member)
+        return line[0].parent if line else self.parent(member)
+
+    def line_of_birth(self, member: int) -> list[Birth]:
+        """Births from the one whose parent is `source` to that of `member`; most members have one, [] if it is lost."""
+        birth = self.births_by_id.get(member)
+        return [] if birth is None else born_together(birth, self.births_by_id)[::-1]
+
+    @cached_property
+    def newborns(self) -> Newborns:
+        """Members without a row: those that train now, and those that were replaced before they trained."""
+        seen = {member.id for generation in self.generations for member in generation}
+        numbers = {generation[0].generation for generation in self.generations}
+        births = [birth for birth in self.births if birth.id not in seen]
+        return newborns(births, numbers, max(numbers, default=-1), self.ended, self.is_asynchronous)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether shards were trained and selected without waiting for each other."""
+        return bool(self.setting("evolution.mode") == "async")
+
+    @cached_property
+    def rounds(self) -> tuple[tuple[Member, ...], ...]:
+        """Members that trained in each generation, in order.
+
+        Of asynchronous runs, those of the first, second, ... generation of every shard: their metrics.csv also has, for
+        each shard whose generation ends, the last rows of all others again.
+        """
+        if not self.is_asynchronous:
+            return self.generations
+        steps: dict[int, int] = {}  # by slot; newborns go on with those of their slot
+        rounds: list[list[Member]] = []
+        counts: dict[int, int] = {}
+        for member in (member for generation in self.generations for member in generation):
+            if member.env_steps <= steps.get(member.slot, 0):
+                continue
+            steps[member.slot] = member.env_steps
+            number = counts[member.slot] = counts.get(member.slot, -1) + 1
+            if number == len(rounds):
+                rounds.append([])
+            rounds[number].append(member)
+        return tuple(tuple(sorted(members, key=lambda m: m.slot)) for members in rounds)
 
     @cached_property
     def _parents_in_metrics(self) -> dict[int, int | None]:
@@ -196,9 +246,9 @@ class RunRecords:
         return best
 
     def _past(self, member: int, lines: Mapping[int, list[float]]) -> list[float]:
-        """Fitness in earlier generations: the member's, or its parent's."""
-        parent = self.parent(member)
-        return lines.get(member, [] if parent is None else lines.get(parent, []))
+        """Fitness in earlier generations: the member's, or its source's."""
+        source = self.source(member)
+        return lines.get(member, [] if source is None else lines.get(source, []))
 
     @cached_property
     def winner_line(self) -> tuple[int, ...]:
@@ -239,14 +289,6 @@ def _settings(path: Path) -> tuple[str, Mapping[str, Any]]:
     except (OSError, AgileRLError):  # a page without settings is better than none
         return "", {}
     return text, settings if isinstance(settings, Mapping) else {}
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    text = read_text(path, LINEAGE_LIMIT)
-    with io.StringIO(text[: text.rfind("\n") + 1], newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _member(row: Mapping[str, str]) -> Member:

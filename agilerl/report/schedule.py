@@ -228,7 +228,10 @@ class _Walk:
         missing = [member for member in self.line if member not in run.births_by_id]
         if missing:
             raise lacks_birth(run.path, missing[0])
-        self.births = [run.births_by_id[member] for member in self.line]
+        births = [run.births_by_id[member] for member in self.line]
+        while len(births) > 1 and births[1].generation == births[0].generation:  # a founder that was changed at once
+            births.pop(0)
+        self.births = births
         self.adapted = _adapted(run)
 
     def schedule(self) -> WinnerSchedule:
@@ -272,11 +275,12 @@ class _Walk:
         return max((m.env_steps for m in self.rows.values() if m.generation < generation), default=0)
 
     def _steps_before(self, birth: Birth) -> int:
-        """Steps of the parent when the member was born."""
-        rows = [m for m in self.rows.values() if m.id == birth.parent and m.generation < birth.generation]
+        """Steps of the parent when the member was born; of the nearest ancestor that had trained by then."""
+        source = self.run.source(birth.id)
+        rows = [m for m in self.rows.values() if m.id == source and m.generation < birth.generation]
         if not rows:
             raise RunError(
-                f"metrics.csv of {self.run.path} lacks member {birth.parent}, a parent of the winner's line. "
+                f"metrics.csv of {self.run.path} lacks member {source}, a parent of the winner's line. "
                 f"fix: `{run_command('resume', self.run.path)}`, which restores it where it can."
             )
         return max(rows, key=lambda row: row.generation).env_steps
@@ -293,7 +297,7 @@ class _Walk:
             left = {name: value for name, value in typed.items() if name in values and name not in self.adapted}
             moved = {name: value for name, value in left.items() if values[name] != value}
             if moved:
-                at = (self._steps_before(birth) if birth.parent is not None else start) if steps is None else steps
+                at = (start if birth is self.births[0] else self._steps_before(birth)) if steps is None else steps
                 before = {name: values[name] for name in moved}
                 changes.append(_change(at - start, "rl_hp", ", ".join(moved), before, moved))
                 values |= moved
@@ -309,7 +313,7 @@ class _Walk:
         """Return the manifest with the founder's hyperparameters and layers."""
         manifest, widths = self.manifest, self.manifest.evolution.widths
         first = next(b for b in self.run.births if b.kind == "founder" and b.generation == self.births[0].generation)
-        if widths is not None and first.id != self.births[0].id:  # all founders but the first
+        if widths is not None and first.id != self.line[0]:  # all founders but the first
             manifest = within_widths(manifest, *widths)
         settings = manifest.algorithm.hyperparameters
         changed = {
@@ -326,14 +330,12 @@ def _adapted(run: RunRecords) -> tuple[str, ...]:
     before: dict[int, Member] = {}
     for generation in run.generations:
         for member in generation:
-            birth = run.births_by_id.get(member.id)
-            source = before.get(member.id) or (
-                None if birth is None or birth.parent is None else before.get(birth.parent)
-            )
+            births, id = run.line_of_birth(member.id), run.source(member.id)
+            source = before.get(member.id) or (None if id is None or not births else before.get(id))
             if source is None:
                 continue
-            is_born = birth is not None and birth.kind in ("rl_hp", STEERED) and member.id not in before
-            mutated = birth.path.split(", ") if is_born and birth is not None else []
+            changed = [birth.path for birth in births if birth.kind in ("rl_hp", STEERED)]
+            mutated = ", ".join(changed).split(", ") if member.id not in before else []
             for name, value in member.hyperparameters.items():
                 if name not in mutated and name in source.hyperparameters:
                     moved.setdefault(name, []).append(value != source.hyperparameters[name])

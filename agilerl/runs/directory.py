@@ -158,10 +158,13 @@ class RunDirectory:
 
     def lineage(self) -> list[Birth]:
         """Every birth."""
-        names = {f.name for f in fields(Birth)}
-        others = (Arrival.kind, Steering.kind)
-        births = (event for event in self._events() if event["kind"] not in others)
-        return [Birth(**{k: v for k, v in birth.items() if k in names}) for birth in births]
+        return self.lineage_and_steering()[0]
+
+    def lineage_and_steering(self) -> tuple[list[Birth], list[Steering]]:
+        """Every birth, and every request that was taken over."""
+        events, others = self._events(), (Arrival.kind, Steering.kind)
+        births = [_record(Birth, event) for event in events if event["kind"] not in others]
+        return births, [_record(Steering, event) for event in events if event["kind"] == Steering.kind]
 
     def arrivals(self) -> list[int]:
         """Shards of a run in asynchronous mode, in the order in which their generations ended."""
@@ -169,9 +172,7 @@ class RunDirectory:
 
     def steering(self) -> list[Steering]:
         """Every request that was taken over."""
-        names = {f.name for f in fields(Steering)}
-        events = (event for event in self._events() if event["kind"] == Steering.kind)
-        return [Steering(**{k: v for k, v in event.items() if k in names}) for event in events]
+        return self.lineage_and_steering()[1]
 
     def _events(self) -> list[dict[str, Any]]:
         """Lines of the lineage. An incomplete last one, of a killed process, is ignored.
@@ -197,14 +198,19 @@ class RunDirectory:
 
     def history(self) -> list[list[float]]:
         """Fitness by generation, then member."""
+        by_generation: dict[str, list[float]] = {}
+        for row in self.rows():
+            by_generation.setdefault(row["generation"], []).append(float(row["fitness"] or "nan"))
+        return list(by_generation.values())
+
+    def rows(self) -> list[dict[str, str]]:
+        """Rows of metrics.csv. An incomplete last one, of a run in progress, is ignored."""
         path = self.path / METRICS
         if not path.is_file():
             return []
-        by_generation: dict[str, list[float]] = {}
-        with io.StringIO(read_text(path, LINEAGE_LIMIT), newline="") as file:
-            for row in csv.DictReader(file):
-                by_generation.setdefault(row["generation"], []).append(float(row["fitness"] or "nan"))
-        return list(by_generation.values())
+        text = read_text(path, LINEAGE_LIMIT)
+        with io.StringIO(text[: text.rfind("\n") + 1], newline="") as file:
+            return list(csv.DictReader(file))
 
     def sinks(self) -> list[BaseSink]:
         """The sinks of metrics.csv, evolution.jsonl, progress and messages, and of the plan in run.json."""
@@ -262,6 +268,12 @@ class RunDirectory:
     def _write(self, content: Mapping[str, Any]) -> None:
         text = json.dumps(without_secrets(jsonable(content)), indent=2, allow_nan=False)
         write_atomic(self.path / "run.json", text + "\n")
+
+
+def _record(cls: type[Any], event: Mapping[str, Any]) -> Any:
+    """Build a record from its line; entries of later versions are ignored."""
+    names = {f.name for f in fields(cls)}
+    return cls(**{name: value for name, value in event.items() if name in names})
 
 
 class _PlanSink(BaseSink):
