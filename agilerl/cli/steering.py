@@ -114,25 +114,26 @@ def name_and_value(setting: str | None) -> tuple[str, Any]:
 
 def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
     """Return members, newborns and requests that wait, as lines and as plain data."""
-    from agilerl.report.lineage import mutation_text
+    from agilerl.report.lineage import changes_text
     from agilerl.report.records import RunRecords, tidy
     from agilerl.runs.steering import pending
 
     records = RunRecords.read(run)
     members = records.generations[-1] if records.generations else ()
-    last = members[0].generation if members else -1
-    newborns = [birth for birth in records.births if birth.generation == last + 1]
+    newborns = [records.line_of_birth(id) for id in records.newborns.waiting]
+    born = [{"id": line[-1].id, "parent": line[0].parent, "mutation": changes_text(line)} for line in newborns]
     waiting = pending(run)
     lines = [f"status  {records.status}"]
     for member in members:
         values = "  ".join(f"{name}={tidy(value)}" for name, value in member.hyperparameters.items())
         lines.append(f"member {member.id}  fitness {tidy(member.fitness)}  {values}  {member.network}")
-    for birth in newborns:
-        parent = "" if birth.parent is None else f" of {birth.parent}"
-        lines.append(f"born   {birth.id}{parent}  {mutation_text(birth)}  (trains now)")
+    now = "trains now" if records.status == "running" else "not evaluated"
+    for each in born:
+        parent = "" if each["parent"] is None else f" of {each['parent']}"
+        lines.append(f"born   {each['id']}{parent}  {each['mutation']}  ({now})")
     lines += [f"waits  {request}" for request in waiting.values()]
-    if newborns and members:
-        survivors = max(0, len(members) - len(newborns))
+    if born and members:
+        survivors = max(0, len(members) - len(born))
         lines.append(f"note: {survivors or 'none'} of the members above {'train' if survivors > 1 else 'trains'} on")
     plain = {
         "status": records.status,
@@ -140,7 +141,7 @@ def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
             {"id": m.id, "fitness": m.fitness, "hyperparameters": dict(m.hyperparameters), "network": m.network}
             for m in members
         ],
-        "born": [{"id": birth.id, "parent": birth.parent, "mutation": mutation_text(birth)} for birth in newborns],
+        "born": born,
         "pending": {name: vars(request) for name, request in waiting.items()},
     }
     return lines, plain

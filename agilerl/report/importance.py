@@ -25,6 +25,7 @@ from agilerl.errors import ConfigError
 from agilerl.hpo.founders import has_scale, to_scale
 from agilerl.report.records import Member, RunRecords, tidy
 from agilerl.report.score import UNMUTATED, mutation_name
+from agilerl.telemetry.record import Birth
 
 MIN_LIVES = 40  # with different hyperparameters; with 20, PED-ANOVA finds no effect that is there (docs/decisions.md)
 MIN_VALUES = 4  # different values of a hyperparameter
@@ -193,28 +194,47 @@ def of_report(run: RunRecords) -> Importance | None:
 def lives_of(run: RunRecords, number: int = 0) -> list[Life]:
     """Return the lives of a run that have a gain; `number`: of the run."""
     ranks: dict[tuple[int, tuple[tuple[str, float], ...]], list[float]] = defaultdict(list)
-    before: dict[int, float] = {}
+    rows: dict[int, list[Member]] = defaultdict(list)
     for generation in run.generations:
-        for member, rank in _ranked_gains(generation, before, run.parent):
+        for member in generation:
+            rows[member.id].append(member)
+    trained: dict[int, float] = {}  # fitness after the last round of each member so far
+    for members in run.rounds:
+        before = {member.id: _fitness_before(run, member, rows, trained) for member in members}
+        for member, rank in _ranked_gains(members, before):
             ranks[member.id, tuple(sorted(member.hyperparameters.items()))].append(rank)
-        before = {member.id: member.fitness for member in generation}
+        trained |= {member.id: member.fitness for member in members}
     return [Life(number, dict(values), float(np.mean(gains))) for (_, values), gains in ranks.items()]
 
 
-def _ranked_gains(
-    generation: Sequence[Member], before: Mapping[int, float], parent: Callable[[int], int | None]
-) -> Iterator[tuple[Member, float]]:
+def _fitness_before(
+    run: RunRecords, member: Member, rows: Mapping[int, Sequence[Member]], trained: Mapping[int, float]
+) -> float | None:
+    """Fitness of a member, or of its parent at its birth, when its round began; None for a founder's first round."""
+    if member.id in trained:
+        return trained[member.id]
+    source, birth = run.source(member.id), run.births_by_id.get(member.id)
+    if source is None:
+        return None
+    begun = member.generation if birth is None else birth.generation
+    earlier = [row for row in rows.get(source, ()) if row.generation < begun]
+    return earlier[-1].fitness if earlier else math.nan
+
+
+def _ranked_gains(generation: Sequence[Member], before: Mapping[int, float | None]) -> Iterator[tuple[Member, float]]:
     """Yield members with the rank of their gain, from 0 to 1.
 
     Founders are ranked by their fitness among themselves: all begin untrained. A member that diverged, whose fitness is
     −∞, ranks last: without it, the settings that made it diverge would go unpunished. A member whose parent diverged or
     was not evaluated has no gain.
+
+    Args:
+        before: see `_fitness_before`, by id.
     """
     gains: dict[bool, list[tuple[Member, float]]] = {True: [], False: []}
     for member in generation:
-        source = member.id if member.id in before else parent(member.id)
-        is_founder = source is None
-        baseline = 0.0 if source is None else before.get(source, math.nan)
+        start = before[member.id]
+        is_founder, baseline = start is None, 0.0 if start is None else start
         if math.isfinite(baseline) and member.fitness < math.inf:  # not NaN
             gains[is_founder].append((member, member.fitness - baseline))
     for group in gains.values():
@@ -377,44 +397,65 @@ def _effect(name: str, births: Sequence[tuple[int, float, float]]) -> Effect:
 def _compared(run: RunRecords) -> Iterator[tuple[str, float, float]]:
     """Yield (mutation, descendants, mean descendants of unmutated siblings) of each birth that has such siblings.
 
-    Descendants are counted `GENERATIONS_LATER` generations after the first one, or in the last generation. A surviving
-    parent counts as a sibling.
+    Descendants are counted `GENERATIONS_LATER` generations after the first one, of an asynchronous run generations of
+    their shard, or in the last generation. A surviving parent counts as a sibling.
     """
-    present = {generation[0].generation: {m.id for m in generation} for generation in run.generations}
-    numbers = sorted(present)
-    births: dict[int, list[Any]] = defaultdict(list)
+    numbers = [generation[0].generation for generation in run.generations]
+    place_of = {number: place for place, number in enumerate(numbers)}
+    trained: dict[int, dict[int, Member]] = defaultdict(dict)  # generation -> id -> its row
+    rows: dict[int, list[int]] = defaultdict(list)  # id -> generations in which it trained
+    of_slot: dict[int, list[int]] = defaultdict(list)  # likewise
+    for member in (member for members in run.rounds for member in members):
+        trained[member.generation][member.id] = member
+        rows[member.id].append(member.generation)
+        of_slot[member.slot].append(member.generation)
+    together: dict[tuple[int, int], list[Birth]] = defaultdict(list)  # by generation of the birth and of its first row
     for birth in run.births:
-        if birth.parent is not None and birth.kind not in ("healed", "steered"):
-            births[birth.generation].append(birth)
-    for place, number in enumerate(numbers[:-1]):
-        if not births[number]:
+        first = next((number for number in rows.get(birth.id, ()) if number >= birth.generation), None)
+        if first is not None and birth.parent is not None and birth.kind not in ("healed", "steered"):
+            together[birth.generation, first].append(birth)
+    for (_, number), births in sorted(together.items(), key=lambda each: each[0]):
+        there = trained[number]
+        after = numbers[place_of[number] + 1 :]
+        if run.is_asynchronous:
+            after = [later for later in of_slot[there[births[0].id].slot] if later > number]
+        if not after:
             continue
-        later = numbers[min(place + GENERATIONS_LATER, len(numbers) - 1)]
-        counts = _holders(run, present[later], present[number])
+        later = after[GENERATIONS_LATER - 1] if len(after) >= GENERATIONS_LATER else numbers[-1]
+        counts = _holders(run, run.generations[place_of[later]], run.generations[place_of[number]])
         unmutated: dict[int | None, list[int]] = defaultdict(list)
-        for birth in births[number]:
-            if birth.kind in UNMUTATED and birth.id in present[number]:
+        for birth in births:
+            if birth.kind in UNMUTATED:
                 unmutated[birth.parent].append(birth.id)
-        for birth in births[number]:
-            if birth.kind in UNMUTATED or birth.id not in present[number]:
+        for birth in births:
+            if birth.kind in UNMUTATED:
                 continue
             siblings = list(unmutated[birth.parent])
-            if birth.parent in present[number] and birth.parent != birth.id:
+            if birth.parent in there and birth.parent != birth.id:
                 siblings.append(birth.parent)
             if siblings:
                 theirs = [counts[sibling] for sibling in siblings]
                 yield mutation_name(birth), float(counts[birth.id]), sum(theirs) / len(theirs)
 
 
-def _holders(run: RunRecords, members: set[int], ancestors: set[int]) -> dict[int, int]:
-    """Return how many of `members` descend from each of `ancestors`, by its youngest ancestor among them."""
+def _holders(run: RunRecords, members: Sequence[Member], ancestors: Sequence[Member]) -> dict[int, int]:
+    """Return how many of `members` descend from each of `ancestors`, by its youngest ancestor among them.
+
+    Of an asynchronous run, members of other shards that were born by then and have no row yet are ancestors too.
+    """
+    ids, number = {member.id for member in ancestors}, ancestors[0].generation
+
+    def is_ancestor(id: int) -> bool:
+        birth = run.births_by_id.get(id) if run.is_asynchronous else None
+        return id in ids or (birth is not None and birth.generation <= number)
+
     counts: dict[int, int] = defaultdict(int)
     for member in members:
-        at: int | None = member
+        at: int | None = member.id
         seen = set()
-        while at is not None and at not in ancestors and at not in seen:
+        while at is not None and not is_ancestor(at) and at not in seen:
             seen.add(at)
             at = run.parent(at)
-        if at is not None and at in ancestors:
+        if at is not None and is_ancestor(at):
             counts[at] += 1
     return counts

@@ -247,10 +247,14 @@ def _title(place: Place, line: Sequence[Birth]) -> str:
     """Hover text: id, source and mutations, fitness."""
     parts = [f"#{place.id}"]
     if line and line[0].parent is not None:
-        changes = [mutation_text(birth) for birth in line if birth.kind not in UNMUTATED] or [mutation_text(line[-1])]
-        parts.append(f"from #{line[0].parent} (generation {line[0].generation}): {', '.join(changes)}")
+        parts.append(f"from #{line[0].parent} (generation {line[0].generation}): {changes_text(line)}")
     score = "not evaluated yet" if place.member is None else f"fitness {tidy(place.member.fitness)}"
     return ", ".join([" ".join(parts), f"{score} in generation {place.generation}"])
+
+
+def changes_text(line: Sequence[Birth]) -> str:
+    """The mutations of births between the same two generations, see `RunRecords.line_of_birth`."""
+    return ", ".join(mutation_text(birth) for birth in line if birth.kind not in UNMUTATED) or mutation_text(line[-1])
 
 
 def mutation_text(birth: Birth) -> str:

@@ -31,7 +31,8 @@ class Member:
     """One member at the end of one generation: a row of metrics.csv.
 
     Attributes:
-        fitness: −∞ if it diverged, NaN if none is recorded. hyperparameters: by name. mutation: of its birth, as in the table.
+        fitness: −∞ if it diverged, NaN if none is recorded. hyperparameters: by name.
+        mutation: of its birth, as in the table.
         operations_per_step: estimated cost of its training; None if it is not counted, or in runs of earlier versions.
     """
 

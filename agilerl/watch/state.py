@@ -11,7 +11,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from agilerl.errors import AgileRLError
 from agilerl.hostile import MIB, read_json, read_text
 from agilerl.options import LoopOptions
 from agilerl.runs.lock import status_of
+from agilerl.runs.newborns import born_together, ended_by, newborns
 from agilerl.telemetry.progress import MESSAGES, PROGRESS
 from agilerl.watch.tail import Tail
 
@@ -75,13 +76,19 @@ class MemberDetail:
 
 @dataclass(frozen=True, slots=True)
 class BirthLine:
-    """A birth as a line of the lineage. `text`: the change, "lr 0.002 → 0.0024"; "" if nothing changed."""
+    """A birth as a line of the lineage.
+
+    Attributes:
+        parent: the nearest ancestor that had trained, see `runs.newborns.born_together`; None for a founder.
+        path: the changed setting. text: the change, "lr 0.002 → 0.0024"; "" if nothing changed.
+    """
 
     id: int
     parent: int | None
     generation: int
     kind: str
     text: str
+    path: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ class Progress:
         generation: the current one, from 0. generations: expected number, None: unknown.
         env_steps, max_env_steps: of one member. share: of the current generation's training, 0 to 1.
         steps_per_second: of all members. seconds_left: at most, at the recent speed.
-        training: ids that are new in this generation. going_on: number of members that train on.
+        training: ids of members that train for the first time. going_on: number of members that train on.
         idle_seconds: since the last training step.
     """
 
@@ -169,7 +176,12 @@ class RunFollower:
         self._metrics, self._lineage = Tail(self.path / METRICS), Tail(self.path / LINEAGE)
         self._messages = Tail(self.path / MESSAGES)
         self._rows = _Rows()
-        self._parents: dict[int, int | None] = {}
+        self._born: dict[int, BirthLine] = {}  # by id, with the member that it was cloned from
+        self._parents: dict[int, int | None] = {}  # as `parent` returns them
+        self._without_row: dict[int, BirthLine] = {}
+        self._with_row: set[int] = set()
+        self._numbers: set[int] = set()
+        self._ended: set[int] = set()  # by requests
         self._winner: tuple[int, int] | None = None
         self._rank: tuple[int, float] = (0, -math.inf)
         self._lines: dict[int, list[float]] = {}
@@ -281,6 +293,10 @@ class RunFollower:
             generation = _generation(rows.number, rows.open, place) if rows.open else None
         if generation is None:
             return
+        self._numbers.add(generation.number)
+        self._with_row.update(generation.ids)
+        for member in generation.ids:
+            self._without_row.pop(member, None)
         if self.generations and self.generations[-1].number == generation.number:
             self.generations[-1] = generation
         else:
@@ -332,13 +348,21 @@ class RunFollower:
             kind = event.get("kind")
             if kind == "steering":
                 self.log.append(_steering(event))
+                if (ended := ended_by(event)) is not None:
+                    self._ended.add(ended)
             elif kind != "arrival":
                 birth = _birth(event)
                 if birth is None:
                     self.damaged += 1
                     continue
-                self.births.append(birth)
-                self._parents[birth.id] = birth.parent
+                self._born[birth.id] = birth
+                line = born_together(birth, self._born)
+                self._parents[birth.id] = line[-1].parent
+                text = ", ".join(each.text for each in reversed(line) if each.text)
+                is_alone = len(line) == 1
+                self.births.append(birth if is_alone else replace(birth, parent=line[-1].parent, text=text))
+                if birth.id not in self._with_row:
+                    self._without_row[birth.id] = birth
                 if birth.kind == "healed":
                     text = f"{event.get('path')} has diverged ({event.get('after')}); member {birth.id} is a copy"
                     self.log.append(LogLine("fault", f"{text} of {birth.parent}", birth.generation))
@@ -382,7 +406,7 @@ class RunFollower:
         return self._winner
 
     def parent(self, member: int) -> int | None:
-        """Id of the parent; None for a founder."""
+        """Id of the nearest ancestor that had trained when the member was born; None for a founder."""
         return self._parents.get(member)
 
     def setting(self, section: str, name: str) -> Any:
@@ -412,7 +436,8 @@ class RunFollower:
             idle = max(0.0, now - written)
         share = self._share(0 if last is None else last.member_env_steps, steps)
         is_evaluating = share is not None and share > 0.5 and idle is not None and idle > 2.0
-        births = tuple(birth.id for birth in self._newest_births(ended))
+        is_asynchronous = self.setting("evolution", "mode") == "async"
+        births = newborns(self._without_row.values(), self._numbers, ended - 1, self._ended, is_asynchronous).waiting
         members = 0 if last is None else len(last.ids)
         return Progress(
             phase="evaluating" if is_evaluating else "training",
@@ -428,14 +453,6 @@ class RunFollower:
             going_on=max(0, members - len(births)),
             idle_seconds=idle,
         )
-
-    def _newest_births(self, generation: int) -> list[BirthLine]:
-        newest = []
-        for birth in reversed(self.births):
-            if birth.generation < generation:
-                break
-            newest.append(birth)
-        return newest[::-1]
 
     def _expected_generations(self) -> int | None:
         if (total := _whole(self._progress.get("generations"))) is not None:
@@ -581,7 +598,7 @@ def _birth(event: Mapping[str, Any]) -> BirthLine | None:
     path = str(event.get("path") or "")
     before, after = _short(event.get("before")), _short(event.get("after"))
     text = f"{path} {before} → {after}" if path and before and after else path
-    return BirthLine(member, _whole(parent), generation, str(event.get("kind", "")), text)
+    return BirthLine(member, _whole(parent), generation, str(event.get("kind", "")), text, path)
 
 
 def _short(value: Any) -> str:
