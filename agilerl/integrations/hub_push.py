@@ -7,6 +7,8 @@ push("runs/CartPole-v1/dqn-0001", "me/dqn-CartPole-v1")
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -30,6 +32,7 @@ from agilerl.redaction import without_secrets
 from agilerl.report import RunRecords, write_report
 from agilerl.runs.commands import imports_of, run_command
 from agilerl.runs.directory import LINEAGE, LINEAGE_LIMIT, METRICS, RunDirectory
+from agilerl.telemetry.record import Steering
 
 # Entries of run.json that are pushed. Left out: the command line, the host, and paths of other runs and data.
 FACTS = (
@@ -40,10 +43,14 @@ FACTS = (
 FILMS = ("rollout.webp", "rollout.gif", "rollout.mp4")
 MAX_FILM_BYTES = 100 * MIB
 CARD, REPORT = "README.md", "report.html"
-# An absolute path of this or another system, or its file:// URL: from its root to its last part. Other URLs and
-# fractions do not match.
-_BEGINS = r"(?<![\w.:/~\\-])"
-_PATHS = re.compile(_BEGINS + r"(?:file://|~|[A-Za-z]:)?[/\\](?:[^\s/\\\"'<>|:]+[/\\])+([^\s/\\\"'<>|:]*)")
+# The beginning of an absolute path of this or another system, or of its file:// URL. Other URLs and fractions are none.
+_ROOT = r"(?<![\w./~\\-])(?<!:(?=//))(?:file://|~|[A-Za-z]:)?[/\\]"
+_PART = r"[^\s/\\\"'<>|:]"
+# Folders may have spaces, but no such words as end a sentence's path: with a suffix, or a comma.
+_FOLDER = rf"{_PART}+(?:(?<![.,;])(?<!\.\w\w)(?<!\.\w\w\w)(?<!\.\w\w\w\w) {_PART}+){{0,5}}[/\\]+"
+_PATHS = re.compile(rf"{_ROOT}(?:{_FOLDER})+({_PART}*)")
+_WHOLE = re.compile(r"(?:file://|~(?=[/\\])|[A-Za-z]:(?=[/\\])|(?=[/\\]))[^\n]*[/\\][^\n]*")
+_SECOND = re.compile(r"\s(?:file://|~|[A-Za-z]:)?[/\\]\S")  # another path: the text is a sentence
 
 
 @dataclass(frozen=True)
@@ -176,10 +183,16 @@ def _write_records(source: Path, folder: Path, facts: Mapping[str, Any], manifes
 
 
 def _public_line(line: str, is_json: bool) -> str:
-    """A line of the lineage or of the metrics without secrets and machine paths."""
+    """A line of the lineage or of the metrics without secrets, machine paths, and who steered for what reason."""
     if not is_json:
-        return str(without_paths(without_secrets(line)))
-    return json.dumps(without_paths(without_secrets(json.loads(line))))
+        cells = next(csv.reader([line]), [])
+        text = io.StringIO()
+        csv.writer(text, lineterminator="").writerow(without_paths(without_secrets(cells)))
+        return text.getvalue()
+    event = json.loads(line)
+    if isinstance(event, dict) and event.get("kind") == Steering.kind:
+        event |= dict.fromkeys(("author", "reason"), "")
+    return json.dumps(without_paths(without_secrets(event)))
 
 
 def _write_policy(source: Path, folder: Path) -> str | None:
@@ -218,15 +231,19 @@ def _notes(source: Path, records: RunRecords, imports: tuple[str, ...]) -> Itera
 def without_paths(tree: Any) -> Any:
     """Copy nested plain data with absolute paths cut to their last part: they name folders of this machine.
 
-    The home directory is cut whole: a space in the user's name would otherwise end the path.
+    A text that is a path becomes its last part. Within a sentence, folders may have spaces in their names, but where a
+    name ends is a guess: too much is cut rather than too little.
     """
     if isinstance(tree, Mapping):
-        return {key: without_paths(value) for key, value in tree.items()}
+        return {without_paths(key): without_paths(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return [without_paths(part) for part in tree]
     if not isinstance(tree, str):
         return tree
     home = os.path.expanduser("~")
     is_named = len(Path(home).parts) > 1  # "/" is every path
-    text = re.sub(rf"{_BEGINS}(?:file://)?{re.escape(home)}(?=[/\\]|$)", "~", tree) if is_named else tree
+    text = re.sub(rf"(?<![\w./~\\-])(?:file://)?{re.escape(home)}(?=[/\\]|$)", "~", tree) if is_named else tree
+    if _WHOLE.fullmatch(text) and not _SECOND.search(text):
+        parts = [part for part in re.split(r"[/\\]", text.removeprefix("file://")) if part]
+        return parts[-1] if len(parts) > 1 else text
     return _PATHS.sub(lambda match: match[1], text)

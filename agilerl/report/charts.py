@@ -79,8 +79,14 @@ def _floor(values: list[float]) -> float:
     return max(ordered[0], low - 0.35 * (high - low))
 
 
-def hyperparameter_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot], list[tuple[str, str]]]:
-    """(a chart for each hyperparameter that varies, name and value of the constant ones)."""
+def hyperparameter_charts(
+    run: RunRecords, lines: bool = True, points: bool = True
+) -> tuple[list[Plot], list[tuple[str, str]]]:
+    """(a chart for each hyperparameter that varies, name and value of the constant ones).
+
+    Args:
+        lines, points: of every member; without them, the winner's line alone.
+    """
     members = [m for g in run.generations for m in g]
     names = sorted({name for m in members for name in m.hyperparameters})
     plots, constant = [], []
@@ -95,12 +101,12 @@ def hyperparameter_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plo
         def read(member: Member, name: str = name) -> float:
             return member.hyperparameters.get(name, math.nan)
 
-        plots.append(_lineages(run, name, read, values, lines))
+        plots.append(_lineages(run, name, read, values, lines, points))
     return plots, constant
 
 
-def architecture_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot], str]:
-    """(charts of layers and units if they vary, else the common architecture)."""
+def architecture_charts(run: RunRecords, lines: bool = True, points: bool = True) -> tuple[list[Plot], str]:
+    """(charts of layers and units if they vary, else the common architecture); see `hyperparameter_charts`."""
     members = [m for g in run.generations for m in g]
     sizes = {m.network: growth(m.network) for m in members}
     if len(sizes) <= 1:
@@ -113,7 +119,7 @@ def architecture_charts(run: RunRecords, lines: bool = True) -> tuple[list[Plot]
             def of(member: Member, name: str = name) -> float:
                 return float(vars(sizes[member.network])[name])
 
-            plots.append(_lineages(run, title, of, values, lines))
+            plots.append(_lineages(run, title, of, values, lines, points))
     return plots, ""
 
 
@@ -168,7 +174,9 @@ def growth(network: str) -> Growth:
     return Growth(len(rest) + sum(n for _, n in stacked), sum(rest) + sum(u * n for u, n in stacked))
 
 
-def _lineages(run: RunRecords, title: str, read: Callable[[Member], float], values: list[float], lines: bool) -> Plot:
+def _lineages(
+    run: RunRecords, title: str, read: Callable[[Member], float], values: list[float], lines: bool, points: bool
+) -> Plot:
     """One line per lineage, the winner's bold."""
     numbers = [float(g[0].generation) for g in run.generations]
     width, height = NARROW
@@ -179,7 +187,7 @@ def _lineages(run: RunRecords, title: str, read: Callable[[Member], float], valu
     path = [(x(m.generation), y(read(m))) for m in winners if math.isfinite(read(m))]
     plot.strokes += [
         Stroke("faint", _family(run, read, x, y) if lines else ""),
-        Stroke("dots", dots(dict.fromkeys((round(x, 1), round(y, 1)) for x, y in where))),
+        Stroke("dots", dots(dict.fromkeys((round(x, 1), round(y, 1)) for x, y in where)) if points else ""),
         Stroke("best", line(path)),
     ]
     for member in winners:

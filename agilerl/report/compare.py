@@ -15,7 +15,7 @@ import numpy as np
 
 from agilerl.checkpoint import write_atomic
 from agilerl.errors import RunError
-from agilerl.report.page import templates
+from agilerl.report.page import templates, well_formed
 from agilerl.report.plot import Plot, Stroke, Tick, area, frame, line
 from agilerl.report.records import RunRecords, finite
 from agilerl.runs.commands import run_command, way_on
@@ -173,7 +173,7 @@ def write_comparison(found: Comparison, out: str | os.PathLike[str]) -> Path:
     path = Path(out)
     charts = [(env_id, *_curves(env_id, groups)) for env_id, groups in _by_env(found.groups).items()]
     template = templates().get_template("compare.html.j2")
-    page = template.render(charts=charts, tables=found.tables(), notes=found.notes(), words=WORDS)
+    page = well_formed(template.render(charts=charts, tables=found.tables(), notes=found.notes(), words=WORDS))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, page)

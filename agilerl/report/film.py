@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import warnings
@@ -25,7 +26,8 @@ FORMATS = ("webp", "gif", "mp4")
 FRAMES = 1500  # maximum per film, which also limits endless episodes
 WIDEST, WIDEST_MP4 = 320, 640  # pixels; larger pictures are halved until they fit
 CELLS, ENLARGED = 16, 160  # pictures below 16 pixels have a pixel per board cell and are enlarged to about 160
-DEFAULT_FPS, SHOWN_FPS = 30, 25
+DEFAULT_FPS, SHOWN_FPS = 30.0, 25
+MIN_FPS = 0.1  # a picture for ten seconds; GIF has no delay above eleven minutes
 NO_PICTURES = (
     "has no rgb_array rendering. fix: metadata = {'render_modes': ['rgb_array']}, __init__(self, render_mode=None), "
     "and render() that returns an [H, W, 3] array."
@@ -42,7 +44,7 @@ class Film:
     """
 
     frames: list[np.ndarray]
-    fps: int
+    fps: float
     returns: tuple[float, ...]
     is_cut: bool
 
@@ -182,7 +184,7 @@ class Roll:
 
     def __init__(self, env: Any, name: str, widest: int = WIDEST, limit: int = FRAMES) -> None:
         self.frames: list[np.ndarray] = []
-        self.fps = int(foreign.metadata(env).get("render_fps") or DEFAULT_FPS)
+        self.fps = frame_rate(foreign.metadata(env).get("render_fps"))
         self.is_full = False
         self._env, self._name, self._widest, self._limit = env, name, widest, limit
         self._first: np.ndarray | None = None
@@ -288,6 +290,15 @@ class TeamCamera:
         if self.roll.step(is_over=not going_on):
             self._is_cut, cuts = True, {**cuts, **dict.fromkeys(going_on, True)}
         return seen, rewards, ends, cuts, infos
+
+
+def frame_rate(render_fps: Any) -> float:
+    """Frames per second from an environment's metadata; `DEFAULT_FPS` for anything but a positive number."""
+    try:
+        fps = float(render_fps)
+    except (TypeError, ValueError):
+        return DEFAULT_FPS
+    return max(MIN_FPS, fps) if 0 < fps < math.inf else DEFAULT_FPS
 
 
 def halved(picture: np.ndarray) -> np.ndarray:

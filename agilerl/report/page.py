@@ -47,7 +47,8 @@ class Detail:
     Attributes:
         bands: the tree with labels. table: births as a table; else one line each. hover: hover texts for every member.
         lines: edges and lines of every member; else only of lineages that survive to the end.
-        dots: every member's values. listed: maximum number of births.
+        dots: every member's fitness. trees: the tree, and every member's hyperparameters and layers.
+        listed: maximum number of births, and of the winner's ancestors. rows: of members of the last generation.
     """
 
     bands: bool = True
@@ -55,17 +56,20 @@ class Detail:
     hover: bool = True
     lines: bool = True
     dots: bool = True
+    trees: bool = True
     listed: int | None = None
+    rows: int | None = None
 
 
 LESS = (
     Detail(),
     Detail(table=False),
-    Detail(bands=False),
-    Detail(bands=False, table=False, hover=False),
-    Detail(bands=False, table=False, hover=False, lines=False),
-    Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=1000),
-    Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=100),
+    Detail(bands=False, rows=300),
+    Detail(bands=False, table=False, hover=False, rows=300),
+    Detail(bands=False, table=False, hover=False, lines=False, rows=300),
+    Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=1000, rows=300),
+    Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=100, rows=100),
+    Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=100, rows=100, trees=False),
 )
 MANY = 700, 700, 4000, 8000  # members times generations above which a page starts with less detail
 
@@ -105,7 +109,12 @@ def render(run: RunRecords, beside: Path | None = None) -> str:
 
 def _render(run: RunRecords, film: dict[str, str] | None, detail: Detail, mattered: Importance | None) -> str:
     facts = {**_facts(run, detail), "film": film, "mattered": mattered, "later": GENERATIONS_LATER}
-    return str(templates().get_template("report.html.j2").render(**facts))
+    return well_formed(str(templates().get_template("report.html.j2").render(**facts)))
+
+
+def well_formed(text: str) -> str:
+    """The text with "?" in place of bytes of file names that are not UTF-8, which Python has as lone surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @cache
@@ -129,17 +138,20 @@ def fitness_svg(run: RunRecords, text: str) -> str:
 def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
     """Variables of the template."""
     trees = lineage.bands(run) if detail.bands else []
-    plots, constant = charts.hyperparameter_charts(run, detail.lines)
-    growths, network = charts.architecture_charts(run, detail.lines)
+    plots, constant = charts.hyperparameter_charts(run, detail.lines, detail.trees)
+    growths, network = charts.architecture_charts(run, detail.lines, detail.trees)
     low, high = lineage.fitness_range(run)
+    hover = detail.hover and not trees
+    members = sorted(_last(run), key=lambda m: -m.fitness if m.fitness == m.fitness else float("inf"))
+    line = ancestry(run)
     names = sorted({name for m in _last(run) for name in m.hyperparameters})
     return {
         "run": run,
         "tiles": tiles(run),
         "fitness": charts.fitness_chart(run, detail.lines, detail.dots),
-        "overview": [] if len(trees) == 1 else lineage.overview(run, detail.hover and not trees, not detail.lines),
+        "overview": [] if len(trees) == 1 or not detail.trees else lineage.overview(run, hover, not detail.lines),
         "bands": trees,
-        "hover": detail.hover and not trees,
+        "hover": hover,
         "lines": detail.lines,
         "levels": range(lineage.LEVELS),
         "range": (low, high),
@@ -150,7 +162,9 @@ def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
         "costs": charts.cost_chart(run, detail.dots),
         "network": network,
         "scores": scoreboard(run),
-        "members": sorted(_last(run), key=lambda m: -m.fitness if m.fitness == m.fitness else float("inf")),
+        "trees": detail.trees,
+        "members": members[: detail.rows],
+        "members_left": len(members) - len(members[: detail.rows]),
         "names": names,
         "mutations": {b.id: lineage.mutation_text(b) for b in run.births_by_id.values()},
         "births": births(run, detail),
@@ -159,7 +173,8 @@ def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
         "config": redact(run.config),
         "versions": dict(run.facts.get("versions") or {}),
         "git": run.facts.get("git"),
-        "ancestry": ancestry(run),
+        "ancestry": line if detail.listed is None else line[-detail.listed :],
+        "ancestors_left": 0 if detail.listed is None else max(0, len(line) - detail.listed),
         "parent": run.facts.get("parent"),
         "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "notes": [redact(str(note)) for note in run.facts.get("notes") or ()],

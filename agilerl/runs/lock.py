@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -24,7 +25,8 @@ def is_abandoned(folder: Path) -> bool:
         holder = read_json(folder / "LOCK")
         if holder["host"] != socket.gethostname():
             return False
-        os.kill(int(holder["pid"]), 0)
+        with contextlib.suppress(PermissionError):  # the process of another user
+            os.kill(int(holder["pid"]), 0)
         stat = _stat(int(holder["pid"]))
         # another process has the number if it started at another time
         return stat is not None and (stat[STATE] == "Z" or stat[STARTED] != holder.get("started", stat[STARTED]))
@@ -40,6 +42,7 @@ def status_of(folder: Path, facts: Mapping[str, Any]) -> str:
     return "interrupted" if status == "running" and is_abandoned(folder) else status
 
 
+MODE = 0o644  # less the umask: other users who may read the run see whether its process is gone
 STATE, STARTED = 0, 19  # places in `_stat`: "Z" is a process that ended and was not reaped; clock ticks since boot
 
 
@@ -70,7 +73,7 @@ class RunLock:
         flags = os.O_RDWR | os.O_CREAT | NO_LINK
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor: int | None = os.open(self.path, flags, 0o600)
+            self._descriptor: int | None = os.open(self.path, flags, MODE)
         except OSError as error:
             raise RunError(
                 f"{folder} cannot be written ({error.strerror}), and a run that goes on writes there. "

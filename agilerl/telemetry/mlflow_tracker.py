@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from agilerl.errors import ConfigError
 from agilerl.redaction import Secret, without_secrets
 from agilerl.telemetry.trackers import CAPACITY, PATIENCE_S, Tracker
 
@@ -31,6 +32,9 @@ class MLflowSink(Tracker):
             in it appears in no message.
         id: a tag of the run; a run of the experiment that has it is continued.
         capacity, patience_s: see `Tracker`; None is `PATIENCE_S` for a server and `LOCAL_PATIENCE_S` for other stores.
+
+    Raises:
+        ConfigError: an id with both kinds of quotes, which no search of MLflow can find.
     """
 
     name = "mlflow"
@@ -50,6 +54,8 @@ class MLflowSink(Tracker):
         super().__init__(
             project, config, capacity=capacity, patience_s=PATIENCE_S if patience_s is None else patience_s
         )
+        if "'" in id and '"' in id:
+            raise ConfigError(f"id must not have both ' and \"; got {id}. fix: another id.")
         self._is_patient = patience_s is None
         self._uri = None if tracking_uri is None else Secret(tracking_uri)
         self._tags, self._id = without_secrets(dict(tags or {})), id
@@ -73,7 +79,8 @@ class MLflowSink(Tracker):
         tags = {ALGORITHM: str(facts["algo"]), ENVIRONMENT: str(facts["env_id"]), SEED: str(facts["seed"])}
         tags |= {**({ID: self._id} if self._id else {}), **self._tags}
         params = dict(flat({key: value for key, value in facts.items() if key not in LEFT_OUT}))
-        before = self._client.search_runs([where], f"tags.`{ID}` = '{self._id}'") if self._id else []
+        quote = '"' if "'" in self._id else "'"  # its filters have no escapes
+        before = self._client.search_runs([where], f"tags.`{ID}` = {quote}{self._id}{quote}") if self._id else []
         if before:
             self._run_id, params_before = before[0].info.run_id, before[0].data.params
             self._client.update_run(self._run_id, status="RUNNING")

@@ -128,7 +128,8 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
 
 
 def _key(root: Path, folder: Path) -> str:
-    return folder.relative_to(root).as_posix()
+    """The path below the root; bytes that are not UTF-8, which a URL of the page cannot have, as "\\udce9"."""
+    return folder.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _entry(root: Path, folder: Path, facts: Mapping[str, Any], pid: int | None) -> RunEntry:

@@ -40,7 +40,8 @@ class Generation:
     """One generation of metrics.csv, by columns: one entry per member, in the order of the file.
 
     Attributes:
-        parents: -1 for founders. fitness: NaN for a diverged member. hyperparameters: name -> values, NaN: none.
+        parents: -1 for founders. fitness: −∞ for a diverged member, NaN: none.
+        hyperparameters: name -> values, NaN: none.
         best: id of the best member by the run; None if none is marked.
         confirmation, confirmation_episodes: held-out score of the best member, if one was measured.
         member_env_steps: the largest of all members. seconds: wall clock of the run at its end.

@@ -120,7 +120,7 @@ class RunPage {
       drawing.later("steering", () => steering.show(run, this.key));
       drawing.later("held", () => panels.held(run), element("held"));
     }
-    const winner = run.now ? `${run.now.winner}/${run.now.progress.training.join()}/${run.now.progress.phase === ""}` : "";
+    const winner = run.now ? `${run.now.winner?.id}.${run.now.winner?.generation}/${run.now.progress.training.join()}/${run.now.progress.phase === ""}` : "";
     if (is("generations", "reset", "run") || (name === "now" && winner !== this.winner)) {
       this.winner = winner;
       drawing.later("fitness", () => { this.fitness.draw(); element("fitness-note").textContent = this.fitness.note; }, element("fitness"));
