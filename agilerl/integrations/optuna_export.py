@@ -147,9 +147,13 @@ def study_of(run: RunRecords) -> ExportedStudy:
 
 
 def study_name(path: Path) -> str:
-    """`<env>/<algo>-<nnnn>`: the last two folders of a run's path; three for one of a group of seeds."""
+    """`<env>/<algo>-<nnnn>`: the last two folders of a run's path; three for one of a group of seeds.
+
+    Bytes that are not UTF-8, which a database does not take, are "\\udce9".
+    """
     whole = Path(os.path.abspath(path))
-    return "/".join(whole.parts[1:][-3 if is_group(whole.parent) else -2 :])
+    name = "/".join(whole.parts[1:][-3 if is_group(whole.parent) else -2 :])
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def ranges_of(run: RunRecords, rows: Mapping[int, Sequence[Member]]) -> dict[str, Range]:

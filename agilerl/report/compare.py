@@ -183,14 +183,13 @@ def write_comparison(found: Comparison, out: str | os.PathLike[str]) -> Path:
 
 
 def curve(run: RunRecords) -> tuple[list[float], list[float]]:
-    """(env steps of the furthest member, best fitness) by generation."""
-    steps, best = [], []
+    """(env steps of the furthest member, best fitness) by generation; of asynchronous shards, once all have arrived."""
+    best: dict[float, float] = {}
     for generation in run.generations:
         values = finite(member.fitness for member in generation)
         if values:
-            steps.append(float(max(member.env_steps for member in generation)))
-            best.append(max(values))
-    return steps, best
+            best[float(max(member.env_steps for member in generation))] = max(values)
+    return list(best), list(best.values())
 
 
 def bands(group: Group) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -138,6 +138,19 @@ def test_a_continued_run_keeps_its_params_and_says_what_has_changed(store: str) 
     assert history(store, second, "population/best_fitness") == [(500, 20.0)]
 
 
+@pytest.mark.parametrize("id", ["it's", 'say "x"'])
+def test_an_id_may_have_quotes_of_one_kind(id: str, store: str) -> None:
+    for generation in (0, 1):
+        track(MLflowSink(tracking_uri=store, id=id), GENERATIONS[generation])
+    (run,) = runs_in(store)
+    assert history(store, run, "population/best_fitness") == [(500, 20.0), (1000, 30.0)]
+
+
+def test_an_id_with_both_kinds_of_quotes_is_refused() -> None:
+    with pytest.raises(ConfigError, match="id must not have both ' and \""):
+        MLflowSink(id="""it's "x\"""")
+
+
 def test_more_params_than_one_request_takes_and_texts_above_the_limit_arrive(store: str) -> None:
     config = {**{f"p{number}": number for number in range(230)}, "long": "x" * (MAX_PARAM_LENGTH + 1), "odd §": 1}
     track(MLflowSink("agilerl", config, tracking_uri=store))
