@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
+import agilerl.watch
 from tests.unit.watch.test_watch_server import TOKEN, serving
 
 
@@ -33,6 +35,13 @@ def page(frames: ModuleType) -> Iterator[Any]:
     chromium = frames.Chromium()
     yield chromium
     chromium.close()
+
+
+def test_the_winner_is_compared_by_its_numbers() -> None:
+    """An object in a text is "[object Object]", whichever member it is, and a chart would not be drawn again."""
+    script = (Path(agilerl.watch.__file__).parent / "static" / "main.js").read_text()
+    assert "winner?.id}.${run.now.winner?.generation}" in script
+    assert not re.search(r"\$\{[\w.?]*winner\}", script)
 
 
 def text(page: Any, selector: str) -> str:
