@@ -132,7 +132,7 @@ class SuccessiveHalving(Evolution):
 
     def state(self) -> dict[str, Any]:
         seen = {member: list(values) for member, values in self.seen.items()}
-        return {"seen": seen, "begun": self.begun, "spent": self.spent or 0}
+        return {"seen": seen, "begun": self.begun, **({"spent": self.spent} if self.spent else {})}
 
     def begin_anew(self, env_steps: int) -> None:
         """Restart the rungs for new founders, which start at `env_steps` steps per member."""
@@ -144,7 +144,7 @@ class SuccessiveHalving(Evolution):
             self.spent = self.budget - env_steps
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.begun, self.spent = int(state["begun"]), int(state.get("spent", 0))  # missing in earlier runs
+        self.begun, self.spent = int(state["begun"]), int(state.get("spent", 0))  # missing before a restart
         self.seen = {int(member): list(values) for member, values in state["seen"].items()}
 
 
