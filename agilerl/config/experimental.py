@@ -28,7 +28,7 @@ EXPERIMENTAL = (
     ),
     Experimental(
         "evolution.then", (None,),
-        "`pbt` after a race to two was ahead of the race alone in two of six runs; `pb2` and `ipbt` were not measured",
+        "`pbt` after a race to two was ahead of the race alone in five of ten runs; `pb2` and `ipbt` were not measured",
     ),
     Experimental("evolution.objective", ("score",), "not measured"),
     Experimental("evolution.mode", ("generations",), "its scores were not compared with those of generations"),

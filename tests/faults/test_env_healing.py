@@ -271,6 +271,7 @@ def test_closing_lanes_leaves_nothing_and_they_can_begin_again() -> None:
 
 def test_a_manifest_can_ask_for_healing(tmp_path: Path) -> None:
     settings = {
+        "algorithm": "DQN",
         "environment": {"name": "Faulty", "num_envs": 2, "healing": True, "num_workers": 1, "deadline_s": 5},
         "training": {"evo_steps": 40, "eval_episodes": 2, "target_score": None, "learning_delay": 0},
     }
@@ -288,6 +289,7 @@ def test_a_manifest_can_ask_for_healing(tmp_path: Path) -> None:
 
 def test_what_was_replaced_before_a_stop_is_still_counted_after_it(tmp_path: Path) -> None:
     settings = {
+        "algorithm": "DQN",
         "environment": {"name": "Faulty", "num_envs": 2, "healing": True, "num_workers": 1},
         "training": {"evo_steps": 40, "eval_episodes": 2, "target_score": None, "learning_delay": 0},
     }
