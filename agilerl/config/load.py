@@ -174,7 +174,7 @@ def on_preset(
         if algo is not None or names_algorithm(data, source):
             raise
         usual = plain["algorithm"]["name"] if environment_in(plain) else ""
-        if not usual or usual not in str(error):
+        if not usual or usual not in str(error).replace(source, ""):
             raise
         chosen = f"{source}: names no algorithm, so {usual} learns. fix: algorithm: DQN, say."
         raise ConfigError(f"{error}\n{chosen}") from None
@@ -213,7 +213,7 @@ def lacks_environment(plain: Mapping[str, Any]) -> bool:
     return environment_in(plain) is None and isinstance(plain.get("environment", {}), Mapping)
 
 
-def merged(prepared: dict[str, Any], source: str) -> dict[str, Any]:
+def merged(plain: dict[str, Any], source: str) -> dict[str, Any]:
     """A mapping of `prepared` over the preset of its environment; rules over several keys are not yet checked.
 
     A complete manifest written by an earlier version is reproduced: keys added later take their defaults, not the
@@ -222,7 +222,7 @@ def merged(prepared: dict[str, Any], source: str) -> dict[str, Any]:
     Raises:
         ConfigError: problems of the keys that are in it, or no environment.
     """
-    plain, algorithm = _with_known_algorithm(prepared, source)
+    plain, algorithm = _with_known_algorithm(plain, source)
     environment = environment_in(plain)
     wrong = errors_of_keys(plain, algorithm)
     lines = [explain(wrong, source, algorithm)] if wrong else []

@@ -149,7 +149,7 @@ class SuccessiveHalving(Evolution):
 
 
 def _mean_of_finite(values: Sequence[float]) -> float:
-    """Return the mean of the finite values; -inf if there is none."""
+    """Return the mean of the finite values, −∞ without any."""
     finite = [value for value in values if np.isfinite(value)]
     return float(np.mean(finite)) if finite else -np.inf
 

@@ -564,7 +564,8 @@ class TrainingLoop:
         if not self.evolution.is_on or furthest < self.options.evolve_from * self.options.max_steps:
             return ()
         rescored = self._rescore(number)
-        members = [replace(record, fitness=rescored.get(record.id, record.fitness)) for record in members]
+        if rescored:
+            members = [replace(record, fitness=rescored.get(record.id, record.fitness)) for record in members]
         share_observations(self.population, self.ranks)
         before, previous = [agent.index for agent in self.population], self.population
         self.population, births = self.evolution.next(previous, members, number + 1)

@@ -283,7 +283,7 @@ def test_a_setting_of_another_algorithm_says_which_one_learns_by_default(wrong: 
     assert chosen == "mine.yaml: names no algorithm, so PPO learns. fix: algorithm: DQN, say."
     assert on_preset({"environment": "FrozenLake-v1", "algorithm": "DQN"} | {"training": {"eps_start": 0.5}})
     with pytest.raises(ConfigError) as other:
-        on_preset({"environment": "FrozenLake-v1", "training": {"pop_size": 0}}, "mine.yaml")
+        on_preset({"environment": "FrozenLake-v1", "training": {"pop_size": 0}}, "PPO.yaml")
     assert len(str(other.value).splitlines()) == 1, "which algorithm learns has nothing to do with it"
 
 
