@@ -206,7 +206,7 @@ class AsynchronousLoop(TrainingLoop):
         self._keep_rows()
         self.result.generations = number + 1
         self._count(tallies)
-        self._seconds_per_episode = max(
+        self.pace.per_episode = max(
             result["seconds"] / max(1, result["evaluation"]["episodes"]) for _, result in arrived
         )
         self.source.fit(self.population)  # for a confirmation
@@ -332,4 +332,4 @@ class AsynchronousLoop(TrainingLoop):
             return False
         if self.options.stop_after is not None:
             return self.result.env_steps_member >= self.options.stop_after
-        return self._is_time_up(now - before)
+        return self.pace.is_up(now - before, self._closing_episodes())

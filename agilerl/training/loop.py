@@ -6,7 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from agilerl.training.deadline import Deadline, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
 from agilerl.training.member_cost import MemberCosts
+from agilerl.training.pace import Pace
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
@@ -45,8 +46,6 @@ from agilerl.workers.executor import Executor, NoWorkers
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
 # fittest agent before them, on at most this share of the training steps (docs/decisions.md).
 CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
-
-LEAST_SHARE = 0.25  # of a generation's steps for which a last one is worth it within a budget in minutes
 
 # Reasons for stopping before the budget of steps is used.
 EARLY_STOPS = ("target", "plateau", "minutes")
@@ -102,7 +101,8 @@ class TrainingLoop:
     ) -> None:
         if executor is not None and executor.is_optional and not is_portable(population):
             executor = None
-        self.ranks, self.deadline, self.executor, self.resets = ranks, deadline, executor, resets
+        self.ranks, self.executor, self.resets = ranks, executor, resets
+        self.pace = Pace(deadline, ranks)
         self.evolution = TournamentEvolution() if evolution is None else evolution
         self.population = broadcast_population(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
@@ -126,16 +126,14 @@ class TrainingLoop:
         self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
-        self.steering = SteeringWheel(Inbox(None if store is None else store.folder, script))
+        self.steering = SteeringWheel(Inbox(None if store is None else store.folder, script), ranks)
         self.result = EvolveResult(self.population, None)
         self._episode_length = 0.0  # mean over this generation's evaluation, in environment steps
-        self._seconds_per_episode = self._seconds_of_evaluation = 0.0  # in this generation
-        self._seconds_per_confirmed = 0.0  # per episode of the newest confirmation: good agents' episodes may be long
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
 
     def _checking(self, check: Callable[[], None] | None) -> Callable[[], None] | None:
         """Return `check` with that of a budget in minutes, which lets the first generation end."""
-        deadline = self.deadline
+        deadline = self.pace.deadline
         if deadline is None or self.ranks.size > 1:
             return check
 
@@ -264,7 +262,7 @@ class TrainingLoop:
         self.result.generations = number + 1
         self._count(tallies)
         is_last = self._is_last_generation(*begun)
-        requests = self._requests(number)
+        requests = self.steering.take(number + 1)
         stops = [taken for taken in requests if taken.request.action == "stop" and not taken.refused]
         is_asked_to_stop = bool(stops)
         confirmed, stop = self._try_to_stop(number, is_last or is_asked_to_stop)
@@ -335,9 +333,8 @@ class TrainingLoop:
         self._evaluated = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self._episode_length = evaluation.env_steps / max(1, episodes)
-        self._seconds_of_evaluation = time.perf_counter() - begun
-        self._add_evaluation(self._seconds_of_evaluation)
-        self._seconds_per_episode = self._seconds_of_evaluation / max(1, episodes)
+        self.pace.evaluated(time.perf_counter() - begun, episodes)
+        self._add_evaluation(self.pace.evaluation)
         self.source.evaluated = evaluation.env_steps / len(self.population)
         scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
         scores |= screened(finite, scores)
@@ -419,13 +416,14 @@ class TrainingLoop:
             return False
         if self.options.stop_after is not None:
             return spent >= self.options.stop_after
-        if self.deadline is None:
+        if self.pace.deadline is None:
             return False
         following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.source.evaluated))
         seconds, made = time.perf_counter() - begun, max(1, spent - steps_before)
-        if not self._is_time_up(seconds * following / made):
+        if not self.pace.is_up(seconds * following / made, self._closing_episodes()):
             return False
-        steps = self._shortened(seconds, made, following)
+        rounded = self.source.steps_of_generation
+        steps = self.pace.shortened(seconds, made, following, self._closing_episodes(), rounded)
         if steps == 0:
             if self.result.generations == 1:
                 self.sinks.message(
@@ -435,33 +433,10 @@ class TrainingLoop:
         self.options = self.source.options = replace(self.options, stop_after=spent + steps)
         return False
 
-    def _shortened(self, seconds: float, made: int, following: int) -> int:
-        """Return the steps of a last generation that still fits into a budget in minutes; 0 if hardly any would.
-
-        Args:
-            seconds: of the generation that has just ended, with its `made` steps per member. following: steps of the
-                next one if there were time for it.
-        """
-        deadline = self.deadline
-        assert deadline is not None
-        evaluation = self._seconds_of_evaluation
-        room = deadline.room(*self._confirming()) - evaluation
-        steps = min(following, int(room * made / max(1e-9, seconds - evaluation)))
-        whole = self.source.steps_of_generation(steps) if steps > 0 else 0
-        fits = steps >= LEAST_SHARE * following and whole <= following
-        return int(self.ranks.gather_plain(whole if fits else 0)[0])
-
-    def _is_time_up(self, seconds: float) -> bool:
-        """Whether a budget in minutes has no room for another generation of so many seconds."""
-        if self.deadline is None:
-            return False
-        return bool(self.ranks.gather_plain(self.deadline.is_last(seconds, *self._confirming()))[0])
-
-    def _confirming(self) -> tuple[int, float]:
-        """Return (held-out episodes that the end of the run plays, seconds per episode)."""
+    def _closing_episodes(self) -> int:
+        """Held-out episodes that confirm the best agents at the end of the run."""
         candidates = 3 if self.best.has_rivals else 1  # the leader, the best and the fittest before it
-        episodes = candidates * self._late_episodes() if self.options.confirm_episodes else 0
-        return episodes, max(self._seconds_per_episode, self._seconds_per_confirmed)
+        return candidates * self._late_episodes() if self.options.confirm_episodes else 0
 
     def _error(self, agent: Any) -> float:
         """Standard error of a member's fitness, which averages `fitness_window` evaluations; 0 if unknown."""
@@ -504,7 +479,7 @@ class TrainingLoop:
             return None
         if confirmed is not None:
             self._add_evaluation(time.perf_counter() - begun)
-            self._seconds_per_confirmed = (time.perf_counter() - begun) / max(1, confirmed.episodes)
+            self.pace.confirmed(time.perf_counter() - begun, confirmed.episodes)
             self.result.confirmations += 1
             self.result.confirmation_episodes += confirmed.episodes
         return confirmed
@@ -512,10 +487,9 @@ class TrainingLoop:
     def _in_time(self) -> int | None:
         """Return how many held-out episodes a budget in minutes leaves time for, if it is fewer than asked for."""
         most = self.options.confirm_episodes
-        if self.deadline is None or not self.source.confirms:
+        if not self.source.confirms:
             return None
-        seconds = max(self._seconds_per_episode, self._seconds_per_confirmed)
-        fitting = int(self.ranks.gather_plain(self.deadline.episodes_in(most, seconds))[0])
+        fitting = self.pace.fitting(most)
         return None if fitting == most else fitting
 
     def _is_confirmed(self, confirmed: MeanReturn | None) -> bool:
@@ -584,36 +558,11 @@ class TrainingLoop:
 
     # --- requests of people ----------------------------------------------------------------------------------------
 
-    def _requests(self, number: int) -> list[Taken]:
-        """Take over what was asked for since the last generation; the same on all ranks."""
-        taken = self.steering.take(number + 1) if self.ranks.is_main else []
-        return self._on_all_ranks(taken)
-
-    def _on_all_ranks(self, taken: list[Taken]) -> list[Taken]:
-        """Return the requests that the main rank has taken."""
-        if self.ranks.size == 1:
-            return taken
-        return [Taken.from_dict(plain) for plain in self.ranks.gather_plain([asdict(each) for each in taken])[0]]
-
     def _record_late(self, is_over: bool = False) -> None:
-        """Record requests that came after the end of the run, as refused.
-
-        is_over: whether the run ends now, so that those which still wait are refused; else they are those that it had
-            refused when it ended before.
-        """
-        if not self.takes_requests:
-            return
-        late: list[Taken] = []
-        number, inbox = self.result.generations, self.steering.inbox
-        if self.ranks.is_main:
-            if is_over:
-                inbox.refuse(number)
-            late = inbox.refused(number, {event.request for event in self.result.steering})
-        late = self._on_all_ranks(late)
-        if late:
-            events = self.steering.carry_out(late, Members([], number, 0))
-            self._record_requests(events)
-            inbox.append_to_lineage(events)
+        """Record requests that came after the end of the run, as refused; `is_over` as in `SteeringWheel.late`."""
+        if self.takes_requests:
+            known = {event.request for event in self.result.steering}
+            self._record_requests(self.steering.late(self.result.generations, known, is_over))
 
     def _record_requests(self, events: Sequence[Steering]) -> None:
         self.result.steering += events
@@ -714,7 +663,7 @@ class TrainingLoop:
         spent, training = self.result.time, self.source.seconds_spent()
         spent.collecting, spent.learning = training.collecting, training.learning
         spent.total = time.perf_counter() - self._started
-        spent.seconds_per_episode = max(self._seconds_per_episode, self._seconds_per_confirmed)
+        spent.seconds_per_episode = self.pace.seconds_per_episode
         self.result.evaluation_env_steps = self.source.evaluation_env_steps
 
     def _save(self) -> None:

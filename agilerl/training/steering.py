@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from agilerl import foreign
 from agilerl.hpo.evolution import Births
 from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.tournament import nan_as_worst
+from agilerl.ranks import ONE, Ranks
 from agilerl.runs.steering import FOR_ONE, Inbox, Request, Taken
 from agilerl.sources.source import MeanReturn
 from agilerl.telemetry.record import Birth, Steering
@@ -143,20 +144,43 @@ class SteeringWheel:
     """Applies requests between two generations, and remembers those that last.
 
     Args:
-        inbox: of the run.
+        inbox: of the run. ranks: the main one takes requests for all.
 
     Attributes:
         pins: member id -> {hyperparameter: value}; descendants inherit them. protected: ids that selection keeps.
     """
 
-    def __init__(self, inbox: Inbox) -> None:
-        self.inbox = inbox
+    def __init__(self, inbox: Inbox, ranks: Ranks = ONE) -> None:
+        self.inbox, self.ranks = inbox, ranks
         self.pins: dict[int, dict[str, Any]] = {}
         self.protected: set[int] = set()
 
     def take(self, generation: int) -> list[Taken]:
-        """Return the requests that take effect before `generation`."""
-        return self.inbox.take(generation)
+        """Return the requests that take effect before `generation`; the same on all ranks."""
+        return self._on_all_ranks(self.inbox.take(generation) if self.ranks.is_main else [])
+
+    def late(self, generation: int, known: Collection[str], is_over: bool) -> list[Steering]:
+        """Return the requests that came after the end of the run, as refused; they are added to its lineage.
+
+        Args:
+            known: ids of requests with a record. is_over: whether the run ends now, so that those which still wait are
+                refused; else they are those that it had refused when it ended before.
+        """
+        late: list[Taken] = []
+        if self.ranks.is_main:
+            if is_over:
+                self.inbox.refuse(generation)
+            late = self.inbox.refused(generation, known)
+        events = self.carry_out(self._on_all_ranks(late), Members([], generation, 0))
+        if events:
+            self.inbox.append_to_lineage(events)
+        return events
+
+    def _on_all_ranks(self, taken: list[Taken]) -> list[Taken]:
+        """Return the requests that the main rank has taken."""
+        if self.ranks.size == 1:
+            return taken
+        return [Taken.from_dict(plain) for plain in self.ranks.gather_plain([asdict(each) for each in taken])[0]]
 
     # --- selection -------------------------------------------------------------------------------------------------
 

@@ -181,7 +181,7 @@ def _baseline(task: Task, run_directory: RunDirectory | None, loop: TrainingLoop
         return Baseline(skipped=task.no_random_play)
     members = len(loop.population)
     try:
-        seed, deadline = task.manifest.training.seed, loop.deadline
+        seed, deadline = task.manifest.training.seed, loop.pace.deadline
         return random_play(env, loop.population[0], loop.options, members, seed, check, deadline)
     except AgileRLError as error:  # training will raise it too, and keeps what has been written
         return Baseline(skipped=f"the environment failed: {str(error).partition(' fix:')[0].rstrip('.')}")

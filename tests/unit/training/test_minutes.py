@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +20,9 @@ from agilerl.ranks import ONE
 from agilerl.runs.checkpoints import read_checkpoint
 from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.deadline import Deadline
-from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest import launch
 from agilerl.training.manifest import time_budget as measured
+from agilerl.training.pace import Pace
 from agilerl.training.random_play import random_play
 
 SMALL: dict[str, Any] = {"num_envs": 4, "learn_step": 64, "evo_steps": 256, "population": 2}
@@ -276,8 +275,9 @@ def test_a_last_generation_is_shortened_to_the_time_that_is_left(
     clock = Seconds(10.0, 10.0)
     monkeypatch.setattr(Deadline, "after", lambda *_: Deadline(0.0, 34.0, 0, clock))
     monkeypatch.setattr(measured, "steps_in", lambda *_: (8 * 256, 1e3, 1.0))
-    monkeypatch.setattr(TrainingLoop, "_is_time_up", lambda loop, seconds: loop.result.generations == 2)
-    monkeypatch.setattr(TrainingLoop, "_shortened", lambda loop, seconds, made, following: following // 2)
+    asked = list[float]()
+    monkeypatch.setattr(Pace, "is_up", lambda pace, seconds, closing: asked.append(seconds) or len(asked) == 2)
+    monkeypatch.setattr(Pace, "shortened", lambda pace, seconds, made, following, *more: following // 2)
     more = {**CLOCKED, "evo_steps": 512, "callbacks": [clock]}
     run = agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1.0, out=tmp_path / "timed", verbose=False, **more)
     assert (run.result["stopped"], run.result["generations"]) == ("minutes", 3)
@@ -299,16 +299,9 @@ def test_a_last_generation_is_shortened_to_the_time_that_is_left(
 def test_the_steps_of_a_last_generation_fit(left: float, seconds: float, expected: int) -> None:
     """512 steps took `seconds`, two of them evaluation; the closing test has 10 episodes of a second."""
 
-    class Known(TrainingLoop):
-        def __init__(self) -> None:
-            self.deadline = Deadline(0.0, 1_000.0, 10, lambda: 1_000.0 - left)
-            self.ranks, self._seconds_of_evaluation = ONE, 2.0
-            self.source = SimpleNamespace(steps_of_generation=lambda steps: steps // 256 * 256)  # type: ignore[assignment]
-
-        def _confirming(self) -> tuple[int, float]:
-            return 0, 1.0
-
-    assert Known()._shortened(seconds, 512, 512) == expected
+    pace = Pace(Deadline(0.0, 1_000.0, 10, lambda: 1_000.0 - left), ONE)
+    pace.evaluated(2.0, episodes=2)
+    assert pace.shortened(seconds, 512, 512, 0, lambda steps: steps // 256 * 256) == expected
 
 
 def test_a_generation_that_takes_much_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,73 @@
+"""How long episodes take, and what a budget in minutes leaves time for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agilerl.ranks import Ranks
+from agilerl.training.deadline import Deadline
+
+LEAST_SHARE = 0.25  # of a generation's steps for which a last one is worth it within a budget in minutes
+
+
+class Pace:
+    """Measured seconds of evaluations and confirmations, and what still fits before the deadline.
+
+    All ranks answer as the main one does, whose clock and measurements count.
+
+    Args:
+        deadline: of a budget in minutes; without one there is time for everything. ranks: processes of this run.
+
+    Attributes:
+        evaluation: seconds of the last evaluation. per_episode: seconds of one of its episodes. per_confirmed: the same
+            in the newest confirmation, as good agents' episodes may be long.
+    """
+
+    def __init__(self, deadline: Deadline | None, ranks: Ranks) -> None:
+        self.deadline, self.ranks = deadline, ranks
+        self.evaluation = self.per_episode = self.per_confirmed = 0.0
+
+    @property
+    def seconds_per_episode(self) -> float:
+        """Expected seconds of a held-out episode."""
+        return max(self.per_episode, self.per_confirmed)
+
+    def evaluated(self, seconds: float, episodes: int) -> None:
+        """Remember an evaluation."""
+        self.evaluation, self.per_episode = seconds, seconds / max(1, episodes)
+
+    def confirmed(self, seconds: float, episodes: int) -> None:
+        """Remember a confirmation."""
+        self.per_confirmed = seconds / max(1, episodes)
+
+    def is_up(self, seconds: float, closing: int) -> bool:
+        """Whether there is no time for another generation.
+
+        Args:
+            seconds: of that generation. closing: episodes that confirm the best agents at the end of the run.
+        """
+        if self.deadline is None:
+            return False
+        is_last = self.deadline.is_last(seconds, closing, self.seconds_per_episode)
+        return bool(self.ranks.gather_plain(is_last)[0])
+
+    def shortened(self, seconds: float, made: int, following: int, closing: int, rounded: Callable[[int], int]) -> int:
+        """Return the steps of a last generation that still fits; 0 if hardly any would.
+
+        Args:
+            seconds: of the generation that has just ended, with its `made` steps per member. following: steps of the
+                next one if there were time for it. closing: as for `is_up`. rounded: steps -> those that a generation
+                makes.
+        """
+        assert self.deadline is not None
+        room = self.deadline.room(closing, self.seconds_per_episode) - self.evaluation
+        steps = min(following, int(room * made / max(1e-9, seconds - self.evaluation)))
+        whole = rounded(steps) if steps > 0 else 0
+        fits = steps >= LEAST_SHARE * following and whole <= following
+        return int(self.ranks.gather_plain(whole if fits else 0)[0])
+
+    def fitting(self, most: int) -> int:
+        """Return how many of `most` held-out episodes there is time for."""
+        if self.deadline is None:
+            return most
+        return int(self.ranks.gather_plain(self.deadline.episodes_in(most, self.seconds_per_episode))[0])
