@@ -19,6 +19,7 @@ Seeds from 1000 up are for development; claims are made on seeds 0 to 7.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,7 @@ TASKS = {
         Task("Walker2d-v5", "PPO", 2.0, 4500.0, 400.0, 2048, 2),
         Task("Hopper-v5", "PPO", 13.0, 3600.0, 400.0, 2048, 2),
         Task("BipedalWalker-v3", "PPO", -100.0, 300.0, 400.0, 4096, 2, {"environment.backend": "envpool"}),
+        Task("BipedalWalker-v3", "SAC", -100.0, 300.0, 400.0, 2048, 2, {"environment.backend": "envpool"}),
         Task("MinAtar/Breakout-v1", "PPO", 0.5, 30.0, 400.0, 4096),
         Task("MinAtar/Breakout-v1", "DQN", 0.5, 30.0, 400.0, 2048, 4),
         Task("MiniGrid-DoorKey-8x8-v0", "PPO", 0.0, 0.96, 400.0, 2048, 2),
@@ -96,6 +98,10 @@ SPACES: dict[str, dict[str, tuple[float, float]]] = {
         "lr": (1e-5, 1e-2), "gamma": (0.9, 0.9995), "batch_size": (16, 256), "learn_step": (1, 16),
         "tau": (1e-3, 1e-1),
     },
+    "SAC": {
+        "lr_actor": (1e-5, 1e-2), "lr_critic": (1e-5, 1e-2), "lr_alpha": (1e-5, 1e-2), "gamma": (0.9, 0.9995),
+        "batch_size": (32, 256), "learn_step": (1, 16), "tau": (1e-3, 1e-1),
+    },
 }  # fmt: skip
 SPACES["IPPO"] = {name: ends for name, ends in SPACES["PPO"].items() if name != "clip_coef"}
 WIDTHS = (32, 128)
@@ -109,7 +115,7 @@ PLAIN: dict[str, Any] = {
     "evolution.restart_ranges": {}, "evolution.scheme": "tournament", "evolution.founders": "spread",
     "evolution.widths": list(WIDTHS),
 }  # fmt: skip
-# Rates that follow the divergence, and running scales; only PPO has them.
+# Rates that follow the divergence, and running scales; only PPO has them (`named_for`).
 RULES: dict[str, dict[str, Any]] = {
     "PPO": {
         "algorithm.lr_schedule": "adaptive", "algorithm.target_kl": 0.015, "algorithm.normalize_observations": True,
@@ -133,7 +139,8 @@ class Arm:
     evolution: bool = True
     rules: bool = False
     drawn: bool = True  # founders from the space, not the general preset's values
-    plain: bool = True  # False: the general preset as it is, with its own population and founders
+    plain: bool = True  # False: the preset as it is, with its own founders
+    only: str | None = None  # the algorithm that it is for
 
 
 def tournament(**kinds: float) -> dict[str, Any]:
@@ -199,9 +206,17 @@ ARMS = {
         rules=True,
         drawn=False,
         plain=False,
+        only="PPO",
     ),
     "rule-race-4-pbt-10": Arm(RACE_THEN_PBT, rules=True),
 }
+
+
+def named_for(arm: str, task: str) -> str:
+    """The arm itself, or the same without the rules where the algorithm of a task has none: `random` for `rule`."""
+    if TASKS[task].algo in RULES or not (ARMS[arm].rules and ARMS[arm].plain):
+        return arm
+    return "random" if arm == "rule" else arm.removeprefix("rule-")
 
 
 def members_of(arm: str, members: int) -> int:
@@ -228,7 +243,8 @@ def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
         ends |= {"training.patience": None} if threshold is None else {}
         manifest = apply_overrides(manifest, {**ends, **task.sets, **arm.sets}, "arm")
         return apply_overrides(manifest, {"training.max_steps": LONGEST * task.evo_steps}, "budget")
-    changes: dict[str, Any] = {**PLAIN, **WITHOUT_RULES.get(task.algo, {}), **(RULES[task.algo] if arm.rules else {})}
+    rules = RULES[task.algo] if arm.rules else {}
+    changes: dict[str, Any] = {**PLAIN, **WITHOUT_RULES.get(task.algo, {}), **rules}
     changes |= {"training.pop_size": members, "training.evo_steps": task.evo_steps, "mutation.rl_hp_selection": ranges}
     changes["environment.num_envs"] = task.num_envs
     if is_game:
@@ -346,9 +362,14 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         "training_env_steps": run.result["env_steps_population"],
         "generations": len(run.history),
         "births": len(run.lineage) - job["key"]["members"],
-        "fitness": [[round(value, 1) for value in row] for row in run.history[:: max(1, len(run.history) // 10)]],
+        "fitness": [list(map(told, row)) for row in run.history[:: max(1, len(run.history) // 10)]],
         "winner": winners_line(run.lineage, measurer.best, measurer.steps),
     }
+
+
+def told(fitness: float) -> float | None:
+    """A fitness for a line; None, which JSON has, for a member that has not finished an episode."""
+    return round(fitness, 1) if math.isfinite(fitness) else None
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -385,9 +406,9 @@ def us_per_step(lines: Iterable[dict[str, Any]]) -> float:
     return median(1e6 * line["cpu_seconds"] / line["env_steps"] for line in lines)
 
 
-def baseline_of(arm: str) -> str:
+def baseline_of(arm: str, task: str) -> str:
     """Random search, with the rules where the arm has them."""
-    return "rule" if ARMS[arm].rules else "random"
+    return named_for("rule" if ARMS[arm].rules else "random", task)
 
 
 def summary(
@@ -410,10 +431,10 @@ def summary(
             "generations": median(line["generations"] for line in ordered),
             "us_per_step": rounded(us_per_step(ordered)),
         }  # fmt: skip
-        alone = "rule-default" if ARMS[arm].rules else "default"
+        alone = named_for("rule-default" if ARMS[arm].rules else "default", task)
         if alone in lines and keeps_its_size(arm):
             row["cost"] = rounded(row["members"] * us_per_step(ordered) / us_per_step(lines[alone].values()))
-        other = against or baseline_of(arm)
+        other = against or baseline_of(arm, task)
         if arm != other and other in lines:
             pairs = shares_of_pairs(about, lines, arm, other)
             if pairs[0]:
@@ -434,11 +455,12 @@ def jobs_of(
 ) -> list[dict[str, Any]]:
     """Jobs of a task, seed by seed; `missing`: without those that have a line, of whatever commit."""
     lines = newest(task, members, seeds, cpu_seconds or TASKS[task].cpu_seconds) if missing else {}
+    asked = dict.fromkeys(named_for(arm, task) for arm in arms if ARMS[arm].only in (None, TASKS[task].algo))
     return [
         job_of(task, arm, seed, members_of(arm, members), cpu_seconds)
         for seed in seeds
-        for arm in arms
-        if (not ARMS[arm].rules or TASKS[task].algo in RULES) and seed not in lines.get(arm, {})
+        for arm in asked
+        if seed not in lines.get(arm, {})
     ]
 
 

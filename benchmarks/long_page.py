@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evolution_tables import compared
-from long import ARMS, MEMBERS, TASKS, members_of, newest, path_of, shares_of_pairs, summary
+from long import ARMS, MEMBERS, TASKS, members_of, named_for, newest, path_of, shares_of_pairs, summary
 from runner import read_lines
 
 CLAIMS, DEVELOPMENT = range(8), range(1000, 1100)
@@ -91,7 +91,9 @@ def bar_rows(members: int = MEMBERS) -> list[str]:
     shown = [task for task in TASKS if lines[task]]
     table = []
     for arm, other in PAIRS:
-        pairs = [shares_of_pairs(TASKS[task], lines[task], arm, other) for task in shown]
+        pairs = [
+            shares_of_pairs(TASKS[task], lines[task], named_for(arm, task), named_for(other, task)) for task in shown
+        ]
         strata = [each for each in pairs if len(each[0]) > 1]
         cells = [chance([each]) if len(each[0]) > 1 else "" for each in pairs]
         table += [f"| {arm} | {other} | {' | '.join(cells)} | {chance(strata)} |"] if strata else []

@@ -76,7 +76,7 @@ def kept(group: tuple[Any, ...], replays: dict[int, dict[str, Any]]) -> dict[str
     task, arm, members, budget, _ = group
     about, seeds = long.TASKS[task], sorted(replays)
     lines = long.newest(task, members, seeds, budget)
-    baseline = long.baseline_of(arm)
+    baseline = long.baseline_of(arm, task)
     finals = {"replays": [replays[seed]["final"] for seed in seeds]}
     for name, of in (("winners", arm), (baseline, baseline)):
         finals[name] = [lines[of][seed]["final"] for seed in seeds if seed in lines.get(of, {})]

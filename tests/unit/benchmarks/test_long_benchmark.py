@@ -27,14 +27,21 @@ def long(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    "task", ["Walker2d-v5:PPO", "MinAtar/Breakout-v1:DQN", "pettingzoo.classic.connect_four_v3:IPPO"]
+    "task",
+    [
+        "Walker2d-v5:PPO",
+        "MinAtar/Breakout-v1:DQN",
+        "BipedalWalker-v3:SAC",
+        "pettingzoo.classic.connect_four_v3:IPPO",
+    ],
 )
 def test_arms_differ_in_what_their_names_say(long: Any, task: str) -> None:
     about = long.TASKS[task]
-    ways = {arm: way for arm, way in long.ARMS.items() if not way.rules or about.algo in long.RULES}
+    ways = {arm: way for arm, way in long.ARMS.items() if long.named_for(arm, task) == arm and way.only is None}
     made = {arm: long.settings(about, way, 1000) for arm, way in ways.items()}
     assert made["single"].training.pop_size == made["default"].training.pop_size == 1
-    drawn = {arm: json.dumps(manifest.algorithm.hyperparameters["lr"]) for arm, manifest in made.items()}
+    rate = "lr_actor" if about.algo == "SAC" else "lr"
+    drawn = {arm: json.dumps(manifest.algorithm.hyperparameters[rate]) for arm, manifest in made.items()}
     assert len({lr for arm, lr in drawn.items() if ways[arm].drawn}) == 1, "one draw of the first founder for all"
     assert drawn["seeds"] == drawn["default"] != drawn["random"]
     assert made["seeds"].evolution.founders == "equal"
@@ -127,7 +134,9 @@ def test_jobs_are_those_without_a_line_of_any_commit(
     every = [(0, "random"), (0, "rule-default"), (1, "random"), (1, "rule-default")]
     assert (asked(False), asked(True)) == (every, every[1:])
     game = "pettingzoo.classic.connect_four_v3:IPPO"
-    assert long.jobs_of(game, ["rule"], [0], 4, None, False) == [], "rules are of PPO"
+    jobs = long.jobs_of(game, ["rule", "random", "rule-race", "command", "command-2-pbt-10"], [0], 4, None, False)
+    assert [job["key"]["arm"] for job in jobs] == ["random", "race", "command"], "rules are of PPO"
+    assert (long.baseline_of("command", game), long.baseline_of("command", BREAKOUT)) == ("random", "rule")
 
 
 def winner_of_two_changes(long: Any) -> dict[str, Any]:
