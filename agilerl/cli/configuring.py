@@ -27,13 +27,14 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         out: Annotated[
             Path | None, typer.Option(metavar="FILE", help="The file to write; default: standard output.")
         ] = None,
+        imports: Imports = None,
         debug: Debug = False,
     ) -> None:
         """Translate a configuration of AgileRL 2.x.
 
         Keys without a counterpart are named on standard error.
         """
-        with user_errors(debug):
+        with user_errors(debug, imports):
             from agilerl.checkpoint import write_atomic
             from agilerl.config import dump_yaml, load_manifest
 
@@ -44,7 +45,8 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             if out.exists():
                 raise ConfigError(f"{out} is there already. fix: another --out, or remove it.")
             write_atomic(out, text)
-            typer.echo(f"written  {out}   {shlex.join(['agilerl', 'train', '--config', str(out)])}")
+            words = [word for name in imports or () for word in ("--import", str(name))]
+            typer.echo(f"written  {out}   {shlex.join(['agilerl', 'train', '--config', str(out), *words])}")
 
     @group.command(epilog=examples("agilerl config check run.yaml", "agilerl config check run.yaml --json"))
     def check(

@@ -21,8 +21,9 @@ class MemberCosts:
 
     An estimate that follows from them alone, so that a resumed run has the same: no time is measured. Steps are
     environment steps; gradient updates offline. Left out is what all members share (the environment, preprocessing,
-    optimisers) and what only training shows, such as epochs that `target_kl` ends. Passes through each architecture are
-    counted once.
+    optimisers) and what only training shows, such as epochs that `target_kl` ends. Each trained network is taken to
+    make one pass per row, though a delayed actor (TD3) makes fewer and a critic of sampled actions (CQL) more. Passes
+    through each architecture are counted once.
 
     Args:
         env_steps_at_once: environment steps of a member in one vector step, over all processes.

@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 import agilerl
+from agilerl import algorithms
 from agilerl.cli import app
 from agilerl.config import Manifest, load_manifest
 from agilerl.config.convert import convert, is_published
@@ -242,6 +243,21 @@ def test_the_command_line_converts_and_trains(tmp_path: Path) -> None:
         run = agilerl.train("CartPole-v1", config=file, out=None, verbose=False)
     assert run.result["generations"] == 2
     assert run.best.batch_size <= 64
+
+
+def test_a_file_of_an_own_algorithm_is_converted_with_its_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(algorithms, "_registered", {})
+    file, code, out = tmp_path / "dqn.yaml", tmp_path / "my_code.py", tmp_path / "ours.yaml"
+    file.write_text(changed(OLDER, "INIT_HP", ALGO="MyDQN"))
+    code.write_text("from agilerl.algorithms import DQN, register\n\n\n@register\nclass MyDQN(DQN):\n    pass\n")
+    words = ["config", "convert", str(file), "--out", str(out)]
+    assert "unknown algorithm 'MyDQN'" in CliRunner().invoke(app, words).output
+    done = CliRunner().invoke(app, [*words, "--import", str(code)])
+    assert done.exit_code == 0, done.output
+    assert f"agilerl train --config {out} --import {code}" in done.output
+    assert read(out.read_text(), tmp_path)[0].algorithm.name == "MyDQN"
 
 
 def test_another_algorithm_cannot_be_asked_for(tmp_path: Path) -> None:
