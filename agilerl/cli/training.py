@@ -125,11 +125,15 @@ def train(options: TrainOptions, begun: float) -> None:
 
 def plan_of(options: TrainOptions) -> Plan:
     """Settle the manifest and the seeds."""
+    from agilerl.algorithms import canonical_name
     from agilerl.config import apply_sets
+    from agilerl.config.presets import check_kind
     from agilerl.env_ids import import_environment
 
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
     options = _with_named(options)
+    if options.algo is not None and options.env_id is not None:
+        check_kind(canonical_name(options.algo), options.env_id)
     named = options.env_id if options.allow_code and options.env_id else ""
     if named:
         options = replace(options, env_id=import_environment(named))

@@ -42,6 +42,8 @@ class LanguageTask(Task):
         """
         manifest = self.manifest
         name, model = manifest.algorithm.name, manifest.algorithm.hyperparameters["model_name"]
+        if env is None:
+            check_kind(name, manifest.environment.name)
         if model is None:
             raise ConfigError(
                 f"{name} trains an adapter of a language model, and none is named. fix: "
@@ -127,7 +129,6 @@ def questions(manifest: Manifest, env: Any, tokenizer: Any) -> Any:
     """
     cls, name = find_algorithm(manifest.algorithm.name), manifest.environment.name
     if env is None:
-        check_kind(manifest.algorithm.name, name)
         if tokenizer is None:
             tokenizer = load_tokenizer(manifest.algorithm.hyperparameters["model_name"])
         kwargs = dict(manifest.environment.kwargs)

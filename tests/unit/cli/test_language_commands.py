@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from agilerl.llm_envs import (
 from agilerl.llm_envs.arithmetic import addition, pairs, reward_fn
 from agilerl.llm_envs.by_id import make_language_env
 from agilerl.utils.utils import create_population
+
+ANSWERS_NOTHING = "GRPO trains language models, and FrozenLake-v1 has observations and actions."
 
 SIZES = {"train_size": 24, "test_size": 6, "report_size": 5, "batch": 4}
 SMALL = {
@@ -399,3 +402,16 @@ def test_create_population_refuses_spaces_of_language_models_and_models_of_other
     with pytest.raises(ConfigError, match=r"model_name=\) is of language algorithms; DQN"):
         create_population("DQN", model_name=str(base))
     assert not getattr(find_algorithm("DQN"), "learns_language", False)
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--model", "no/where"], ["--steps", "10"]])
+def test_an_environment_without_questions_is_named_before_the_base_and_the_budget(more: list[str]) -> None:
+    """Not the ten minutes that environments have where nothing else is said, which the user has not written."""
+    done = CliRunner().invoke(app, ["train", "FrozenLake-v1", "--algo", "GRPO", *more])
+    assert done.exit_code == 2
+    assert " ".join(done.output.split()).startswith(f"ConfigError: {ANSWERS_NOTHING}")
+
+
+def test_python_names_an_environment_without_questions_before_the_base() -> None:
+    with pytest.raises(ConfigError, match=re.escape(ANSWERS_NOTHING)):
+        agilerl.train("FrozenLake-v1", "GRPO", steps=10, out=None)
