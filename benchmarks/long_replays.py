@@ -38,7 +38,8 @@ def replay_settings(line: dict[str, Any], way: str) -> Any:
         for change in reversed(winner["changes"]):
             values |= change["before"]
             changes.insert(0, {"kind": "rl_hp", "path": ", ".join(change["after"]), **change})
-    named = [name for name in values if name in long.SPACES[task.algo]]
+    searched = {*long.SPACES[task.algo], *manifest.mutation.rl_hp_selection, *manifest.evolution.restart_ranges}
+    named = [name for name in values if name in searched]
     sets = {f"algorithm.{name}": values[name] for name in named}
     sets |= {"training.max_steps": winner["env_steps"], "evolution.scheme": "tournament", "evolution.restarts": False}
     if changes:

@@ -166,6 +166,10 @@ def test_a_replay_has_the_winners_changes_at_their_steps_or_its_final_values(lon
     assert line["winner"]["founder"] == 1
     constants, schedule = (long_replays.job_of(line, way)["config"] for way in long_replays.ways_of(line))
     assert (constants["algorithm"]["lr"], schedule["algorithm"]["lr"]) == (6.4e-4, 1e-3)
+    of_restart = {**line, "key": {**line["key"], "arm": "command"}, "winner": {**line["winner"], "changes": []}}
+    of_restart["winner"]["hyperparameters"] = {"gamma": 0.999, "noise_persistence": 0.8}
+    alone = long_replays.job_of(of_restart, "constants")["config"]["algorithm"]
+    assert (alone["gamma"], alone["noise_persistence"]) == (0.999, 0.8), "founders of a restart differ in more"
     assert constants["algorithm"]["gamma"] == schedule["algorithm"]["gamma"] == 0.98
     assert (constants["training"]["pop_size"], constants["training"]["max_steps"]) == (1, 30 * 4096)
     changes = [(change["env_steps"], change["after"]) for change in schedule["evolution"]["schedule"]]
