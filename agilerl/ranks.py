@@ -274,6 +274,18 @@ def _timeout() -> float:
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
+def check_alone() -> None:
+    """Warn once if a launcher was asked for several processes of a run that trains in one."""
+    asked = asked_for()
+    if asked is None or asked[0] == 1:
+        return
+    text = (
+        f"{asked[1]} says {asked[0]} processes, and agilerl.train runs in one: each of them trains a population of its "
+        "own. fix: accelerator=Accelerator() in train_off_policy and the like, workers=N, or one process."
+    )
+    warn_once("ranks:launch", text, stacklevel=4)
+
+
 def check_launch(accelerator: Any) -> None:
     """Warn once if the launcher was asked for other processes than those that train together. Not a collective."""
     processes, asked = processes_of(accelerator), asked_for()

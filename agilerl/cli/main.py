@@ -103,7 +103,10 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         if debug or error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        typer.echo(redact(f"RunError: {where}{error.strerror}. fix: make room, or check the rights there."), err=True)
+        message = redact(f"{where}{error.strerror}. fix: make room, or check the rights there.")
+        typer.echo(f"RunError: {message}", err=True)
+        if (name := command_as_json()) is not None:
+            print_error(name, "RunError", message)
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt as error:
         for line in ("interrupted", *foreign.notes(error)):
@@ -243,8 +246,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Train this run again from its record, steering included: the same bits. Goes with --out, --workers, "
-            "--ray, --quiet and --import alone.",
+            help="Train this run again from its record, steering included: the same bits. Options that change what is "
+            "trained do not go with it.",
         ),
     ] = None,
     array_index: ArrayIndex = None,

@@ -133,7 +133,8 @@ def register(app: typer.Typer, user_errors: Any) -> None:
     ) -> None:
         """Compare runs by score, steps and time.
 
-        Scores are those of the closing tests, with intervals. Runs that differ by their seed alone form a group.
+        Scores are those of the closing tests, with intervals. Runs that differ by their seed, budget or target alone
+        form a group.
         """
         with user_errors(debug):
             from agilerl.report.compare import comparison, write_comparison

@@ -25,7 +25,7 @@ UNITS = {
     "fqe_updates": "updates", "max_seq_len": "steps", "update_epochs": "passes over a rollout",
     "stop_errors": "standard errors", "certainty": "standard errors",
 }  # fmt: skip
-_ENTRY = re.compile(r" ?(?:(?<=\. )|^)(?=\w+(?:, \w+)*: )")
+_ENTRY = re.compile(r" ?(?:(?<=\. )|^)(?=[A-Za-z_]\w*(?:, \w+)*: )")
 
 
 def unit_of(name: str) -> str | None:

@@ -90,11 +90,20 @@ class Environment(Section):
     kwargs: dict[str, Any] = {}
     backend: Literal["gymnasium", "envpool", "auto"] = "gymnasium"  # auto: EnvPool where installed and faster
     healing: bool = False  # worker processes that are replaced on failure, for unstable environments
-    num_workers: Count | None = None  # healing: number of workers; null: one per core, at most 4
+    num_workers: Count | None = None  # worker processes, above 1 without healing too; null: one per core, at most 4
     deadline_s: Positive = 60.0  # healing: seconds after which a step counts as hung
     max_restarts: CountOrZero = 10  # healing: replacements after which the run stops
     asynchronous: bool = False  # healing: slow lanes do not hold up the others in training; results depend on timing
     with_state: bool = False  # multi-agent: critics read env.state() instead of the joint observations
+
+    @property
+    def of_workers(self) -> dict[str, Any]:
+        """Options of `make_vect_envs` for lanes that step in worker processes; empty for this process."""
+        several = (self.num_workers or 1) > 1 and self.backend == "gymnasium"  # EnvPool has threads of its own
+        if not (self.healing or several):
+            return {}
+        limits = {"deadline_s": self.deadline_s, "max_restarts": self.max_restarts}
+        return {"healing": True, "num_workers": self.num_workers, **limits}
 
     @model_validator(mode="after")
     def _check_asynchronous(self) -> Environment:

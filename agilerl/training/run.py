@@ -128,7 +128,7 @@ class Run:
         )
 
     def _time_in_words(self) -> str:
-        return "" if self.time is None else self.time.in_words(self.manifest.environment.healing)
+        return "" if self.time is None else self.time.in_words(bool(self.manifest.environment.of_workers))
 
     def command(self, verb: str, *more: str) -> str:
         """Return `agilerl VERB RUN ...`, quoted for a shell, with the imports of the run.

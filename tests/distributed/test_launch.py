@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import agilerl
 from agilerl import errors, ranks
 from agilerl.algorithms import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
@@ -19,7 +20,7 @@ from agilerl.engine.rollouts import SequenceRollout, plan_epoch
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.ranks import ONE, ProcessRanks, Ranks, asked_for, check_launch, joined
+from agilerl.ranks import ONE, ProcessRanks, Ranks, asked_for, check_alone, check_launch, joined
 from agilerl.sources.rewards import RewardScale
 from agilerl.training.distributed import digest
 from agilerl.training.train_off_policy import train_off_policy
@@ -208,6 +209,17 @@ def test_fewer_processes_than_the_launcher_was_asked_for_are_warned_of(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_launch(accelerator(2))
+
+
+def test_a_run_by_manifest_warns_of_processes_that_train_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(AgileRLWarning, match=r"WORLD_SIZE says 2 processes, and agilerl\.train runs in one: .* fix: "):
+        agilerl.train("CartPole-v1", "DQN", population=1, steps=64, evo_steps=64, out=None, verbose=False)
+    errors._warned.clear()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AgileRLWarning)
+        check_alone()
 
 
 PYTHON = ["/usr/bin/python", "/usr/bin/accelerate", "launch", "--cpu"]

@@ -35,8 +35,6 @@ from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
 ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
-OF_WORKERS = ("healing", "num_workers", "deadline_s", "max_restarts")
-"""Options of environments that step in worker processes, by the names of a manifest."""
 Callback = Callable[[float, dict[str, Any]], None]
 
 
@@ -63,8 +61,8 @@ class EvaluatedIn:
     def of(cls, manifest: Any, env: Any = None) -> EvaluatedIn:
         """Create from a run's manifest; `env` is the environment passed by the user, if any."""
         training, environment = manifest.training, manifest.environment
-        workers = {name: vars(environment)[name] for name in OF_WORKERS} if environment.healing else {}
-        return cls(env, training.eval_steps, training.evo_steps // environment.num_envs, workers)
+        vector_steps = training.evo_steps // environment.num_envs
+        return cls(env, training.eval_steps, vector_steps, environment.of_workers)
 
     def __call__(self) -> Any:
         """Return the environment, calling it first if it is a function or a class."""

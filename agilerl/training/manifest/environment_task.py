@@ -11,7 +11,6 @@ import gymnasium as gym
 
 from agilerl import foreign
 from agilerl.algorithms import find_algorithm, is_team
-from agilerl.algorithms.base.evaluation import OF_WORKERS
 from agilerl.config import Manifest
 from agilerl.config.presets import check_kind
 from agilerl.envs.argument import UNNAMED, inner_name, is_vector
@@ -163,7 +162,7 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
     if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
         return env, env
 
-    more = {name: vars(manifest.environment)[name] for name in OF_WORKERS} if manifest.environment.healing else {}
+    more = manifest.environment.of_workers
     more |= {"asynchronous": True} if manifest.environment.asynchronous else {}
     more |= {"with_state": True} if manifest.environment.with_state else {}
     more |= {"backend": manifest.environment.backend} if manifest.environment.backend != "gymnasium" else {}

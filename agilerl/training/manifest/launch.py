@@ -24,6 +24,7 @@ from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on, manif
 from agilerl.engine.rows.native import kernels_named
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
+from agilerl.ranks import check_alone
 from agilerl.redaction import redact
 from agilerl.report import write_report
 from agilerl.runs.checkpoints import set_aside
@@ -263,6 +264,7 @@ def resolved(
 
     uses_spare_cores: whether slow environments step in worker processes, on all cores. processes: that train shards.
     """
+    check_alone()
     if env is None:
         manifest = with_known_env(manifest)
     if minutes is not None:  # before steps of a slow environment are measured

@@ -54,7 +54,7 @@ def steps_of_simulator(manifest: Manifest, cost: StepCost, minutes: float) -> tu
     All the time goes into steps here, times `_margin`: the machine may have been busy when they were measured.
     """
     training, environment = manifest.training, manifest.environment
-    processes = environment.num_workers or 1 if environment.healing else 1
+    processes = environment.of_workers.get("num_workers") or 1
     rate = processes / cost.mean
     unit = min(training.evo_steps, training.evo_first or training.evo_steps)
     budget = max(unit, int(_margin(manifest) * 60 * minutes * rate / training.pop_size))

@@ -13,8 +13,22 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from agilerl.algorithms import available, find_algorithm
 from agilerl.cli import app, doctor
-from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, threads, verdict_of
+from agilerl.cli.doctor import (
+    BROKEN,
+    IN_C,
+    NOTE,
+    OK,
+    SETTINGS,
+    Finding,
+    Probe,
+    disk,
+    environment,
+    gpu,
+    threads,
+    verdict_of,
+)
 from agilerl.testing.probes import DiscountedRewardEnv, PolicyEnv
 from agilerl.threads import available_cores
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
@@ -36,6 +50,13 @@ def test_without_probes_nothing_heavy_is_imported_and_nothing_broken_found() -> 
     assert found.splitlines()[-1] == "[]"
     assert "ok  python" in found
     assert "!!" not in found
+
+
+def test_the_algorithms_with_kernels_are_those_with_a_recipe() -> None:
+    with_recipe = {name for name in available() if "recipe" in vars(find_algorithm(name))}
+    assert set(IN_C) == with_recipe
+    page = (Path(__file__).parents[3] / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert f"The updates of {', '.join(IN_C[:-1])} and {IN_C[-1]} run in C" in page
 
 
 def test_a_missing_extra_has_its_line_and_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:

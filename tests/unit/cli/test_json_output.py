@@ -163,6 +163,10 @@ def test_exit_codes_are_the_documented_ones(monkeypatch: pytest.MonkeyPatch) -> 
     for error, code in ((KeyboardInterrupt(), 130), (Stopped(signal.SIGTERM), 143), (OSError(28, "No space left"), 2)):
         monkeypatch.setattr("agilerl.cli.listing.listing", raising(error))
         codes[code].append(CliRunner().invoke(app, ["list", "envs"]).exit_code)
+    monkeypatch.setattr("agilerl.cli.listing.entries", raising(OSError(28, "No space left")))
+    code, facts = call("list", "envs")
+    assert (code, facts["command"], facts["error"]["message"]) == (2, "list", "No space left.")
+    assert facts["error"]["fix"].startswith("make room")
     monkeypatch.setattr("agilerl.cli.listing.listing", raising(ZeroDivisionError()))
     codes[1].append(CliRunner().invoke(app, ["list", "envs"]).exit_code)
     monkeypatch.setattr("agilerl.cli.doctor.examine", lambda **_: [Finding("a", OK, ""), Finding("b", BROKEN, "")])

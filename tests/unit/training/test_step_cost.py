@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import gymnasium as gym
@@ -14,8 +15,9 @@ import agilerl
 from agilerl.api import starting_manifest
 from agilerl.cli.main import app
 from agilerl.config import apply_overrides, preset_for
-from agilerl.envs.vector import make_vect_envs
+from agilerl.envs.vector import HealingVectEnv, make_vect_envs
 from agilerl.training.manifest import step_cost
+from agilerl.training.manifest.environment_task import make_environments
 from agilerl.training.manifest.step_cost import StepCost, few_steps_algorithm, measure, with_lane_workers
 from agilerl.training.manifest.time_budget import steps_of_simulator
 
@@ -238,6 +240,20 @@ def test_few_lanes_stay_where_a_round_trip_costs_as_much(slow: Any) -> None:
     assert with_lane_workers(manifest, None, 2)[0] is manifest
     one = apply_overrides(manifest, {"environment.num_envs": 8, "environment.num_workers": 1})
     assert with_lane_workers(one, None, 2)[0] is one, "a number of workers decides"
+
+
+def test_a_number_of_workers_is_enough_to_have_them() -> None:
+    manifest = preset_for("CartPole-v1", "PPO")
+    two, one, healing = (
+        apply_overrides(manifest, {f"environment.{name}": value}).environment
+        for name, value in (("num_workers", 2), ("num_workers", 1), ("healing", True))
+    )
+    options = {"healing": True, "num_workers": 2, "deadline_s": 60.0, "max_restarts": 10}
+    assert (two.of_workers, one.of_workers) == (options, {})
+    assert healing.of_workers == {**options, "num_workers": None}
+    train_env, _ = make_environments(apply_overrides(manifest, {"environment.num_workers": 2}), None)
+    with contextlib.closing(train_env):
+        assert isinstance(train_env, HealingVectEnv)
 
 
 def test_the_budget_of_a_slow_simulator_needs_no_trial(slow: Any) -> None:
