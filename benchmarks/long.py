@@ -188,6 +188,9 @@ ARMS = {
     "rule-pbt-10": Arm(pbt(10), rules=True),
     "command": Arm({"training.pop_size": 4}, rules=True, drawn=False, plain=False),  # without a preset, as it is
     "command-fixed": Arm({"training.pop_size": 4}, evolution=False, rules=True, drawn=False, plain=False),
+    "command-one": Arm(  # a single agent with the command's mechanisms
+        {"training.pop_size": 1, "evolution.founders": "equal"}, evolution=False, rules=True, drawn=False, plain=False
+    ),
     "command-share": Arm({"training.pop_size": 4, "training.eval_share": 0.25}, rules=True, drawn=False, plain=False),
     "command-2-pbt-10-own": Arm(  # in the command's own dimensions
         {**RACE_THEN_PBT, "evolution.survivors": 2, "training.pop_size": 4}, rules=True, drawn=False, plain=False
@@ -440,6 +443,7 @@ def summary(
             if pairs[0]:
                 row["over"] = other
                 row["better"] = compared([pairs])["probability_of_improvement"]
+                row["common"] = len(pairs[0])  # seeds of both
         rows.append(row)
     return rows
 

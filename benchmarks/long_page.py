@@ -42,9 +42,7 @@ def task_rows(task: str, members: int, cpu_seconds: float, seeds: Sequence[int])
 
 def arm_row(row: dict[str, Any]) -> str:
     scores = " ".join(f"{score:.4g}" for score in row["scores"])
-    over = row.get("better")
-    has_interval = over is not None and len(row["seeds"]) > 1
-    better = with_interval(over) if has_interval else ""
+    better = chance_in(row)
     mean, (low, high) = row["iqm"], row["iqm_interval"]
     mean = f"{mean:.2f} ({low:.2f} to {high:.2f})" if len(row["seeds"]) > 1 else f"{mean:.2f}"
     above = ", ".join(f"{100 * part:.0f} %" for part in row["profile"].values())
@@ -54,6 +52,12 @@ def arm_row(row: dict[str, Any]) -> str:
         f"| {row['arm']} | {scores} | {mean} | {better} | {above} | {row['anytime']:.2f} | "
         f"{row['generations']:.0f} | {steps} | {cost} |"
     )
+
+
+def chance_in(row: Mapping[str, Any]) -> str:
+    """P(better than random search) of a row, and of how many common seeds it is; empty for less than two."""
+    common = row.get("common", 0)
+    return f"{with_interval(row['better'])}; {common} seeds" if common > 1 else ""
 
 
 def with_interval(value: Mapping[str, float]) -> str:
@@ -69,9 +73,9 @@ def verdict_rows(members: int = MEMBERS) -> list[str]:
     for task in TASKS:
         for seeds in (DEVELOPMENT, CLAIMS):
             for row in summary(task, members, list(seeds)):
-                over, count = row.get("better"), len(row["seeds"])
-                chance = f", {with_interval(over)}" if over is not None and count > 1 else ""
-                cell = f"{row['iqm']:.2f}{chance}; {count} {'seed' if count == 1 else 'seeds'}"
+                better, count = chance_in(row), len(row["seeds"])
+                cell = f"{row['iqm']:.2f}; {count} {'seed' if count == 1 else 'seeds'}"
+                cell = f"{row['iqm']:.2f}, {better}" if better else cell
                 cells.setdefault(row["arm"], {})[task] = cell if seeds is CLAIMS else f"*{cell}*"
     shown = [task for task in TASKS if any(task in of_task for of_task in cells.values())]
     table = [f"| {arm} | {' | '.join(cells[arm].get(task, '') for task in shown)} |" for arm in ARMS if arm in cells]
@@ -80,8 +84,8 @@ def verdict_rows(members: int = MEMBERS) -> list[str]:
 
 # What is compared: the command with random search, with its founders alone and with one agent, and so on.
 PAIRS = (
-    ("command", "rule"), ("command", "command-fixed"), ("command", "rule-default"), ("rule-default", "rule"),
-    ("command-fixed", "rule-default"), ("rule-race-4-pbt-10", "rule"),
+    ("command", "rule"), ("command", "command-fixed"), ("command-fixed", "rule"), ("command", "command-one"),
+    ("command", "rule-default"), ("rule-default", "rule"), ("rule-race-4-pbt-10", "rule"),
 )  # fmt: skip
 
 

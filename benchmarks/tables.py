@@ -38,8 +38,8 @@ README_TASKS = (
 BEGIN, END = "<!-- figures: python benchmarks/tables.py -->", "<!-- end of figures -->"
 HEAD = """# Benchmarks
 
-Made by `python benchmarks/tables.py` from the lines in `benchmarks/results`; every line holds its command, commit,
-versions and raw samples. The commit is the last one that changed training code. All figures were measured on two
+Made by `python benchmarks/tables.py` from the lines in `benchmarks/results`; every line holds its command, versions and
+raw samples, and the commit if it is of our code: the last one that changed training code. All figures were measured on two
 shared cores with one thread per process.
 """
 
@@ -50,9 +50,10 @@ def named(task: str) -> tuple[str, str]:
     return env_id, ", ".join(rest)
 
 
-def latest_solve(task: str, evolution: bool) -> list[dict[str, Any]]:
-    """The lines of the last preset and commit in the file, by seed."""
+def latest_solve(task: str, evolution: bool, preset: str | None = None) -> list[dict[str, Any]]:
+    """The lines of the last preset (or of this one) and commit in the file, by seed."""
     lines = [line for line in read_lines(path_of(task)) if line["key"]["evolution"] is evolution]
+    lines = [line for line in lines if preset in (None, line["key"]["preset"])]
     if not lines:
         return []
     last = (lines[-1]["key"]["preset"], lines[-1]["key"]["commit"])
@@ -85,7 +86,7 @@ def speed_line() -> str:
     original, plain = ratios.values()
     return (
         f"* Throughput: {min(original):.1f} to {max(original):.1f} times the steps per CPU second of `agilerl==2.58.0` "
-        f"({len(original)} set-ups), {min(plain):.1f} to {max(plain):.1f} times a plain torch loop ({len(plain)} set-ups)."
+        f"({len(original)} rows), {min(plain):.1f} to {max(plain):.1f} times a plain torch loop ({len(plain)} rows)."
     )
 
 
@@ -94,7 +95,7 @@ def scaling_line() -> list[str]:
     latest = [line for line in read_lines(RESULTS / "scaling.jsonl")
               if line["claim"].startswith("population update") and not line["mixed"] and line["units"] == 64][-1:]  # fmt: skip
     return [
-        f"* One update of 8 members costs {line['ratio']['c 8 / plain 8']:.2f} of 8 plain torch updates."
+        f"* One update of 8 members costs {line['ratio']['c 8 / plain 8']:.2f} of 8 plain torch updates (DQN, layers of 64 units)."
         for line in latest
     ]
 
@@ -123,32 +124,34 @@ def solve_rows() -> list[str]:
         "## Do the presets solve their environments?",
         "",
         "`python benchmarks/solve.py` and, for the rows without evolution, `python benchmarks/solve.py --tasks",
-        "CartPole-v1:DQN LunarLander-v3:DQN --no-evolution`. Seeds start at 0 and none is left out; each environment has one",
-        "configuration. Presets were tuned on seeds 100 and up. A score is the mean of 100 held-out greedy episodes, used neither",
-        "for stopping nor for selection. Steps are training steps of the whole population; evaluation steps are listed separately.",
+        "CartPole-v1:DQN LunarLander-v3:DQN --no-evolution`. Seeds start at 0 and none is left out. Rows of one environment and one",
+        "preset compare; a preset is named by the hash of its manifest, a run by its commit. Presets were tuned on seeds 100 and",
+        "up. A score is the mean of 100 held-out greedy episodes, used neither for stopping nor for selection. Steps are training",
+        "steps of the whole population; evaluation steps are listed separately.",
         "Seconds include training, evaluation, confirmation and evolution. One or two seeds ran at a time beside other jobs, so",
         "wall seconds are upper bounds.",
         "",
         "| environment, algorithm | threshold | evolution | solved | scores by seed | population steps, median | evaluation steps, median "
-        "| CPU s, median | wall s, median | wall s, worst |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| CPU s, median | wall s, median | wall s, worst | preset, commit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for task, (threshold, _, _) in ALL.items():
         env_id, algo = named(task)
-        for evolution in (True, False):
-            lines = latest_solve(task, evolution)
-            if not lines:
-                continue
+        newest, without = latest_solve(task, True), latest_solve(task, False)
+        beside = latest_solve(task, True, without[0]["key"]["preset"]) if without else []
+        ways = [newest] if beside in ([], newest) else [newest, beside]
+        for lines in filter(None, (*ways, without)):
+            key = lines[0]["key"]
             middle = {k: median(line[k] for line in lines) for k in ("population_env_steps", "evaluation_env_steps",
                                                                      "cpu_seconds", "wall_seconds")}  # fmt: skip
             scores = " ".join(format(line["score"], ".0f") for line in lines)
             rows.append(
-                f"| {env_id}, {algo} | {threshold:g} | {'on' if evolution else 'off'} "
+                f"| {env_id}, {algo} | {threshold:g} | {'on' if key['evolution'] else 'off'} "
                 f"| {sum(line['solved'] for line in lines)}/{len(lines)} "
                 f"| {scores} "
                 f"| {middle['population_env_steps']:,.0f} | {middle['evaluation_env_steps']:,.0f} "
                 f"| {middle['cpu_seconds']:.1f} | {middle['wall_seconds']:.1f} "
-                f"| {max(line['wall_seconds'] for line in lines):.1f} |"
+                f"| {max(line['wall_seconds'] for line in lines):.1f} | {key['preset'][:6]}, {key['commit'][:7]} |"
             )
     return rows
 

@@ -78,8 +78,8 @@ def development_rows() -> list[str]:
         )
     return [] if not lines else [
         *rows, "",
-        "Every development run on seeds 1000 to 1003, including the worse arms. `+` marks uncommitted changes. Times",
-        "of commits before 6ee94d8 are rounded up to twelfths of a budget.", "",
+        "Every development run of `evolution.py` on seeds 1000 to 1003, including the worse arms. `+` marks",
+        "uncommitted changes. Times of commits before 6ee94d8 are rounded up to twelfths of a budget.", "",
     ]  # fmt: skip
 
 

@@ -45,6 +45,7 @@ def test_arms_differ_in_what_their_names_say(long: Any, task: str) -> None:
     assert len({lr for arm, lr in drawn.items() if ways[arm].drawn}) == 1, "one draw of the first founder for all"
     assert drawn["seeds"] == drawn["default"] != drawn["random"]
     assert made["seeds"].evolution.founders == "equal"
+    assert (made["command-one"].training.pop_size, made["command-fixed"].training.pop_size) == (1, 4)
     assert (made["race"].evolution.then, made["race-4-pbt-10"].evolution.then) == (None, "pbt")
     assert made["pbt-33"].evolution.interval == 33
     assert (made["pbt-10-frozen"].evolution.explore, made["pbt-10"].evolution.explore) == (False, True)
@@ -218,7 +219,8 @@ def test_the_bar_compares_pairs_of_arms_on_seeds_of_claims(
     assert head == f"| arm | over | {BREAKOUT} | all |"
     assert table[0] == "| command | rule | 1.00 (1.00 to 1.00); 2 seeds | 1.00 (1.00 to 1.00); 2 seeds |"
     assert table[1].startswith("| command | command-fixed | 0.38 (")
-    assert len(table) == 2
+    assert table[2].startswith("| command-fixed | rule | 1.00 (")
+    assert len(table) == 3
 
 
 def test_the_verdict_has_a_row_for_each_arm_and_a_column_for_each_task(
