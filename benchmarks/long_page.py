@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evolution_tables import compared
-from long import ARMS, MEMBERS, TASKS, members_of, named_for, newest, path_of, shares_of_pairs, summary
+from long import ARMS, MEMBERS, TASKS, baseline_of, members_of, named_for, newest, path_of, shares_of_pairs, summary
+from long_replays import summary as replays
 from runner import read_lines
 
 CLAIMS, DEVELOPMENT = range(8), range(1000, 1100)
@@ -105,6 +106,18 @@ def bar_rows(members: int = MEMBERS) -> list[str]:
     return [*head, *table] if table else []
 
 
+def replay_rows() -> list[str]:
+    """What one agent with the winner's hyperparameters keeps of the gain over random search, by task and arm."""
+    table = []
+    for row in replays():
+        baseline = baseline_of(row["arm"], row["task"])
+        scores = (" ".join(f"{score:.4g}" for score in row[name]) for name in ("replays", "winners", baseline))
+        kept = f"{100 * row['kept']:.0f} %" if row.get("kept") is not None else ""
+        table.append(f"| {row['task']} | {row['arm']} | {row['way']} | {' | '.join(scores)} | {kept} |")
+    head = ["| task | arm | way | replays by seed | winners | random search | kept |", "|---|---|---|---|---|---|---|"]
+    return [*head, *table] if table else []
+
+
 def chance(strata: Sequence[Sequence[Sequence[float]]]) -> str:
     """P(improvement) over tasks, with its interval and the number of seeds of each."""
     counts = sorted({len(pairs[0]) for pairs in strata})
@@ -124,6 +137,16 @@ def rows() -> list[str]:
     bar = bar_rows()
     if bar:
         bar = ["P(one arm is better than another), of the seeds of claims that both have:", "", *bar]
+    repeated = replay_rows()
+    if repeated:
+        way = "One agent with the winner's final hyperparameters (or by its schedule), fresh weights and a fresh seed, and the part of"
+        bar += [
+            "",
+            way,
+            "the gain over random search that it keeps (`python benchmarks/long_replays.py --arms command`):",
+            "",
+            *repeated,
+        ]
     return [
         "### Long horizons",
         "",

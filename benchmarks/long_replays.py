@@ -76,7 +76,8 @@ def kept(group: tuple[Any, ...], replays: dict[int, dict[str, Any]]) -> dict[str
     """Scores by seed, and the part of the winners' gain over random search that the replays have."""
     task, arm, members, budget, _ = group
     about, seeds = long.TASKS[task], sorted(replays)
-    lines = long.newest(task, members, seeds, budget)
+    has_own_size = long.members_of(arm, 0) > 0  # its random search has the usual one
+    lines = long.newest(task, long.MEMBERS if has_own_size else members, seeds, budget)
     baseline = long.baseline_of(arm, task)
     finals = {"replays": [replays[seed]["final"] for seed in seeds]}
     for name, of in (("winners", arm), (baseline, baseline)):

@@ -199,6 +199,25 @@ def test_what_a_replay_keeps_is_its_part_of_the_gain_over_random_search(
     assert row["kept"] == 0.75
 
 
+def test_a_replay_of_four_members_is_compared_with_random_search_of_sixteen(
+    long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import long_page
+    import long_replays
+
+    monkeypatch.setattr(long, "RESULTS", tmp_path)
+    monkeypatch.setattr(long_replays, "PATH", tmp_path / "replays.jsonl")
+    key = {"task": BREAKOUT, "cpu_budget": 400.0, "seed": 3}
+    lines = [
+        {"key": {**key, "arm": "rule", "members": 16}, "final": 5.0},
+        {"key": {**key, "arm": "command", "members": 4}, "final": 13.0},
+    ]
+    long.path_of(BREAKOUT).write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    replay = {"key": {**key, "arm": "command", "members": 4, "way": "constants", "seed": 503}, "final": 9.0}
+    long_replays.PATH.write_text(json.dumps(replay) + "\n", encoding="utf-8")
+    assert long_page.replay_rows()[2:] == [f"| {BREAKOUT} | command | constants | 9 | 13 | 5 | 50 % |"]
+
+
 def test_the_bar_compares_pairs_of_arms_on_seeds_of_claims(
     long: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
