@@ -106,6 +106,12 @@ def bar_rows(members: int = MEMBERS) -> list[str]:
     return [*head, *table] if table else []
 
 
+OF_REPLAYS = (
+    "One agent with the winner's final hyperparameters (or by its schedule), fresh weights and a fresh seed, and the",
+    "part of the gain over random search that it keeps (`python benchmarks/long_replays.py --arms command`):",
+)
+
+
 def replay_rows() -> list[str]:
     """What one agent with the winner's hyperparameters keeps of the gain over random search, by task and arm."""
     table = []
@@ -139,14 +145,7 @@ def rows() -> list[str]:
         bar = ["P(one arm is better than another), of the seeds of claims that both have:", "", *bar]
     repeated = replay_rows()
     if repeated:
-        way = "One agent with the winner's final hyperparameters (or by its schedule), fresh weights and a fresh seed, and the part of"
-        bar += [
-            "",
-            way,
-            "the gain over random search that it keeps (`python benchmarks/long_replays.py --arms command`):",
-            "",
-            *repeated,
-        ]
+        bar += ["", *OF_REPLAYS, "", *repeated]
     return [
         "### Long horizons",
         "",
