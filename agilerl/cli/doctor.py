@@ -86,10 +86,6 @@ def packages() -> Iterator[Finding]:
             yield Finding(name, BROKEN, "is not installed", f"pip install {name}")
 
 
-IN_C = ("DQN", "CQN", "DDPG", "TD3", "SAC", "MADDPG", "MATD3", "PPO")
-"""Algorithms with a recipe, which the kernels carry out."""
-
-
 def kernels() -> Finding:
     """What runs the updates: C, or torch alone."""
     from agilerl.native.library import VARIABLE, library, wanted
@@ -99,7 +95,7 @@ def kernels() -> Finding:
         return Finding(
             "kernels",
             OK,
-            f"native: updates of {', '.join(IN_C[:-1])} and {IN_C[-1]} run in C, with vectors of {built.vector} bits",
+            f"native: updates run in C for the algorithms of docs/speed.md, with vectors of {built.vector} bits",
         )
     if wanted() == "0":
         return Finding("kernels", NOTE, f"torch: {VARIABLE}=0 switches those in C off", f"unset {VARIABLE}")
