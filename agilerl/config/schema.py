@@ -90,7 +90,7 @@ class Environment(Section):
     kwargs: dict[str, Any] = {}
     backend: Literal["gymnasium", "envpool", "auto"] = "gymnasium"  # auto: EnvPool where installed and faster
     healing: bool = False  # worker processes that are replaced on failure, for unstable environments
-    num_workers: Count | None = None  # worker processes, above 1 without healing too; null: one per core, at most 4
+    num_workers: Count | None = None  # processes of healing, above 1 also without it; null: one per core, at most 4
     deadline_s: Positive = 60.0  # healing: seconds after which a step counts as hung
     max_restarts: CountOrZero = 10  # healing: replacements after which the run stops
     asynchronous: bool = False  # healing: slow lanes do not hold up the others in training; results depend on timing

@@ -561,8 +561,8 @@ class TrainingLoop:
     def _record_late(self, is_over: bool = False) -> None:
         """Record requests that came after the end of the run, as refused; `is_over` as in `SteeringWheel.late`."""
         if self.takes_requests:
-            known = {event.request for event in self.result.steering}
-            self._record_requests(self.steering.late(self.result.generations, known, is_over))
+            recorded = {event.request for event in self.result.steering}
+            self._record_requests(self.steering.late(self.result.generations, recorded, is_over))
 
     def _record_requests(self, events: Sequence[Steering]) -> None:
         self.result.steering += events

@@ -159,18 +159,19 @@ class SteeringWheel:
         """Return the requests that take effect before `generation`; the same on all ranks."""
         return self._on_all_ranks(self.inbox.take(generation) if self.ranks.is_main else [])
 
-    def late(self, generation: int, known: Collection[str], is_over: bool) -> list[Steering]:
+    def late(self, generation: int, recorded: Collection[str], is_over: bool) -> list[Steering]:
         """Return the requests that came after the end of the run, as refused; they are added to its lineage.
 
         Args:
-            known: ids of requests with a record. is_over: whether the run ends now, so that those which still wait are
-                refused; else they are those that it had refused when it ended before.
+            recorded: ids of requests with a record.
+            is_over: whether the run ends now, so that those which still wait are refused; else they are those that it
+                had refused when it ended before.
         """
         late: list[Taken] = []
         if self.ranks.is_main:
             if is_over:
                 self.inbox.refuse(generation)
-            late = self.inbox.refused(generation, known)
+            late = self.inbox.refused(generation, recorded)
         events = self.carry_out(self._on_all_ranks(late), Members([], generation, 0))
         if events:
             self.inbox.append_to_lineage(events)

@@ -16,19 +16,7 @@ from typer.testing import CliRunner
 
 from agilerl.algorithms import available, find_algorithm
 from agilerl.cli import app, doctor
-from agilerl.cli.doctor import (
-    BROKEN,
-    NOTE,
-    OK,
-    SETTINGS,
-    Finding,
-    Probe,
-    disk,
-    environment,
-    gpu,
-    threads,
-    verdict_of,
-)
+from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, threads, verdict_of
 from agilerl.testing.probes import DiscountedRewardEnv, PolicyEnv
 from agilerl.threads import available_cores
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
