@@ -11,10 +11,9 @@ from typing import Any
 from agilerl.errors import RunError
 from agilerl.host import return_freed_memory
 from agilerl.hpo.screening import best_returns
-from agilerl.hpo.stopping import has_plateaued, still_learns
 from agilerl.options import LoopOptions
 from agilerl.runs.store import Trees
-from agilerl.sources.source import GenerationPlan, MeanReturn, PopulationEvaluation, Source, Tally, cut
+from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.record import Arrival, Birth, MemberRecord
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import are_unchanged, weights_of
@@ -107,6 +106,7 @@ class AsynchronousLoop(TrainingLoop):
         source.check_asynchronous()
         self.max_lag, self.order = max_lag, list(order)
         self.slots = cut(len(self.population), options.shards)
+        self.stop_rule.shards = len(self.slots)
         self.ahead = list(self.population)
         self.ended = [0] * len(self.slots)
         self.plans = [self._plan(shard) for shard in range(len(self.slots))]
@@ -210,7 +210,7 @@ class AsynchronousLoop(TrainingLoop):
             result["seconds"] / max(1, result["evaluation"]["episodes"]) for _, result in arrived
         )
         self.source.fit(self.population)  # for a confirmation
-        confirmed, stop = self._try_to_stop(number, self._is_last_arrival())
+        confirmed, stop = self.stop_rule.decide(self._evaluated(number), self._is_last_arrival())
         members = member_records(self, fitness, tallies)
         healed = self._heal(number, fitness)
         for slot in slots:
@@ -266,10 +266,10 @@ class AsynchronousLoop(TrainingLoop):
         env_steps = sum(evaluation["env_steps"] for evaluation in evaluations)
         self.source.evaluation_env_steps += env_steps
         self.source.evaluated = env_steps / len(slots)
-        self._episode_length = env_steps / max(1, sum(evaluation["episodes"] for evaluation in evaluations))
+        self.stop_rule.episode_length = env_steps / max(1, sum(evaluation["episodes"] for evaluation in evaluations))
         self.evaluation = self._merged(evaluations)
         arrived = {self.population[slot].index for slot in slots}
-        self._evaluated = arrived - self.quarantine.reasons.keys() - self.evaluation.screened_out
+        self._in_full = arrived - self.quarantine.reasons.keys() - self.evaluation.screened_out
         return fitness
 
     def _merged(self, evaluations: Sequence[Mapping[str, Any]]) -> PopulationEvaluation:
@@ -312,18 +312,6 @@ class AsynchronousLoop(TrainingLoop):
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def _candidate(self, leader: Any, target: float) -> Any:
-        """Like the base class; members of other shards had their turn when they arrived."""
-        return super()._candidate(leader, target) if self._evaluated else None
-
-    def _confirm_late(self, leader: Any, number: int, is_over: bool) -> MeanReturn | None:
-        return super()._confirm_late(leader, number, is_over) if is_over or leader.index in self._evaluated else None
-
-    def _has_settled(self) -> bool:
-        """Like the base class; every shard counts for `patience` generations of its own."""
-        patience = None if self.options.patience is None else self.options.patience * len(self.slots)
-        return has_plateaued(self.result.history, patience) and not still_learns(self.result.returns, patience or 0)
-
     def _is_last_arrival(self) -> bool:
         """Whether the run ends with this arrival: by `stop_after`, or because there is no time for another one."""
         now, before = time.perf_counter(), self._arrived_at
@@ -332,4 +320,5 @@ class AsynchronousLoop(TrainingLoop):
             return False
         if self.options.stop_after is not None:
             return self.result.env_steps_member >= self.options.stop_after
-        return self.pace.is_up(now - before, self._closing_episodes())
+        closing = self.stop_rule.closing_episodes(self.options, len(self.population))
+        return self.pace.is_up(now - before, closing)

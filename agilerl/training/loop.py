@@ -17,9 +17,6 @@ from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.hpo.dormant import DormantResets
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
 from agilerl.hpo.screening import best_returns, promising, screened
-from agilerl.hpo.shrinkage import shrink
-from agilerl.hpo.stopping import has_plateaued, still_learns
-from agilerl.hpo.tournament import nan_as_worst
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.steering import Inbox, Taken
@@ -41,18 +38,11 @@ from agilerl.training.result import EvolveResult, fittest, generation_record, me
 from agilerl.training.scheduling import Scheduler
 from agilerl.training.state import SavableLoop, check_portable, is_portable, resumed_notes
 from agilerl.training.steering import Members, SteeringWheel, after_selection, before_selection, described
+from agilerl.training.stop_rule import Evaluated, StopRule, recent_fitness
 from agilerl.workers.executor import Executor, NoWorkers
-
-# Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the
-# fittest agent before them, on at most this share of the training steps (docs/decisions.md).
-CONFIRMED_GENERATIONS, CONFIRMED_SHARE = 3, 0.2
 
 # Reasons for stopping before the budget of steps is used.
 EARLY_STOPS = ("target", "plateau", "minutes")
-
-# A candidate for a stop is confirmed if its shrunken mean return, plus this many of its standard errors, reaches the
-# target (docs/decisions.md).
-WORTH_A_CONFIRMATION = 0.5
 
 
 class TrainingLoop:
@@ -107,7 +97,7 @@ class TrainingLoop:
         self.population = broadcast_population(population, self.evolution, ranks)
         self.callbacks = Callbacks(callbacks)
         self.best = BestAgent(on_best, self.callbacks.best)
-        self._evaluated: set[int] = set()  # ids of members fully evaluated in this generation
+        self._in_full: set[int] = set()  # ids of members whose evaluation of this generation is complete
         self.evaluation = PopulationEvaluation([])  # of this generation
         self.store, self.check = store, self._checking(check)
         self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
@@ -128,7 +118,7 @@ class TrainingLoop:
         self.quarantine = Quarantine()
         self.steering = SteeringWheel(Inbox(None if store is None else store.folder, script), ranks)
         self.result = EvolveResult(self.population, None)
-        self._episode_length = 0.0  # mean over this generation's evaluation, in environment steps
+        self.stop_rule = StopRule(source, self.best, self.pace, self.result)
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
 
     def _checking(self, check: Callable[[], None] | None) -> Callable[[], None] | None:
@@ -200,8 +190,9 @@ class TrainingLoop:
                 self.scheduler.close()
                 self.source.close()
                 self.sinks.close()
-        windows = [self._window(a) if a.fitness else -np.inf for a in self.population]
-        self.result.best = fittest(self.population, windows) if self.best.kept is None else self.best.agent
+        averaged = self.options.fitness_window
+        values = [recent_fitness(a, averaged) if a.fitness else -np.inf for a in self.population]
+        self.result.best = fittest(self.population, values) if self.best.kept is None else self.best.agent
         self.result.population = self.population
         self.callbacks.end(self.result)
         return self.result
@@ -265,7 +256,7 @@ class TrainingLoop:
         requests = self.steering.take(number + 1)
         stops = [taken for taken in requests if taken.request.action == "stop" and not taken.refused]
         is_asked_to_stop = bool(stops)
-        confirmed, stop = self._try_to_stop(number, is_last or is_asked_to_stop)
+        confirmed, stop = self.stop_rule.decide(self._evaluated(number), is_last or is_asked_to_stop)
         members = member_records(self, fitness, tallies)
         if self.resets is not None:
             self.resets.forget()  # shown; nobody is reset if this is the last generation
@@ -330,20 +321,23 @@ class TrainingLoop:
         begun = time.perf_counter()
         with evaluation_mode(self.population):
             evaluation = self.evaluation = self.source.evaluate(evaluated, number)
-        self._evaluated = {agent.index for agent in evaluated} - evaluation.screened_out
+        self._in_full = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
-        self._episode_length = evaluation.env_steps / max(1, episodes)
+        self.stop_rule.episode_length = evaluation.env_steps / max(1, episodes)
         self.pace.evaluated(time.perf_counter() - begun, episodes)
         self._add_evaluation(self.pace.evaluation)
         self.source.evaluated = evaluation.env_steps / len(self.population)
         scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
         scores |= screened(finite, scores)
         fitness = self.quarantine.fitness(self.population, scores)
-        self._evaluated -= self.quarantine.reasons.keys()
+        self._in_full -= self.quarantine.reasons.keys()
         self.result.quarantined += len(self.quarantine.reasons)
         for agent, value in zip(self.population, fitness, strict=True):
             agent.fitness[before[agent.index] :] = [value]  # replaces the value appended by a custom test()
         return fitness
+
+    def _evaluated(self, number: int) -> Evaluated:
+        return Evaluated(number, self.population, self.options, self.evaluation, self._in_full)
 
     def _add_evaluation(self, seconds: float) -> None:
         self.result.time.evaluation += seconds
@@ -371,40 +365,6 @@ class TrainingLoop:
                 self.result.restarts += 1
                 self.sinks.message(line if ranks.size == 1 else f"rank {rank}: {line}")
 
-    def _window(self, agent: Any) -> float:
-        return float(np.mean(agent.fitness[-self.options.fitness_window :]))
-
-    def _try_to_stop(self, number: int, is_last: bool) -> tuple[MeanReturn | None, bool]:
-        """Return (the confirmation, if any; whether to stop), and update the best agent.
-
-        is_last: whether the run ends after this generation whatever is confirmed, as time is up.
-        """
-        values, target = nan_as_worst([self._window(a) for a in self.population]), self._target
-        value = max(values)
-        fittest = [agent for agent, window in zip(self.population, values, strict=True) if window == value]
-        leader = max(fittest, key=lambda agent: agent.index in self._evaluated)  # prefer evaluated members
-        is_reached = target is not None and value >= target
-        is_over = target is None and not self.source.fitness_is_relative
-        is_over = is_over and self._has_settled()
-        candidate = self._candidate(leader, target) if is_reached and target is not None else None
-        tried = leader if candidate is None else candidate
-        if candidate is not None:
-            confirmed = self._confirm(candidate, number)
-        else:
-            confirmed = self._confirm_late(leader, number, is_over or is_last)
-        if self.source.fitness_is_relative and self.best.confirmed is None:
-            self.best.forget()  # earlier fitness was measured against other opponents
-        is_confirmed = candidate is not None and self._is_confirmed(confirmed)
-        self.best.offer(tried, self._window(tried), confirmed, number, self._error(tried))
-        if tried is not leader and not is_confirmed:
-            self.best.offer(leader, value, None, number, self._error(leader))
-        self.result.note(self.best)
-        if is_over:
-            self.result.stopped = "plateau"
-        elif is_last and not is_confirmed:
-            self.result.stopped = "minutes"
-        return confirmed, is_over or is_confirmed
-
     def _is_last_generation(self, steps_before: int, begun: float) -> bool:
         """Whether the run ends before its budget of steps: by `stop_after`, or because time is up.
 
@@ -420,10 +380,11 @@ class TrainingLoop:
             return False
         following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.source.evaluated))
         seconds, made = time.perf_counter() - begun, max(1, spent - steps_before)
-        if not self.pace.is_up(seconds * following / made, self._closing_episodes()):
+        closing = self.stop_rule.closing_episodes(self.options, len(self.population))
+        if not self.pace.is_up(seconds * following / made, closing):
             return False
         rounded = self.source.steps_of_generation
-        steps = self.pace.shortened(seconds, made, following, self._closing_episodes(), rounded)
+        steps = self.pace.shortened(seconds, made, following, closing, rounded)
         if steps == 0:
             if self.result.generations == 1:
                 self.sinks.message(
@@ -432,106 +393,6 @@ class TrainingLoop:
             return True
         self.options = self.source.options = replace(self.options, stop_after=spent + steps)
         return False
-
-    def _closing_episodes(self) -> int:
-        """Held-out episodes that confirm the best agents at the end of the run."""
-        candidates = 3 if self.best.has_rivals else 1  # the leader, the best and the fittest before it
-        return candidates * self._late_episodes() if self.options.confirm_episodes else 0
-
-    def _error(self, agent: Any) -> float:
-        """Standard error of a member's fitness, which averages `fitness_window` evaluations; 0 if unknown."""
-        error = self.evaluation.errors.get(agent.index, 0.0)
-        return float(error / np.sqrt(min(self.options.fitness_window, len(agent.fitness))))
-
-    def _candidate(self, leader: Any, target: float) -> Any:
-        """Return the member to confirm, None if no member is worth it.
-
-        The highest of several means is biased upwards, so the candidate has the highest shrunken mean, and its
-        confirmation is played only if that nearly reaches the target. Without held-out episodes, or if the errors of
-        the means are unknown, it is the leader.
-        """
-        evaluation = self.evaluation
-        evaluated = [agent for agent in self.population if agent.index in evaluation.errors]
-        if (
-            not self.source.confirms
-            or leader not in evaluated
-            or any(a.index not in evaluation.played for a in evaluated)
-        ):
-            return leader
-        windows = [self._window(agent) for agent in evaluated]
-        if not np.isfinite(windows).all():
-            return leader
-        counts = [
-            evaluation.played[agent.index] * min(self.options.fitness_window, len(agent.fitness)) for agent in evaluated
-        ]
-        estimates, errors = shrink(windows, [self._error(agent) for agent in evaluated], counts)
-        eligible = [slot for slot, agent in enumerate(evaluated) if agent.index in self._evaluated]
-        best = max(eligible, key=lambda slot: (estimates[slot], windows[slot]))
-        return evaluated[best] if estimates[best] + WORTH_A_CONFIRMATION * errors[best] >= target else None
-
-    def _confirm(self, agent: Any, number: int, episodes: int | None = None) -> MeanReturn | None:
-        """Held-out return of an agent, counted in the result."""
-        begun = time.perf_counter()
-        episodes = self._in_time() if episodes is None else episodes  # those of the end have been reckoned with
-        try:
-            confirmed = None if episodes == 0 else self.source.confirm(agent, number, episodes)
-        except TimeIsUp:
-            return None
-        if confirmed is not None:
-            self._add_evaluation(time.perf_counter() - begun)
-            self.pace.confirmed(time.perf_counter() - begun, confirmed.episodes)
-            self.result.confirmations += 1
-            self.result.confirmation_episodes += confirmed.episodes
-        return confirmed
-
-    def _in_time(self) -> int | None:
-        """Return how many held-out episodes a budget in minutes leaves time for, if it is fewer than asked for."""
-        most = self.options.confirm_episodes
-        if not self.source.confirms:
-            return None
-        fitting = self.pace.fitting(most)
-        return None if fitting == most else fitting
-
-    def _is_confirmed(self, confirmed: MeanReturn | None) -> bool:
-        """Whether held-out episodes reach the target too, if there are any."""
-        if confirmed is None or self._target is None:
-            return not self.source.confirms or self._target is None
-        margin = self.options.stop_margin + self.options.stop_errors * (confirmed.error or 0.0)
-        return confirmed.mean >= self._target + margin
-
-    def _has_settled(self) -> bool:
-        """Whether neither fitness nor training returns have improved for `patience` generations."""
-        drawn, patience = self.result.returns, self.options.patience
-        return has_plateaued(self.result.history, patience) and not still_learns(drawn, patience or 0)
-
-    @property
-    def _target(self) -> float | None:
-        """Target return; None without a target, or if fitness is not a return."""
-        return self.options.target if self.source.fitness_is_return else None
-
-    def _confirm_late(self, leader: Any, number: int, is_over: bool) -> MeanReturn | None:
-        """Held-out return of `leader` in the last generations of a run that has not reached a target; else None.
-
-        is_over: whether this is the last generation, whatever the remaining budget.
-
-        The highest fitness of a whole run is a biased maximum over few episodes, all members and all generations. So
-        the best agent until then, and each later leader, is scored on held-out episodes, and those scores decide.
-        """
-        left = self.options.max_steps - max(agent.steps[-1] for agent in self.population)
-        per_generation = self.source.steps_of_generation(self.options.evo_steps)
-        if not self.options.confirm_episodes or (left >= CONFIRMED_GENERATIONS * per_generation and not is_over):
-            return None
-        episodes = self._late_episodes()
-        anew = self.source.fitness_is_relative
-        if self.best.has_rivals or anew:
-            self.best.confirm(lambda agent: self._confirm(agent, number, episodes), anew=anew)
-        return self._confirm(leader, number, episodes)
-
-    def _late_episodes(self) -> int:
-        """Episodes per candidate at the end of a run without a confirmed target."""
-        share = CONFIRMED_SHARE * self.options.max_steps * len(self.population) / (CONFIRMED_GENERATIONS + 2)
-        least = min(self.options.confirm_episodes, self.options.eval_episodes)
-        return min(self.options.confirm_episodes, max(least, int(share / max(self._episode_length, 1.0))))
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:
         furthest = max(a.steps[-1] for a in self.population)
@@ -634,8 +495,8 @@ class TrainingLoop:
         count = self.options.rescore_episodes
         if not count or len(self.population) < 2:
             return {}
-        windows = [self._window(agent) for agent in self.population]
-        order = np.argsort([-value for value in windows], kind="stable")[:2]  # ties go to the lower slot
+        values = [recent_fitness(agent, self.options.fitness_window) for agent in self.population]
+        order = np.argsort([-value for value in values], kind="stable")[:2]  # ties go to the lower slot
         top = [self.population[int(slot)] for slot in order]
         means = self.source.rescore(top, number, count)
         if means is None:
@@ -643,7 +504,7 @@ class TrainingLoop:
         for agent, mean in zip(top, means, strict=True):
             played = self.evaluation.played.get(agent.index)
             if played is None:  # unknown, or screened by training returns
-                played = self.options.eval_episodes if agent.index in self._evaluated else 0
+                played = self.options.eval_episodes if agent.index in self._in_full else 0
             share = count / (count + played)
             if np.isfinite(agent.fitness[-1]):  # a diverged member stays the worst
                 agent.fitness[-1] = share * mean + (1 - share) * agent.fitness[-1]
