@@ -364,7 +364,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
         "env_steps": run.result["env_steps_population"] + run.result["evaluation_env_steps"],
         "training_env_steps": run.result["env_steps_population"],
         "generations": len(run.history),
-        "births": len(run.lineage) - job["key"]["members"],
+        "births": sum(birth.kind != "founder" for birth in run.lineage),
         "fitness": [list(map(told, row)) for row in run.history[:: max(1, len(run.history) // 10)]],
         "winner": winners_line(run.lineage, measurer.best, measurer.steps),
     }
@@ -414,6 +414,13 @@ def baseline_of(arm: str, task: str) -> str:
     return named_for("rule" if ARMS[arm].rules else "random", task)
 
 
+def one_agent_of(arm: str, task: str) -> str:
+    """The arm of one agent that costs are compared with: as many environments, and the rules where the arm has them."""
+    if not ARMS[arm].plain:
+        return "command-one"
+    return named_for("rule-default" if ARMS[arm].rules else "default", task)
+
+
 def summary(
     task: str, members: int, seeds: list[int], against: str | None = None, cpu_seconds: float | None = None
 ) -> list[dict[str, Any]]:
@@ -434,7 +441,7 @@ def summary(
             "generations": median(line["generations"] for line in ordered),
             "us_per_step": rounded(us_per_step(ordered)),
         }  # fmt: skip
-        alone = named_for("rule-default" if ARMS[arm].rules else "default", task)
+        alone = one_agent_of(arm, task)
         if alone in lines and keeps_its_size(arm):
             row["cost"] = rounded(row["members"] * us_per_step(ordered) / us_per_step(lines[alone].values()))
         other = against or baseline_of(arm, task)

@@ -86,7 +86,8 @@ def verdict_rows(members: int = MEMBERS) -> list[str]:
 # What is compared: the command with random search, with its founders alone and with one agent, and so on.
 PAIRS = (
     ("command", "rule"), ("command", "command-fixed"), ("command-fixed", "rule"), ("command", "command-one"),
-    ("command", "rule-default"), ("rule-default", "rule"), ("rule-race-4-pbt-10", "rule"),
+    ("command-fixed", "command-one"), ("command-one", "rule"), ("command", "rule-default"), ("rule-default", "rule"),
+    ("rule-race-4-pbt-10", "rule"),
 )  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def rows() -> list[str]:
         "episodes, or the share of 100 games won. The interquartile mean is that of shares, the area is that under the",
         "curve of what would be returned, and steps are those of all members with evaluation. Random search is",
         "`random`, or `rule` for arms that have the rules. cost(N)/cost(1) is the CPU seconds of a generation over",
-        "those of one agent with usual values, for arms that keep their members.",
+        "those of one agent with usual values (`command-one` for the command), for arms that keep their members.",
         "",
         "Interquartile mean of shares, P(better than random search) with 95 % interval; in italics development seeds:",
         "",

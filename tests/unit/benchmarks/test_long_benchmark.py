@@ -98,6 +98,8 @@ def test_a_summary_compares_arms_by_seed(long: Any, monkeypatch: pytest.MonkeyPa
     assert pbt["us_per_step"] == pytest.approx(1e7 / 12, rel=1e-3)
     assert (random["cost"], pbt["cost"], default["cost"]) == (64.0, 64.0, 1.0)
     assert "cost" not in race, "its members end"
+    compared_with = [long.one_agent_of(arm, task) for arm in ("random", "rule", "command-fixed", "command-one")]
+    assert compared_with == ["default", "rule-default", "command-one", "command-one"], "equal in environments and rules"
 
 
 def test_the_page_shows_seeds_of_claims_apart_from_those_of_development(
