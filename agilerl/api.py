@@ -43,7 +43,7 @@ from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.hub import local_run
-from agilerl.runs.commands import imports_of
+from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
 from agilerl.runs.steering import Request, ask, script_of
@@ -373,10 +373,18 @@ def replay(
             that was started with an object instead of an id. workers: see `train`. more: see `run_training`.
 
     Raises:
-        RunError: no run at the path, or one that began with agents of another run.
+        RunError: no run at the path, one that began with agents of another run, or one that was resumed with other
+            settings than a budget or a target.
     """
     directory = RunDirectory.open(path)
     facts, manifest = directory.facts(), directory.manifest()
+    if changes := facts.get("changed"):
+        what = "; ".join(f"{', '.join(each['keys'])} after generation {each['generation']}" for each in changes)
+        raise RunError(
+            f"{path} was resumed with other settings ({what}), so that a run from its start has other bits. "
+            f"fix: `{command('train', '--config', str(directory.path / 'config.yaml'))}`, which has the last ones from "
+            "the start."
+        )
     if facts.get("parent") is not None:
         raise RunError(
             f"{path} began with the agents of {facts['parent'].get('run')}, which its record does not hold. "

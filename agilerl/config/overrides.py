@@ -8,7 +8,7 @@ from typing import Any
 from agilerl.algorithms import canonical_name
 from agilerl.config.keys import leaf_paths, resolve_key, without_aliases
 from agilerl.config.load import giving_way, manifest_from
-from agilerl.config.schema import Manifest
+from agilerl.config.schema import Manifest, value_at
 from agilerl.config.yaml_text import parse_yaml
 from agilerl.errors import ConfigError
 
@@ -39,7 +39,10 @@ def text_in(sets: Iterable[str], key: str) -> str | None:
 
 # Sections that a resumed run may change; the others describe existing agents and experience.
 GOING_ON = ("training", "mutation", "tournament_selection")
-FIXED = ("training.pop_size", "training.seed", "training.shards", "training.share")
+FIXED = (
+    "training.pop_size", "training.seed", "training.shards", "training.share", "training.opponents",
+    "mutation.rl_hp_selection",
+)  # fmt: skip
 
 
 def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
@@ -54,7 +57,7 @@ def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
     changed = apply_sets(manifest, sets)
     before, after = manifest.as_dict(), changed.as_dict()
     settled = [name for name in after if name not in GOING_ON and after[name] != before[name]]
-    settled += [key for key in FIXED if _value(after, key) != _value(before, key)]
+    settled += [key for key in FIXED if value_at(changed, key) != value_at(manifest, key)]
     if settled:
         raise ConfigError(
             f"resume --set cannot change {', '.join(settled)}: the run's agents and experience were made with it. "
@@ -63,9 +66,14 @@ def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
     return changed
 
 
-def _value(data: Mapping[str, Any], key: str) -> Any:
-    section, _, name = key.partition(".")
-    return data[section][name]
+# Settings that a resumed run may change and still equal one that had them from the start.
+GOES_ON = ("training.max_steps", "training.stop_after", "training.target_score", "training.patience")
+
+
+def changed_keys(before: Manifest, after: Manifest) -> list[str]:
+    """Return the dotted keys that differ, other than those of `GOES_ON`."""
+    keys = [f"{section}.{name}" for section in GOING_ON for name in vars(vars(after)[section])]
+    return [key for key in keys if key not in GOES_ON and value_at(before, key) != value_at(after, key)]
 
 
 def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: str = "override") -> Manifest:

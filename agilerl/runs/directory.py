@@ -277,14 +277,19 @@ def _record(cls: type[Any], event: Mapping[str, Any]) -> Any:
 
 
 class _PlanSink(BaseSink):
-    """Writes the plan (learner, backend, threads) into run.json."""
+    """Writes the plan (learner, backend, threads) into run.json, and drops the test of an agent that trains on."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self._run = run
+        self._run, self._has_trained = run, False
 
     def start(self, plan: Any, founders: Sequence[Any]) -> None:
         names = ("learner", "env_backend", "threads", "device", "num_envs", "population", "max_env_steps", "notes")
         self._run.update(**{name: vars(plan)[name] for name in names}, **plan.extra)
+
+    def generation(self, record: Any) -> None:
+        if not self._has_trained and "test" in (self._run.facts().get("result") or {}):
+            self._run.update(result={"test": None})
+        self._has_trained = True
 
 
 def folder_name(env_id: str) -> str:

@@ -25,26 +25,35 @@ class SeedGroup:
 
     Attributes:
         path: the folder. seeds: in order. settings: of `SeedJob`, shared by all, but for paths, manifests and changes.
+        changes: KEY=VALUE settings with which the group was resumed, for runs that have not gone on with them yet.
     """
 
     path: Path
     seeds: tuple[int, ...]
     settings: Mapping[str, Any]
+    changes: tuple[str, ...] = ()
 
     @classmethod
     def create(
         cls, manifest: Manifest, seeds: Sequence[int], out: str | os.PathLike[str], **settings: Any
     ) -> SeedGroup:
         """Create the next free folder `<out>/<env>/<algo>-seeds-<nnnn>`; settings: see the attribute."""
-        from agilerl.checkpoint import write_atomic  # imports torch, which a list of runs does without
-        from agilerl.runs.directory import folder_name, next_folder
+        from agilerl.runs.directory import folder_name, next_folder  # imports torch, which a list of runs does without
 
         name = f"{manifest.algorithm.name.lower()}-seeds"
         path = next_folder(Path(out) / folder_name(manifest.environment.name), name)
-        write_atomic(path / CONFIG, dump_yaml(manifest))
-        content = {"seeds": list(seeds), "settings": settings}
-        write_atomic(path / GROUP, json.dumps(content, indent=2) + "\n")
-        return cls(path, tuple(seeds), settings)
+        group = cls(path, tuple(seeds), settings)
+        group.write(manifest)
+        return group
+
+    def write(self, manifest: Manifest) -> None:
+        """Write config.yaml, which all runs share, and group.json."""
+        from agilerl.checkpoint import write_atomic  # imports torch
+
+        write_atomic(self.path / CONFIG, dump_yaml(manifest))
+        content: dict[str, Any] = {"seeds": self.seeds, "settings": self.settings}
+        content |= {"changes": self.changes} if self.changes else {}
+        write_atomic(self.path / GROUP, json.dumps(content, indent=2) + "\n")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SeedGroup:
@@ -57,10 +66,11 @@ class SeedGroup:
         try:
             content = read_json(folder / GROUP)
             seeds, settings = tuple(int(seed) for seed in content["seeds"]), dict(content["settings"])
+            changes = tuple(str(text) for text in content.get("changes", ()))
             wrong = [name for name, kind in SETTINGS.items() if not isinstance(settings[name], kind)]
             if wrong or not seeds or settings.keys() != SETTINGS.keys():
                 raise ValueError(f"its {' and '.join(wrong) or 'seeds or settings'} are damaged")
-            return cls(folder, seeds, settings)
+            return cls(folder, seeds, settings, changes)
         except (AgileRLError, OSError, ValueError, TypeError, KeyError) as error:
             raise RunError(f"{folder / GROUP} cannot be read ({error}). fix: resume its runs one by one.") from error
 

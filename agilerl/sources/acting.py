@@ -60,7 +60,7 @@ class Acting:
         self._lead = self.agents[0]
         self._stores_masks = bool(self._lead.learns_from_obs_mask)
         self._is_noisy = self._lead.draw_acting_noise(np.random.default_rng(0), 1) is not None
-        self._waiting: IdleAgents | None = None  # for teams
+        self._waiting: IdleAgents | None = self._running.waiting  # for teams
         self._total, self._made = shard.vector_steps, 0
         self._begin = self._end = 0  # vector steps covered by the current draws
         self._draws: tuple[np.ndarray, ...] = ()
@@ -163,7 +163,7 @@ class Acting:
             return None
         if not self.watch.all_sound:
             self.replay.interrupt(lanes_of(np.flatnonzero(~self.watch.is_finite).tolist(), self.num_envs))
-        return self._running.going_on(self.obs, self.info)
+        return self._running.going_on(self.obs, self.info, waiting=self._waiting)
 
     def _random(self, legal: np.ndarray | None) -> np.ndarray:
         """Uniformly random legal actions [N, E, ...]."""

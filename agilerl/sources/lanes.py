@@ -367,14 +367,17 @@ class LaneSource(Source, Generic[Options]):
 
     def steps_of_generation(self, evo_steps: int) -> int:
         """Round down to whole vector steps, at least one; in environment steps per member."""
-        return max(1, evo_steps // self.env_steps_at_once) * self.env_steps_at_once
+        return self._vector_steps(evo_steps) * self.env_steps_at_once
+
+    def _vector_steps(self, evo_steps: int) -> int:
+        return max(1, evo_steps // self.env_steps_at_once)
 
     def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
         env_steps = min(int(agent.steps[-1]) for agent in population)  # of the member furthest behind
         at_once = self.env_steps_at_once
         left = -(-(self.options.max_steps - env_steps) // at_once)  # in vector steps; shortens the last generation
         evo_steps = self.options.generation_steps(begun, self.evaluated)
-        vector_steps = max(1, min(self.steps_of_generation(evo_steps) // at_once, left))
+        vector_steps = max(1, min(self._vector_steps(evo_steps), left))
         members, kernels = len(population), self.kernels.name
         return GenerationPlan(number, begun, vector_steps, members, self.options.max_steps, self.learner, kernels)
 
@@ -568,7 +571,7 @@ class LaneSource(Source, Generic[Options]):
     def load_shard_state(self, shard: int, state: Mapping[str, Any]) -> None:
         shared = self.shared[shard]
         epsilon = float(state["epsilon"]) if "epsilon" in state else shared.epsilon
-        rewards = None if shared.rewards is None else state["rewards"]
+        rewards = None if shared.rewards is None else state.get("rewards", shared.rewards)  # new in this run
         self.shared[shard] = replace(shared, epsilon=epsilon, rewards=rewards)
 
     def state(self) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class OfflineSource(LaneSource[OfflineOptions]):
         together = max(k for k in range(1, MAX_UPDATES_AT_ONCE + 1) if shard.vector_steps % k == 0)
         watch = Watch(learner, [Tally() for _ in shard.agents], 1, check_interval(learner.groups[0].device))
         updates = Updates(
-            shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=1
+            shard, SharedReplay(self.memory), self.options, watch, None, are_choices=False, env_steps_at_once=together
         )
         for plan in updates.plans:
             plan.schedule = Schedule(1, together)

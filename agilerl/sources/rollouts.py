@@ -31,6 +31,7 @@ from agilerl.sources.lanes import LaneSource, waits
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.rollout_row import Row
 from agilerl.sources.source import (
+    GenerationPlan,
     Running,
     Shard,
     ShardResult,
@@ -66,6 +67,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
         rewards = RewardScale().state() if options.normalize_rewards else None
         super().__init__(env, options, Shared(rewards=rewards), eval_env)
         self.collect = collect
+        self._longest = 1  # rollout of a member, in vector steps
         self.alone = "" if collect is None else "collect_rollouts_fn collects"
 
     @classmethod
@@ -88,6 +90,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
         if self.learner == CustomLearn.name or interval is None:
             return
         rollout = int(interval()) * self.env_steps_at_once
+        self._longest = _longest_rollout(population)
         if rollout == 1:
             algo = population[0].algo
             warn_once(
@@ -101,6 +104,16 @@ class OnPolicySource(LaneSource[LoopOptions]):
                 f"a member learns from whole rollouts of {rollout} steps: the budget of {self.options.max_steps} steps "
                 f"ends at {ends} or later"
             )
+
+    def steps_of_generation(self, evo_steps: int) -> int:
+        """Round up to whole rollouts of the member whose rollouts are longest; in environment steps per member."""
+        rollout = self._longest * self.env_steps_at_once
+        return -(-super().steps_of_generation(evo_steps) // rollout) * rollout
+
+    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
+        if self.learner != CustomLearn.name:
+            self._longest = _longest_rollout(population)
+        return super().plan(population, number, begun)
 
     def _check_asynchronous_lanes(self, lead: Any) -> None:
         if adapted(lead).is_recurrent:
@@ -122,6 +135,12 @@ class OnPolicySource(LaneSource[LoopOptions]):
             return None
         each: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
         return max(each, key=lambda statistics: statistics.count).state()
+
+
+def _longest_rollout(population: Sequence[Any]) -> int:
+    """Vector steps of the longest rollout; 1 for agents of a user's class that do not say."""
+    intervals = [foreign.method(agent, "update_interval") for agent in population]
+    return max((int(interval()) for interval in intervals if interval is not None), default=1)
 
 
 class Group:

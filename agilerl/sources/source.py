@@ -39,6 +39,7 @@ class Running:
         is_new: whether the lanes have just been reset.
         hidden: for recurrent members, by id: the slot of their lanes and their hidden states, key -> [layers, E,
             units].
+        waiting: of teams: which agents wait, and their last actions.
     """
 
     obs: Any
@@ -46,6 +47,7 @@ class Running:
     tracker: EpisodeTracker
     is_new: bool = True
     hidden: dict[int, tuple[int, dict[str, Tensor]]] = field(default_factory=dict)
+    waiting: Any = None
 
     @classmethod
     def begin(cls, shard: Shard, lanes: Lanes) -> Running:
@@ -58,12 +60,16 @@ class Running:
         return cls(obs, info, EpisodeTracker(lanes.num_lanes))
 
     def going_on(
-        self, obs: Any, info: dict[str, Any], hidden: Mapping[int, tuple[int, dict[str, Tensor]]] | None = None
+        self,
+        obs: Any,
+        info: dict[str, Any],
+        hidden: Mapping[int, tuple[int, dict[str, Tensor]]] | None = None,
+        waiting: Any = None,
     ) -> Running:
         """Return the state at the end of a generation; scores of finished episodes are dropped."""
         tracker = EpisodeTracker(self.tracker.num_lanes)
         tracker.returns, tracker.lengths = self.tracker.returns, self.tracker.lengths
-        return Running(obs, info, tracker, is_new=False, hidden=dict(hidden or {}))
+        return Running(obs, info, tracker, is_new=False, hidden=dict(hidden or {}), waiting=waiting)
 
     def hidden_of(self, member: int, slot: int, like: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         """Hidden states of the member, if it still acts in the same lanes and they fit its network; else None.

@@ -16,6 +16,8 @@ from agilerl.sources.evaluator import Episodes
 from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.training.scheduling import Piece, Scheduler, Steps
 
+ONCE = "once:"  # begins keys of agents that no generation of this run has trained, such as copies of the best
+
 
 @dataclass
 class WorkerState:
@@ -216,13 +218,13 @@ class Dispatcher:
         if state.trained != self._plan.number:
             state.trained, state.members = self._plan.number, set()
         missing = {key: encode_tree(agent.run_state()) for agent, key in agents if key not in state.members}
-        state.members |= set(missing)
+        state.members |= {key for key in missing if not key.startswith(ONCE)}  # others are let go of after the job
         members = [key for _, key in agents]
         return {"kind": kind, "plan": self._plan, "members": members, "states": missing}
 
     def _key(self, agent: Any) -> str:
         """Return a key that names an agent as it is now."""
-        return next((key for one, key in self._trained if one is agent), f"once:{next(self._once)}")
+        return next((key for one, key in self._trained if one is agent), f"{ONCE}{next(self._once)}")
 
 
 def shard_job(

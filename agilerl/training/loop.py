@@ -158,6 +158,7 @@ class TrainingLoop:
         if is_resumed:
             self.notes += resumed_notes(self)
         else:
+            self.result.env_steps_member = max(agent.steps[-1] for agent in self.population)
             self._say_spent()
         self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
@@ -381,9 +382,9 @@ class TrainingLoop:
         following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.source.evaluated))
         seconds, made = time.perf_counter() - begun, max(1, spent - steps_before)
         closing = self.stop_rule.closing_episodes(self.options, len(self.population))
-        if not self.pace.is_up(seconds * following / made, closing):
-            return False
         rounded = self.source.steps_of_generation
+        if not self.pace.is_up(seconds * rounded(following) / made, closing):
+            return False
         steps = self.pace.shortened(seconds, made, following, closing, rounded)
         if steps == 0:
             if self.result.generations == 1:
@@ -391,7 +392,7 @@ class TrainingLoop:
                     "the budget in minutes holds one generation, and the closing test takes what it takes"
                 )
             return True
-        self.options = self.source.options = replace(self.options, stop_after=spent + steps)
+        self._set_options(stop_after=spent + steps)
         return False
 
     def _evolve(self, number: int, members: Sequence[MemberRecord]) -> tuple[Birth, ...]:
@@ -481,7 +482,12 @@ class TrainingLoop:
         spent = max(agent.steps[-1] for agent in self.population)
         self.evolution.budget_left(left)
         steps = spent + max(0, left) // len(self.population)
-        self.options = self.source.options = replace(self.options, max_steps=steps)
+        self._set_options(max_steps=steps)
+
+    def _set_options(self, **changes: Any) -> None:
+        """Change options of the loop and of the source, whose options are of a kind of their own."""
+        self.options = replace(self.options, **changes)
+        self.source.options = replace(self.source.options, **changes)
 
     def fit_to_population(self) -> None:
         """Adapt the source to the current members."""

@@ -57,14 +57,14 @@ class Pace:
         Args:
             seconds: of the generation that has just ended, with its `made` steps per member. following: steps of the
                 next one if there were time for it. closing: as for `is_up`. rounded: steps -> those that a generation
-                makes.
+                makes, multiples of the fewest.
         """
         assert self.deadline is not None
         room = self.deadline.room(closing, self.seconds_per_episode) - self.evaluation
         steps = min(following, int(room * made / max(1e-9, seconds - self.evaluation)))
-        whole = rounded(steps) if steps > 0 else 0
-        fits = steps >= LEAST_SHARE * following and whole <= following
-        return int(self.ranks.gather_plain(whole if fits else 0)[0])
+        fewest = rounded(1)
+        whole = steps // fewest * fewest if steps >= LEAST_SHARE * following else 0
+        return int(self.ranks.gather_plain(max(0, whole))[0])
 
     def fitting(self, most: int) -> int:
         """Return how many of `most` held-out episodes there is time for."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agilerl.checkpoint import write_atomic
-from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on
+from agilerl.config import Manifest, apply_overrides, going_on
 from agilerl.hostile import read_json
 from agilerl.report.compare import comparison, write_comparison
 from agilerl.report.records import closing_test
 from agilerl.runs.commands import command
-from agilerl.runs.seed_group import CONFIG, SeedGroup
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.seed_group import SeedGroup
 from agilerl.runs.signals import StopSignals
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
 from agilerl.training.manifest.device import count_gpus, device_of
@@ -131,23 +132,40 @@ class GroupResult:
 
 def jobs_of(group: SeedGroup, changes: Mapping[str, Any] | None = None) -> dict[int, SeedJob]:
     """What is left to do in a group, by seed; changes: see `SeedJob`."""
-    manifest, gpus = changed(group.manifest(), changes or {}), count_gpus()
+    manifest, gpus = going_on(group.manifest(), settings_of(changes or {})), count_gpus()
     jobs = {}
     for number, seed in enumerate(group.seeds):
+        asked = with_earlier(changes or {}, group, seed)
         configuration = apply_overrides(manifest, {"training.seed": seed}, "--seeds")
         kwargs = {**group.settings, "imports": tuple(group.settings["imports"]), "argv": tuple(sys.argv)}
         kwargs["device"] = device_of(number, str(group.settings["device"]), gpus)
-        job = SeedJob(group.run_path(seed), configuration, **kwargs, changes=changes or {})
+        job = SeedJob(group.run_path(seed), configuration, **kwargs, changes=asked)
         if not job.is_done:
             jobs[seed] = job
     return jobs
 
 
-def changed(manifest: Manifest, changes: Mapping[str, Any]) -> Manifest:
-    """Return the configuration of runs that begin now, with the changes of those that go on."""
+def settings_of(changes: Mapping[str, Any]) -> list[str]:
+    """Return what lasts of changes, as KEY=VALUE settings."""
     asked = {"training.max_steps": changes.get("steps"), "training.carry_envs": changes.get("carry_envs")}
-    manifest = apply_overrides(manifest, {name: value for name, value in asked.items() if value is not None}, "resume")
-    return going_on(manifest, changes.get("settings") or ())
+    lasting = [f"{name}={json.dumps(value)}" for name, value in asked.items() if value is not None]
+    return [*lasting, *(changes.get("settings") or ())]
+
+
+def resumed(group: SeedGroup, changes: Mapping[str, Any]) -> None:
+    """Record what lasts of changes, for runs that begin or go on later."""
+    if lasting := settings_of(changes):
+        replace(group, changes=(*group.changes, *lasting)).write(going_on(group.manifest(), lasting))
+
+
+def with_earlier(changes: Mapping[str, Any], group: SeedGroup, seed: int) -> Mapping[str, Any]:
+    """Return changes of a run, with those of an earlier resume of the group that it has not gone on with to its end."""
+    run = RunDirectory(group.run_path(seed))
+    if not group.changes or not (run.path / "run.json").is_file():
+        return changes
+    if run.facts().get("status") == "done" and going_on(recorded := run.manifest(), group.changes) == recorded:
+        return changes
+    return {**changes, "settings": [*group.changes, *(changes.get("settings") or ())]}
 
 
 def train_group(
@@ -164,8 +182,7 @@ def train_group(
         changes: arguments of `resume_training`, for runs that have begun.
     """
     jobs = jobs_of(group, changes)
-    if changes:  # runs that begin later have them too
-        write_atomic(group.path / CONFIG, dump_yaml(changed(group.manifest(), changes)))
+    resumed(group, changes or {})
     processes = Processes[int](train_seed, count_of(workers, max(1, len(jobs))), prepare)
     with StopSignals() as signals, contextlib.closing(table):
         table.start({seed: group.run_path(seed) for seed in jobs}, processes.count)

@@ -11,6 +11,7 @@ from typing import Any
 from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.sources.source import Source
 from agilerl.threads import fixed_threads, repeatable_convolutions
+from agilerl.training.dispatch import ONCE
 from agilerl.training.population import evaluation_mode
 from agilerl.training.rounds import evaluated
 
@@ -96,7 +97,7 @@ class ShardServer:
         agents = self._asked_for(asked)
         with evaluation_mode(agents), source.adopted(agents) as learner:
             result = source.evaluator.play(learner, asked["episodes"])
-        self._release([key for key in self._members if key.startswith("once:")])
+        self._release([key for key in self._members if key.startswith(ONCE)])
         return {"result": asdict(result)}
 
     def _judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class ShardServer:
         agents = self._asked_for(asked)
         with evaluation_mode(agents):
             fitness = source.judged_here(agents, asked["split"])
-        self._release([key for key in self._members if key.startswith("once:")])
+        self._release([key for key in self._members if key.startswith(ONCE)])
         return {"result": {"fitness": fitness}}
 
     def _asked_for(self, asked: Mapping[str, Any]) -> list[Any]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
 
 
-WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps"}  # reason for stopping -> argument
+# Reason for stopping -> argument.
+WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps", "minutes": "stop_after"}
 
 
 class SavableLoop:
@@ -133,7 +134,9 @@ class SavableLoop:
             setattr(loop.result, name, value)
         then = facts.get("options") or {}
         stopped_by = {"target": "target", "plateau": "patience"}.get(loop.result.stopped)
-        if stopped_by is None or then.get(stopped_by) != vars(loop.options)[stopped_by]:
+        has_its_steps = loop.result.env_steps_member >= (loop.options.stop_after or math.inf)
+        is_at_end = loop.result.stopped == "minutes" and has_its_steps
+        if not is_at_end and (stopped_by is None or then.get(stopped_by) != vars(loop.options)[stopped_by]):
             loop.result.stopped = "budget"  # the earlier reason no longer applies
         loop.result.best, loop.result.population = loop.best.agent, loop.population
         loop.result.history = [list(row) for row in rest["history"]]
@@ -169,6 +172,8 @@ def resumed_notes(loop: TrainingLoop) -> list[str]:
     elif loop.result.stopped == "plateau":
         why = f"nothing had improved for {loop.options.patience} generations"
         more = ("--set", "training.patience=null")
+    elif loop.result.stopped == "minutes":
+        why, more = f"it has made its {loop.options.stop_after:,} steps", ("--set", "training.stop_after=null")
     elif done >= loop.options.max_steps:
         why, more = f"it has used its budget ({done:,} steps of one member)", ("--steps", str(2 * done))
     else:

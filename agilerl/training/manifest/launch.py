@@ -20,7 +20,7 @@ from typing import Any
 
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.checkpoint import write_atomic
-from agilerl.config import Manifest, apply_overrides, dump_yaml, going_on, manifest_from
+from agilerl.config import Manifest, apply_overrides, changed_keys, dump_yaml, going_on, manifest_from
 from agilerl.engine.rows.native import kernels_named
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
@@ -548,6 +548,7 @@ def resume_training(
         if store.saved is not None:
             refuse_left_stop(directory, store.saved.number)
         store.notes += _mend(directory, setup, recorded)
+        _record_changes(directory, changed_keys(recorded, manifest), 0 if store.saved is None else store.saved.number)
         return run_setup(setup, directory, store)
 
 
@@ -632,6 +633,19 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals", "script", "tracker")
     start |= {name: facts[name] for name in names if name in facts}
     return manifest, start
+
+
+def _record_changes(directory: RunDirectory, keys: Sequence[str], generation: int) -> None:
+    """Record which settings change after a generation, so that a replay from the start can refuse.
+
+    Changes of an earlier resume that saved no generation have had no effect.
+    """
+    earlier = directory.facts().get("changed") or []
+    lasting = [change for change in earlier if int(change["generation"]) < generation]
+    if keys and generation:
+        lasting.append({"generation": generation, "keys": list(keys)})
+    if lasting != earlier:
+        directory.update(changed=lasting)
 
 
 def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str]:

@@ -15,11 +15,12 @@ from agilerl.cli.listing import listing
 from agilerl.cli.seeds import chosen_seed, seeds_in, workers_in
 from agilerl.config import manifest_from
 from agilerl.errors import AgileRLError, RunError
+from agilerl.runs.directory import RunDirectory
 from agilerl.runs.seed_group import GROUP, SeedGroup, is_group, with_groups
 from agilerl.telemetry.record import RunPlan
 from agilerl.telemetry.side_by_side import SideBySide
 from agilerl.training.manifest.device import device_of
-from agilerl.training.seeds import jobs_of
+from agilerl.training.seeds import jobs_of, resumed
 from agilerl.workers.processes import Ended
 
 SETTINGS = {
@@ -220,3 +221,24 @@ def test_nothing_is_shown_if_quiet(tmp_path: Path) -> None:
     table.ended(3, Ended({"stopped": "target", "mean": None}))
     table.close()
     assert stream.getvalue() == ""
+
+
+def test_runs_that_a_resumed_group_had_not_reached_go_on_with_its_changes(group: SeedGroup) -> None:
+    """Both runs are done with the first budget; the group is resumed with another, and stopped in the first run."""
+    test = {"mean": 1.0, "iqm": 1.0, "ci95": [0.0, 2.0], "returns": [1.0], "episodes": 1}
+    for seed in group.seeds:
+        directory = RunDirectory(group.run_path(seed))
+        directory.path.mkdir()
+        directory.begin(group.manifest())
+        directory.finish("done", result={"test": test})
+    assert jobs_of(group) == {}
+    changes = {"steps": 1234, "settings": ["training.target_score=5"]}
+    resumed(group, changes)
+    group = SeedGroup.open(group.path)
+    assert group.manifest().training.max_steps == 1234
+    lasting = ["training.max_steps=1234", "training.target_score=5"]
+    assert [dict(job.changes) for job in jobs_of(group).values()] == [{"settings": lasting}] * 2
+    first = RunDirectory(group.run_path(4))
+    first.begin(group.manifest())
+    first.finish("done", result={"test": test})
+    assert {seed: dict(job.changes) for seed, job in jobs_of(group).items()} == {2: {"settings": lasting}}

@@ -11,11 +11,13 @@ from gymnasium import spaces
 from scripted_team import Frame, Scripted
 from team_games import Meeting
 
+import agilerl
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.protocol import AGENTS, PRESENT, WAITING, StepBatch, TeamStep
 from agilerl.envs.teams import TeamLanes
+from agilerl.sources import acting
 from agilerl.sources.teams.idle_agents import IdleAgents, ends_of_agents
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.vector import SyncPettingZooVecEnv
@@ -146,3 +148,18 @@ def test_raw_actions_of_a_team_in_which_others_choose_reach_the_update_as_they_w
     assert len(learned) > 8
     assert learned <= stored
     assert any(0 < abs(x) < 1 for x in learned)
+
+
+@pytest.mark.parametrize(("carried", "made"), [(True, 1), (False, 3)])
+def test_what_waiting_agents_hold_lasts_as_long_as_their_episodes(
+    carried: bool, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three generations."""
+    idle = list[IdleAgents]()
+    monkeypatch.setattr(acting, "IdleAgents", lambda team: idle.append(IdleAgents(team)) or idle[-1])
+    agilerl.train(
+        "mpe2.simple_spread_v3", "MADDPG", population=1, steps=60, num_envs=2, preset=False, out=None, verbose=False,
+        **{"training.evo_steps": 20, "training.eval_episodes": 1, "training.confirm_episodes": 0,
+           "training.carry_envs": carried, "training.target_score": None, "training.elite_rescore_episodes": 0},
+    )  # fmt: skip
+    assert len(idle) == made

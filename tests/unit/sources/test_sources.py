@@ -154,3 +154,14 @@ def test_every_key_of_the_training_section_reaches_an_option() -> None:
     assert made.rescore_episodes == manifest.training.elite_rescore_episodes
     assert made.fitness_window == manifest.tournament_selection.eval_loop
     assert (made.max_steps, made.eps_decay) == (manifest.training.max_steps, manifest.training.eps_decay)
+
+
+def test_a_generation_of_rollouts_has_whole_ones_of_the_longest() -> None:
+    """Rollouts of 8 and 24 steps of a member: 80 steps are rounded up to 96."""
+    source, agents, env = opened("PPO")
+    assert [source.steps_of_generation(steps) for steps in (1, 80, 83)] == [8, 80, 88]
+    agents[1].learn_step = 24
+    plan = source.plan(agents, 1, 80)
+    assert [source.steps_of_generation(steps) for steps in (1, 80, 96)] == [24, 96, 96]
+    assert plan.length == 40, "each member rounds by itself"
+    env.close()

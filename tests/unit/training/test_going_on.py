@@ -13,7 +13,9 @@ import agilerl
 from agilerl.api import build_manifest
 from agilerl.cli.main import app
 from agilerl.config import going_on, load_manifest, manifest_from
-from agilerl.errors import AgileRLError, ConfigError
+from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
+from agilerl.runs.directory import RunDirectory
+from agilerl.training.manifest.launch import resume_training
 
 SHORT: dict[str, Any] = {
     "population": 1, "num_envs": 1, "training.evo_steps": 8, "eval_episodes": 1, "confirm_episodes": 0, "steps": 24,
@@ -47,7 +49,8 @@ def test_a_run_goes_on_past_its_target_and_its_configuration_is_no_damage(tmp_pa
 def test_what_the_agents_were_made_with_is_not_changed_by_going_on() -> None:
     base = build_manifest("CartPole-v1", "DQN")
     assert going_on(base, ["training.eval_episodes=3"]).training.eval_episodes == 3
-    for setting in ("training.pop_size=9", "algorithm.lr=0.1", "network.latent_dim=9", "training.seed=4"):
+    ranges = "mutation.rl_hp_selection={lr: {min: 0.5, max: 0.9}}"  # members keep those that they were made with
+    for setting in ("training.pop_size=9", "algorithm.lr=0.1", "network.latent_dim=9", "training.seed=4", ranges):
         with pytest.raises(ConfigError, match=r"resume --set cannot change .*fix: a key of training, mutation, tourn"):
             going_on(base, [setting])
 
@@ -131,3 +134,52 @@ def test_a_file_with_five_mistakes_reports_all() -> None:
     said = str(caught.value)
     for part in ("DQNN", "num_env", "popsize", "max_steps must be", "image keys belong in network.encoder"):
         assert part in said, said
+
+
+def test_the_test_of_an_agent_that_trains_on_is_dropped(tmp_path: Path) -> None:
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
+    assert run.path is not None
+    directory = RunDirectory(run.path)
+    test = {"mean": 1.0, "iqm": 1.0, "ci95": [1.0, 1.0], "returns": [1.0], "episodes": 1}
+    directory.update(result={"test": test})
+    agilerl.resume(run.path, verbose=False)
+    assert directory.facts()["result"]["test"] == test, "it has not trained"
+    resumed = agilerl.resume(run.path, steps=32, verbose=False)
+    assert directory.facts()["result"]["test"] is None
+    assert "95% CI" not in repr(resumed)
+
+
+def test_a_run_that_has_made_its_steps_makes_no_more(tmp_path: Path) -> None:
+    """`stop_after` ends it at 24 of 64 steps; another budget goes on."""
+    limits = {"training.max_steps": 64, "training.stop_after": 24}
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **{**SHORT, "steps": None, **limits})
+    assert run.path is not None
+    counts = ("generations", "env_steps_member", "stopped")
+    ended = [run.result[name] for name in counts]
+    assert ended == [3, 24, "minutes"]
+    again = command("resume", run.path, "--test-episodes", 0)
+    assert "finished: it has made its 24 steps; " in again.output
+    assert f"agilerl resume {run.path} --set training.stop_after=null" in again.output
+    assert [agilerl.load(run.path).result[name] for name in counts] == ended
+    assert agilerl.resume(run.path, steps=48, verbose=False).result["env_steps_member"] == 48
+
+
+def test_a_scale_of_rewards_may_begin_in_a_resumed_run(tmp_path: Path) -> None:
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
+    assert run.path is not None
+    with pytest.warns(AgileRLWarning, match="normalize_rewards False -> True"):
+        resume_training(run.path, steps=32, settings=["training.normalize_rewards=true"], verbose=False)
+    assert load_manifest(run.path / "config.yaml").training.normalize_rewards
+
+
+def test_a_run_that_went_on_with_other_settings_is_not_replayed(tmp_path: Path) -> None:
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
+    assert run.path is not None
+    resume_training(run.path, steps=32, verbose=False)
+    agilerl.replay(run.path, out=None, verbose=False)  # a budget changes nothing that was before
+    with pytest.warns(AgileRLWarning, match="will not equal one that never stopped"):
+        resume_training(run.path, steps=40, settings=["training.eps_decay=0.5"], verbose=False)
+    agilerl.resume(run.path, steps=48, verbose=False)
+    said = r"resumed with other settings \(training.eps_decay after generation 4\).* fix: `agilerl train --config"
+    with pytest.raises(RunError, match=said):
+        agilerl.replay(run.path, out=None, verbose=False)

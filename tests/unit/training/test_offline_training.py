@@ -13,6 +13,7 @@ from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedR
 from agilerl.errors import AlgorithmError, ConfigError, RunError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.sources import updates as updates_module
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import create_population, make_vect_envs
@@ -156,3 +157,33 @@ def test_each_mistake_is_a_named_error(given: dict[str, Any], error: type[Except
 def test_an_algorithm_of_data_without_data_says_what_is_missing() -> None:
     with pytest.raises(ConfigError, match=r"learns from a data set, and none is named. fix: dataset="):
         agilerl.train("CartPole-v1", "CQN", steps=10, out=None, verbose=False)
+
+
+def test_members_that_are_left_learn_in_every_generation() -> None:
+    """Half of the members end in the second generation; `training.learning_delay` is for replay that fills."""
+    updates = list[set[int]]()
+
+    class Counting:
+        def on_generation(self, record: Any) -> None:
+            updates.append({member.updates for member in record.members})
+
+    run = agilerl.train(
+        "CartPole-v1", "CQN", dataset={**data(), "timeouts": np.arange(200) % 20 == 19}, population=2, steps=64, seed=0,
+        out=None, verbose=False, callbacks=[Counting()], batch_size=16, latent_dim=8, eval_steps=4,
+        **{"training.evo_steps": 16, "training.eval_episodes": 1, "training.confirm_episodes": 0,
+           "evolution.scheme": "halving"},
+    )  # fmt: skip
+    assert len(run.population) == 1
+    assert len(updates) > 4
+    assert set.union(*updates) == {16}
+
+
+def test_importance_weights_are_full_after_the_last_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 updates in blocks of ten: β is that of 10, 20 and 30 of 30."""
+    seen, usual = [], updates_module.beta_schedule
+    monkeypatch.setattr(
+        updates_module, "beta_schedule", lambda *given: seen.append((given[1:], usual(*given))) or usual(*given)
+    )
+    train(memory=PrioritizedReplayBuffer(1_000))
+    assert [done for done, _ in seen[::2]] == [(10, 30), (20, 30), (30, 30)]
+    assert seen[-1][1] == 1.0

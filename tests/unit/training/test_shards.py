@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ import pytest
 import agilerl
 from agilerl.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
-from agilerl.sources.source import cut
+from agilerl.sources.evaluator import Episodes
+from agilerl.sources.source import GenerationPlan, cut
 from agilerl.training import scheduling
+from agilerl.training.dispatch import Dispatcher
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.training.manifest.launch import resume_training
 from agilerl.workers.executor import Reply
@@ -252,3 +255,14 @@ def test_rows_of_all_shards_are_in_the_replay_in_their_order() -> None:
         for part in written:
             copy.write_rows(part)
         assert encode_tree(copy.state()) == encode_tree(whole.state())
+
+
+def test_states_of_agents_that_a_worker_lets_go_of_are_in_every_job() -> None:
+    """A copy of the best agent plays its episodes in two blocks, both in one worker, which keeps trained members."""
+    plan = GenerationPlan(3, 0, 1, 4, 10, "sequential")
+    asked = Dispatcher(SimpleNamespace(divide_evaluation=id, divide_judgement=id), None)  # type: ignore[arg-type]
+    asked._plan, copy, member = plan, SimpleNamespace(run_state=dict), SimpleNamespace(run_state=dict)
+    asked._trained = [(member, "3:0")]
+    agents, episodes = [(agent, asked._key(agent)) for agent in (copy, member)], Episodes.of(np.arange(4))
+    jobs = [asked._episodes_job(episodes.part(first, first + 2), agents, 0) for first in (0, 2)]
+    assert [list(job["states"]) for job in jobs] == [["once:0", "3:0"], ["once:0"]]

@@ -16,9 +16,11 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
+from agilerl.config import apply_overrides, preset_for
 from agilerl.errors import ConfigError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.training.manifest.build import make_replay
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 
@@ -177,3 +179,18 @@ def test_combined_rewards_need_both_kinds_of_transition() -> None:
     with pytest.raises(ConfigError, match=r"combined_reward=True learns from one-step and n-step.*fix: n_step=True"):
         train_off_policy(env, "CartPole-v1", pop=[agent], memory=ReplayBuffer(10), verbose=False)
     assert agent.steps == [0]
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("mutation.rl_hp_selection", {"gamma": {"min": 0.9, "max": 0.999}}),
+        ("evolution.restart_ranges", {"gamma": {"min": 0.9, "max": 0.999}}),
+        ("evolution.schedule", [{"env_steps": 8, "kind": "rl_hp", "path": "lr, gamma", "after": {"gamma": 0.9}}]),
+    ],
+)
+def test_gamma_changes_nowhere_over_rewards_that_are_summed_by_one(section: str, value: Any) -> None:
+    sets = {"replay_buffer.n_step": 3, "mutation.rl_hp_selection": {"lr": {"min": 1e-4, "max": 1e-2}}, section: value}
+    manifest = apply_overrides(preset_for("CartPole-v1", "DQN"), sets)
+    with pytest.raises(ConfigError, match=rf"so gamma cannot be in {section}\. fix: take gamma out of it, or n_step=1"):
+        make_replay(manifest, "cpu")
