@@ -35,6 +35,7 @@ from agilerl.cli.options import (
     TestEpisodes,
     algorithm_names,
     examples,
+    is_typed,
     preset_ids,
     real_option,
     steps_option,
@@ -322,6 +323,7 @@ def train(
     ),
 )
 def resume(
+    context: typer.Context,
     run: RunPath,
     steps: Annotated[
         int | None,
@@ -387,11 +389,11 @@ def resume(
             check_without_ray(ray, f"{run} holds seeds: agilerl resume")
             if minutes is not None:
                 raise ConfigError(f"{run} holds seeds, which have a budget in steps. fix: --steps, or one of its runs.")
-            options: dict[str, Any] = {"steps": steps, "settings": changes, "restart": restart}
-            options |= {"strict_replay": strict_replay}
-            options |= {"allow_other_kernels": allow_other_kernels, "carry_envs": carry_envs}
-            options |= {"tensorboard": tensorboard, "track": tracker}
-            options = {name: value for name, value in options.items() if value not in (None, False, [])}
+            options: dict[str, Any] = {"steps": steps, "settings": changes or None, "restart": restart or None}
+            options |= {"strict_replay": strict_replay or None, "allow_other_kernels": allow_other_kernels or None}
+            options |= {"carry_envs": carry_envs, "tensorboard": tensorboard, "track": tracker}
+            options |= {"test_episodes": test_episodes if is_typed(context, "test_episodes") else None}
+            options = {name: value for name, value in options.items() if value is not None}
             as_name = "resume" if as_json else None
             train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options, as_name)
             return
@@ -471,8 +473,7 @@ def evaluate(
 def _no_episodes(context: typer.Context) -> None:
     """Raise ConfigError for episode options on a language policy."""
     for name in ("episodes", "seed", "max_steps"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
+        if is_typed(context, name):
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(
                 f"{option} is of episodes; a language policy answers every prompt of a split, greedily. "

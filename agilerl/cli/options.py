@@ -143,6 +143,12 @@ Episodes = Annotated[int, whole_option("Whole episodes, played greedily.", "--ep
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
 
 
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether the command line has the option, rather than its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
+
+
 def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
     """Keyword arguments of an environment from KEY=VALUE entries; values are YAML.
 

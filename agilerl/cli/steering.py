@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from agilerl.cli.as_json import print_json
-from agilerl.cli.options import AsJson, Debug, RunPath, examples, whole_option
+from agilerl.cli.options import AsJson, Debug, RunPath, examples, is_typed, whole_option
 from agilerl.errors import ConfigError
 
 WITH_REPLAY = (
@@ -27,8 +27,7 @@ def check_alone(context: typer.Context, option: str) -> None:
     """Raise ConfigError for options beside --replay that would make another run."""
     flags = {each.name: each.opts[0] for each in context.command.params if each.opts[0].startswith("-")}
     for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in WITH_REPLAY and source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP"):
+        if name not in WITH_REPLAY and is_typed(context, name):
             other = flags.get(name, "ENV_ID")
             raise ConfigError(
                 f"--{option} repeats a run as it was recorded, and {other} would make another one. "

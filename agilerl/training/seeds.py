@@ -26,6 +26,7 @@ from agilerl.workers.processes import Ended, Processes, Send, count_of
 
 LOG, PAGE = "console.log", "compare.html"
 PROGRESS_SECONDS = 0.5
+CHANGEABLE = ("tensorboard", "track", "test_episodes")  # settings of a group that a resume may change
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class SeedJob:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
-        if self.changes or not (self.path / "run.json").is_file():
+        """Whether nothing is left to do, changes aside."""
+        if not (self.path / "run.json").is_file():
             return False
         facts = read_json(self.path / "run.json")
         return facts.get("status") == "done" and (closing_test(facts["result"]) is not None or not self.test_episodes)
@@ -131,16 +132,19 @@ class GroupResult:
 
 
 def jobs_of(group: SeedGroup, changes: Mapping[str, Any] | None = None) -> dict[int, SeedJob]:
-    """What is left to do in a group, by seed; changes: see `SeedJob`."""
-    manifest, gpus = going_on(group.manifest(), settings_of(changes or {})), count_gpus()
+    """What is left to do in a group, by seed; changes: see `train_group`."""
+    changes = dict(changes or {})
+    manifest, gpus = going_on(group.manifest(), settings_of(changes)), count_gpus()
+    settings = {**group.settings, **{name: changes[name] for name in CHANGEABLE if name in changes}}
+    resuming = {name: value for name, value in changes.items() if name != "test_episodes"}
     jobs = {}
     for number, seed in enumerate(group.seeds):
-        asked = with_earlier(changes or {}, group, seed)
+        asked = with_earlier(resuming, group, seed)
         configuration = apply_overrides(manifest, {"training.seed": seed}, "--seeds")
-        kwargs = {**group.settings, "imports": tuple(group.settings["imports"]), "argv": tuple(sys.argv)}
-        kwargs["device"] = device_of(number, str(group.settings["device"]), gpus)
+        kwargs = {**settings, "imports": tuple(settings["imports"]), "argv": tuple(sys.argv)}
+        kwargs["device"] = device_of(number, str(settings["device"]), gpus)
         job = SeedJob(group.run_path(seed), configuration, **kwargs, changes=asked)
-        if not job.is_done:
+        if changes or asked or not job.is_done:
             jobs[seed] = job
     return jobs
 
@@ -179,7 +183,8 @@ def train_group(
 
     Args:
         table: shows the runs; see `telemetry.side_by_side`. prepare: imports a user's code in every process.
-        changes: arguments of `resume_training`, for runs that have begun.
+        changes: arguments of `resume_training`, for runs that have begun, and `test_episodes`; runs that begin now have
+            those of them that are settings of a run.
     """
     jobs = jobs_of(group, changes)
     resumed(group, changes or {})

@@ -6,11 +6,12 @@ import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from agilerl.cli import app
+from agilerl.cli import app, main
 from agilerl.cli.listing import listing
 from agilerl.cli.seeds import chosen_seed, seeds_in, workers_in
 from agilerl.config import manifest_from
@@ -135,6 +136,46 @@ def test_what_is_left_of_a_group(group: SeedGroup) -> None:
     assert list(changed) == [4, 2]
     assert changed[2].manifest.training.max_steps == 1234
     assert changed[2].manifest.training.target_score == 5
+
+
+def test_a_test_and_sinks_that_are_asked_for_reach_runs_that_have_begun_and_those_that_have_not(
+    group: SeedGroup,
+) -> None:
+    run = group.run_path(4)
+    run.mkdir()
+    test = {"mean": 1.0, "iqm": 1.0, "ci95": [0.0, 2.0], "returns": [1.0], "episodes": 1}
+    (run / "run.json").write_text(json.dumps({"status": "done", "result": {"test": test}}), encoding="utf-8")
+    jobs = jobs_of(group, {"test_episodes": 7, "tensorboard": False, "track": ""})
+    assert list(jobs) == [4, 2]
+    for job in jobs.values():
+        assert (job.test_episodes, job.tensorboard, job.track) == (7, False, "")
+        assert job.changes == {"tensorboard": False, "track": ""}, "as resume_training takes them"
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], {}),
+        (["--cut-envs"], {"carry_envs": False}),
+        (["--carry-envs", "--no-tensorboard"], {"carry_envs": True, "tensorboard": False}),
+        (["--no-track", "--restart"], {"track": "", "restart": True}),
+        (["--test-episodes", "0"], {"test_episodes": 0}),
+        (["--test-episodes", "100", "--target", "5"], {"test_episodes": 100, "settings": ["training.target_score=5.0"]}),
+        (["--steps", "0"], {"steps": 0}),
+    ],
+)
+def test_every_option_that_is_typed_reaches_the_runs_of_a_group(
+    words: list[str], options: dict[str, Any], group: SeedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[dict[str, Any]] = []
+    monkeypatch.setattr(main, "train_side_by_side", lambda *arguments: passed.append(arguments[4]))
+    result = CliRunner().invoke(app, ["resume", str(group.path), *words])
+    assert (result.exit_code, passed) == (0, [options]), result.output
+
+
+def test_a_budget_of_no_steps_is_refused_for_a_group(group: SeedGroup) -> None:
+    result = CliRunner().invoke(app, ["resume", str(group.path), "--steps", "0"])
+    assert (result.exit_code, "max_steps must be a whole number >= 1; got 0" in result.stderr) == (2, True)
 
 
 def test_code_that_a_group_names_is_imported_only_if_asked(tmp_path: Path) -> None:
