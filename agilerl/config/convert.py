@@ -17,7 +17,7 @@ from agilerl.config.schema import Encoder, Head, Network
 from agilerl.errors import ConfigError, nearest
 
 OLDER = ("INIT_HP", "MUTATION_PARAMS", "NET_CONFIG")
-# Keys that exist in the newer generation only: section -> names.
+# Keys that a section has in the newer generation only: section -> names. Its complete files have at least two.
 NEWER = {
     "algorithm": ("cudagraphs",),
     "mutation": ("rand_seed", "super_param_mut", "regrama_param_mut", "function_preserving"),
@@ -84,7 +84,8 @@ def is_published(data: Any) -> bool:
     if any(str(key).upper() in OLDER for key in data):
         return True
     sections = {name: data[name] for name in NEWER if isinstance(data.get(name), Mapping)}
-    return any(key in sections[name] for name, keys in NEWER.items() if name in sections for key in keys)
+    # One alone is a mistake in a manifest, such as eval_loop in the wrong section.
+    return sum(key in NEWER[name] for name, section in sections.items() for key in section) > 1
 
 
 def convert(data: Mapping[str, Any], source: str = "config") -> Conversion:

@@ -147,29 +147,38 @@ def resolve_key(name: str, paths: list[str], source: str, algorithm: str) -> str
         return _unique_leaf(path, paths, source, algorithm)
     section = path.rpartition(".")[0]
     siblings = [p.removeprefix(section + ".") for p in paths if p.startswith(section + ".")]
-    if section == "algorithm" and not hint_for(path.rpartition(".")[2], siblings):
-        raise ConfigError(f"{source}: {undeclared(name, algorithm)}")
     if siblings:
-        raise ConfigError(f"{source}: {unknown_key(name, siblings)}")
+        raise ConfigError(f"{source}: {unknown_key(name, siblings, algorithm)}")
     hint = _hint(path, paths) or "fix: `agilerl train ENV_ID --dry-run` prints every key."
     raise ConfigError(f"{source}: {name} is not a known key. {hint}")
 
 
-def unknown_key(path: str, known: Sequence[str]) -> str:
+def unknown_key(path: str, known: Sequence[str], algorithm: str) -> str:
     """A message for an unknown key. `path` is dotted; `known` are the keys of its section."""
     section, _, leaf = path.rpartition(".")
-    hint = hint_for(leaf, known) or f"(known: {', '.join(known)}) fix: a known one."
+    place = _place_of(leaf, algorithm)
+    if section and place:
+        return f"{path} is not a known key; {leaf} is one of the section {place.rpartition('.')[0]}. fix: {place}."
+    hint = hint_for(leaf, known)
+    if section == "algorithm" and not hint:
+        return undeclared(path, algorithm)
+    hint = hint or f"(known: {', '.join(known)}) fix: a known one."
     where = "" if section else " at the top level"
     return f"{path} is not a known key{where}. {hint}"
 
 
+def _place_of(leaf: str, algorithm: str) -> str:
+    """The dotted path of the only key with this last name; empty if there is none, or several."""
+    matches = [path for path in leaf_paths(algorithm) if path.rpartition(".")[2] == leaf]
+    return matches[0] if len(matches) == 1 else ""
+
+
 def beside_sections(name: str, algorithm: str) -> str:
     """The message for a key that stands at the top level of a file and belongs in a section; empty for any other."""
-    paths = leaf_paths(algorithm)
-    matches = [path for path in paths if path == name or ("." not in name and path.rpartition(".")[2] == name)]
-    if len(matches) != 1:
+    place = name if name in leaf_paths(algorithm) else _place_of(name, algorithm)
+    if not place:
         return ""
-    *sections, leaf = matches[0].split(".")
+    *sections, leaf = place.split(".")
     nested = "".join(f"{section}: {{" for section in sections) + f"{leaf}: ..." + "}" * len(sections)
     return f"{name} is a key of the section {'.'.join(sections)}. fix: {nested}."
 

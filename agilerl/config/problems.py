@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from agilerl.algorithms import canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
-from agilerl.config.keys import RANGES, beside_sections, hint_for, located, undeclared, unknown_key
+from agilerl.config.keys import RANGES, beside_sections, located, unknown_key
 from agilerl.config.schema import Manifest, no_hyperparameter
 from agilerl.ranges import describe
 
@@ -52,9 +52,7 @@ def problem_of(kind: str, loc: tuple[int | str, ...], error: Any, algorithm: str
     message = str(error.get("ctx", {}).get("error", ""))
     if kind == "extra_forbidden":
         name = ".".join(str(p) for p in loc)
-        if loc[0] == "algorithm" and len(loc) == 2 and not hint_for(str(loc[1]), siblings):
-            return undeclared(name, algorithm)
-        return (beside_sections(name, algorithm) if len(loc) == 1 else "") or unknown_key(name, siblings)
+        return (beside_sections(name, algorithm) if len(loc) == 1 else "") or unknown_key(name, siblings, algorithm)
     if kind == "missing" and isinstance(loc[-1], str):  # a number: an item of a list that is too short
         return _no_range(loc, algorithm) or f"{path} is missing. fix: add it."
     if is_rule(error, algorithm):

@@ -159,8 +159,8 @@ def test_a_test_and_sinks_that_are_asked_for_reach_runs_that_have_begun_and_thos
         (["--cut-envs"], {"carry_envs": False}),
         (["--carry-envs", "--no-tensorboard"], {"carry_envs": True, "tensorboard": False}),
         (["--no-track", "--restart"], {"track": "", "restart": True}),
-        (["--test-episodes", "0"], {"test_episodes": 0}),
-        (["--test-episodes", "100", "--target", "5"], {"test_episodes": 100, "settings": ["training.target_score=5.0"]}),
+        (["--test-episodes", "100"], {"test_episodes": 100}),
+        (["--test-episodes", "9", "--target", "5"], {"test_episodes": 9, "settings": ["training.target_score=5.0"]}),
         (["--steps", "0"], {"steps": 0}),
     ],
 )

@@ -168,6 +168,8 @@ def test_a_dumped_manifest_is_rerunnable(tmp_path: Path) -> None:
 
 SETS = [
     ("training.popsize=3", "--set: training.popsize is not a known key. Did you mean 'pop_size'?"),
+    ("training.elitism=true", "--set: training.elitism is not a known key; elitism is one of the section tournament_"),
+    ("algorithm.eval_steps=3", "eval_steps is one of the section training. fix: training.eval_steps."),
     ("popsize=3", "--set: popsize is not a known key. Did you mean 'pop_size'?"),
     ("learning_rat=3", "--set: learning_rat is not a known key. Did you mean 'learning_rate'?"),
     ("trainin.pop_size=3", "--set: trainin.pop_size is not a known key. Did you mean 'training.pop_size'?"),

@@ -227,6 +227,27 @@ def test_manifests_of_ours_are_not_taken_for_published_ones() -> None:
     assert is_published({"init_hp": {}})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("training: {max_steps: 1000, eval_loop: 2}", "training.eval_loop is not a known key; eval_loop is one of the "
+         "section tournament_selection. fix: tournament_selection.eval_loop."),
+        ("replay_buffer: {memory_size: 5000}", "memory_size is not a known key. Did you mean 'max_size'?"),
+        ("mutation: {rand_seed: 3}", "mutation.rand_seed is not a known key."),
+    ],
+)  # fmt: skip
+def test_one_key_of_the_published_library_is_a_mistake_in_a_manifest(wrong: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(f"algorithm: DQN\nenvironment: CartPole-v1\n{wrong}\n", tmp_path)
+    assert message in str(raised.value)
+
+
+def test_the_smallest_published_files_are_still_translated() -> None:
+    """Those of language models have no replay buffer and no network: two keys tell them."""
+    assert is_published({"training": {"eval_loop": 1}, "mutation": {"rand_seed": 42}})
+    assert is_published({"replay_buffer": {"memory_size": 10, "per": True}})
+
+
 def test_the_command_line_converts_and_trains(tmp_path: Path) -> None:
     file, out = tmp_path / "dqn.yaml", tmp_path / "ours.yaml"
     file.write_text(OLDER)
