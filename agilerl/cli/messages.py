@@ -14,8 +14,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from agilerl.cli.as_json import print_error
+from agilerl.redaction import redact
+
 # The base class of usage errors: Typer has vendored Click since 0.2x.
 UsageError: Any = typer.BadParameter.__base__
+WORDS = "agilerl.words"  # key of the words of the command line, in the context's meta
 _command: ContextVar[typer.Context | None] = ContextVar("command", default=None)
 # Manifest keys with a dedicated option.
 OPTION_KEYS = {
@@ -49,6 +53,11 @@ def command_as_json() -> str | None:
     context = _command.get()
     if context is None or not context.params.get("as_json"):
         return None
+    return _name_of(context)
+
+
+def _name_of(context: typer.Context) -> str:
+    """The name of a command, after that of its program."""
     return context.command_path.partition(" ")[2]
 
 
@@ -124,7 +133,13 @@ def _settings() -> frozenset[str]:
 
 
 class Commands(TyperGroup):
-    """Command group whose usage errors end with a fix."""
+    """Command group whose usage errors end with a fix, and are printed as JSON too if the command has `--json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Extend the base method: keep the words, since a usage error may come before `--json` is parsed."""
+        ctx.meta[WORDS] = list(args)
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
 
     def make_context(self, *args: Any, **more: Any) -> Any:
         """Extend the base method: usage errors get a fix."""
@@ -143,9 +158,14 @@ def _usage_errors() -> Iterator[None]:
         yield
     except UsageError as error:
         text = " ".join(error.format_message().split())
-        if "fix: " in text or error.ctx is None or text.startswith("Usage: "):  # no command at all: the help is shown
+        if error.ctx is None or text.startswith("Usage: "):  # no command at all: the help is shown
             raise
-        raise UsageError(f"{text}{'' if text.endswith(('.', '?')) else '.'} fix: {_usage(error)}.", error.ctx) from None
+        if "fix: " not in text:
+            text = f"{text}{'' if text.endswith(('.', '?')) else '.'} fix: {_usage(error)}."
+        takes_json = any(option.name == "as_json" for option in error.ctx.command.params)
+        if takes_json and "--json" in error.ctx.meta[WORDS]:
+            print_error(_name_of(error.ctx), UsageError.__name__, redact(text))
+        raise UsageError(text, error.ctx) from None
 
 
 def _usage(error: Any) -> str:

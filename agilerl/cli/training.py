@@ -106,7 +106,7 @@ def train(options: TrainOptions, begun: float) -> None:
 
         def serve(imports: Sequence[str]) -> None:
             if options.watch:
-                closing.enter_context(watching.beside(options.out, imports))
+                closing.enter_context(watching.beside(options.out, imports, options.as_json))
 
         if options.replay is not None:
             serve(options.imports)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,15 +46,15 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             check_installed()
             from agilerl.watch.server import serve
 
-            serve(path, port=port, browser=not no_browser, imports=imports or (), pid=parent, say=_say)
+            serve(path, port=port, browser=not no_browser, imports=imports or (), pid=parent, say=typer.echo)
 
 
-def beside(out: Path, imports: Sequence[str] | None) -> AbstractContextManager[None]:
-    """The live view of a training into the folder `out`: see `watch.child.watched`."""
+def beside(out: Path, imports: Sequence[str] | None, as_json: bool = False) -> AbstractContextManager[None]:
+    """The live view of a training into the folder `out`: see `watch.child.watched`.
+
+    Args:
+        as_json: standard output is JSON, so that the address goes to standard error.
+    """
     from agilerl.watch.child import watched
 
-    return watched(out, imports or (), _say)
-
-
-def _say(line: str) -> None:
-    typer.echo(line)
+    return watched(out, imports or (), partial(typer.echo, err=as_json))

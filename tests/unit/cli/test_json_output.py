@@ -112,6 +112,37 @@ def test_an_error_is_an_object_too() -> None:
     assert done.stderr.startswith("RunError: "), "and its text is where it always is"
 
 
+@pytest.mark.parametrize(
+    ("words", "command", "message", "fix"),
+    [
+        ("train CartPole-v1 --json --steps abc", "train", "must be a whole number; got 'abc'.", "--steps 100000."),
+        (
+            "evaluate nowhere --episodes 0 --json",
+            "evaluate",
+            "must be a whole number >= 1; got '0'.",
+            "--episodes 100.",
+        ),
+        ("evaluate --json", "evaluate", "Missing argument 'RUN'.", "`agilerl evaluate RUN`."),
+        ("evaluate nowhere --jsonn --json", "evaluate", "No such option: --jsonn", "`agilerl evaluate -h` lists"),
+        ("data show --json", "data show", "Missing argument", "`agilerl data show"),
+    ],
+)
+def test_a_usage_error_is_an_object_too(words: str, command: str, message: str, fix: str) -> None:
+    done = CliRunner().invoke(app, words.split(), prog_name="agilerl")
+    (line,) = done.stdout.splitlines()
+    facts = json.loads(line)
+    assert (done.exit_code, facts["command"], facts["error"]["type"]) == (2, command, "UsageError")
+    assert message in facts["error"]["message"]
+    assert facts["error"]["fix"].startswith(fix)
+    assert message in " ".join(done.stderr.split()), "and its text is where it always is"
+
+
+@pytest.mark.parametrize("words", [["watch", "--json"], ["trian", "--json"], ["train", "--steps", "x"]])
+def test_a_usage_error_is_text_alone_without_the_option(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
 def test_an_error_of_several_problems_has_all_of_them_and_all_fixes() -> None:
     words = ["train", "CartPole-v1", "--set", "pop_size=0", "--set", "max_steps=x", "--dry-run", "--json"]
     error = json.loads(CliRunner().invoke(app, words).stdout)["error"]

@@ -11,8 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -134,11 +134,28 @@ def test_the_view_of_a_training_imports_the_module_of_its_environment(
 ) -> None:
     """As named by --import, and before the colon of the id: films make the environment."""
     served: list[list[str]] = []
-    monkeypatch.setattr(training.watching, "beside", lambda out, imports: served.append(list(imports)) or nullcontext())
+    beside = training.watching, "beside"
+    monkeypatch.setattr(*beside, lambda out, imports, as_json: served.append(list(imports)) or nullcontext())
     monkeypatch.setattr(training, "_train_one", lambda options, plan, begun: None)
     words = ("train", "gymnasium:CartPole-v1", "--allow-code", "--watch", "--import", "math", "--out", str(tmp_path))
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, served) == (0, [["math", "gymnasium"]]), done.output
+
+
+@pytest.mark.parametrize(("words", "stream"), [((), "stdout"), (("--json",), "stderr")])
+def test_the_address_is_beside_the_json_of_a_training(
+    words: tuple[str, ...], stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watched(out: Path, imports: Sequence[str], say: Callable[[str], None]) -> AbstractContextManager[None]:
+        say("watch  http://127.0.0.1:1/token/")
+        return nullcontext()
+
+    monkeypatch.setattr(child, "watched", watched)
+    monkeypatch.setattr(training, "_train_one", lambda options, plan, begun: None)
+    done = CliRunner().invoke(app, ["train", "CartPole-v1", "--watch", "--out", str(tmp_path), *words])
+    printed = {"stdout": done.stdout, "stderr": done.stderr}
+    assert printed.pop(stream) == "watch  http://127.0.0.1:1/token/\n"
+    assert [*printed.values()] == [""]
 
 
 def test_train_watch_ends_with_the_training(tmp_path: Path) -> None:
