@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from agilerl.cli.as_json import print_json
-from agilerl.cli.options import AsJson, Debug, RunPath, examples, is_typed, whole_option
+from agilerl.cli.options import AsJson, Debug, Imports, RunPath, examples, is_typed, whole_option
 from agilerl.errors import ConfigError
 
 WITH_REPLAY = (
@@ -67,6 +67,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         ] = None,
         reason: Annotated[str, typer.Option(metavar="TEXT", help="Recorded with the change.")] = "",
         author: Annotated[str, typer.Option(metavar="NAME", help="Recorded with the change; default: you.")] = "",
+        imports: Imports = None,
         as_json: AsJson = False,
         debug: Debug = False,
     ) -> None:
@@ -75,7 +76,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         The run takes it over when its current generation ends, and records it in evolution.jsonl. `agilerl train
         --replay RUN` repeats a steered run bit for bit.
         """
-        with user_errors(debug):
+        with user_errors(debug, imports, run):
             from agilerl.runs.steering import Request, ask
 
             if action is None:

@@ -24,7 +24,7 @@ from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.evaluation import ACTING
 from agilerl.algorithms.base.wrapped import overrides
 from agilerl.checkpoint import load_tree, save_tree, write_atomic
-from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest
+from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest, read_data
 from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import RunError
 from agilerl.hostile import MIB, malformed, read_json, read_text
@@ -150,11 +150,21 @@ class RunDirectory:
 
     def manifest(self) -> Manifest:
         """The resolved configuration of the run; RunError without one."""
+        return load_manifest(self._config())
+
+    def is_asynchronous(self) -> bool:
+        """Whether the run is in asynchronous mode; its algorithm may be one that is not registered here."""
+        path = self._config()
+        with malformed(path):
+            return read_data(path).get("evolution", {}).get("mode") == "async"
+
+    def _config(self) -> Path:
+        """The file of the resolved configuration; RunError without one."""
         path = self.path / "config.yaml"
         if not path.is_file():
             what = "is no file" if path.exists() else "is missing"
             raise RunError(f"{path} {what}. fix: `{run_command('resume', self.path)}`, which writes it anew.")
-        return load_manifest(path)
+        return path
 
     def lineage(self) -> list[Birth]:
         """Every birth."""

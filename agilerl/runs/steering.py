@@ -138,9 +138,12 @@ def ask(run: str | os.PathLike[str], request: Request) -> Path:
         AgileRLWarning: a value outside of the run's range of mutation, which is accepted.
     """
     directory = RunDirectory.open(run)
-    request = checked(directory, request)
-    if note := outside_range(directory.manifest(), request):
-        warnings.warn(note, AgileRLWarning, stacklevel=2)
+    check_takes(directory, request)
+    if request.name:  # others need no manifest, nor code that registers the algorithm in it
+        manifest = directory.manifest()
+        request = with_typed_value(manifest, request)
+        if note := outside_range(manifest, request):
+            warnings.warn(note, AgileRLWarning, stacklevel=2)
     content = {**asdict(request), "author": request.author or _user()}
     path = directory.path / FOLDER / f"{time.time_ns():020d}-{os.getpid()}.json"
     try:
@@ -151,16 +154,15 @@ def ask(run: str | os.PathLike[str], request: Request) -> Path:
     return path
 
 
-def checked(directory: RunDirectory, request: Request) -> Request:
-    """Return the request with its value in the declared type; see `ask` for the errors."""
+def check_takes(directory: RunDirectory, request: Request) -> None:
+    """Raise an error unless the run takes requests now, and has the member; see `ask`."""
     status = status_of(directory.path, directory.facts())
     if status != "running":
         raise RunError(
             f"{directory.path} does not train now (status: {status}), and nobody would take a request over. "
             f"fix: {run_command('resume', directory.path)}, and ask then."
         )
-    manifest = directory.manifest()
-    if manifest.evolution.mode == "async":
+    if directory.is_asynchronous():
         raise ConfigError(
             f"{directory.path} trains in asynchronous mode, in which there is no moment between two generations of all "
             "members. fix: evolution.mode=generations, for a run that is steered."
@@ -170,7 +172,6 @@ def checked(directory: RunDirectory, request: Request) -> Request:
         if request.member not in members:
             last = f"ids go up to {members[-1]}" if members else "its first generation has not ended"
             raise ConfigError(f"{directory.path} has no member {request.member}: {last}. fix: an id of metrics.csv.")
-    return with_typed_value(manifest, request)
 
 
 def with_typed_value(manifest: Manifest, request: Request) -> Request:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.errors import AgileRLError, ConfigError
+from agilerl.importing import import_code
 from agilerl.watch.film import Studio
 from agilerl.watch.folder import RunList, find_run, root_of
 from agilerl.watch.machine import Machine, process_of
@@ -68,7 +69,7 @@ class Watch:
 
     Attributes:
         token: first part of every path. pid: of the process whose run the page opens; None: none.
-        imports: code that films need, see `--import`.
+        imports: code that films and requests need, see `--import`.
     """
 
     root: Path
@@ -258,7 +259,7 @@ class App:
             return _failure("the request names no run. fix: reload the page.", 404)
         try:
             content = await _body(request)
-            name = await run_in_threadpool(ask, follower, content)
+            name = await run_in_threadpool(ask, follower, content, self.watch.imports)
         except (AgileRLError, OSError) as error:
             return _failure(str(error), 400)
         return JSONResponse({"request": name})
@@ -293,14 +294,17 @@ async def _body(request: Request) -> Mapping[str, Any]:
     return content
 
 
-def ask(follower: RunFollower, content: Mapping[str, Any]) -> str:
+def ask(follower: RunFollower, content: Mapping[str, Any], imports: Sequence[str] = ()) -> str:
     """Leave a request in the directory of a run that trains; returns its name.
 
+    Args:
+        imports: code that registers the run's algorithm.
     Raises:
         ConfigError: a member that has ended. Further errors: see `runs.steering.ask`.
     """
     steering = import_module("agilerl.runs.steering")  # imports torch, which the page does without
     request = steering.Request.from_dict(content)
+    import_code(imports)
     with follower.lock:
         follower.poll()
         last = follower.generations[-1] if follower.generations else None
@@ -367,7 +371,7 @@ def serve(
     """Serve the page of a run or a folder until Ctrl-C.
 
     Args:
-        port: 0 takes a free one. browser: open the page. imports: code that films need.
+        port: 0 takes a free one. browser: open the page. imports: code that films and requests need.
         pid: the parent, a process that trains: the page opens its run, and the server ends with it.
         say: called with the line that shows the address.
     Raises:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from agilerl import algorithms
 from agilerl.api import build_manifest, steer
 from agilerl.cli import app
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
@@ -131,6 +132,24 @@ def test_asynchronous_runs_are_not_steered(tmp_path: Path) -> None:
     run = running_run(tmp_path, **{"evolution.mode": "async", "training.shards": 2})
     with pytest.raises(ConfigError, match="asynchronous mode"):
         steer(run, "stop")
+
+
+def test_a_run_of_an_own_algorithm_is_steered_with_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests without a hyperparameter need no import."""
+    monkeypatch.setattr(algorithms, "_registered", {})
+    code = tmp_path / "steered_code.py"
+    code.write_text("from agilerl.algorithms import DQN, register\n\n\n@register\nclass MyDQN(DQN):\n    pass\n")
+    run = running_run(tmp_path)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("name: DQN", "name: MyDQN"))
+    for words in (["stop"], ["evaluate"], ["protect", "--member", "1"], []):
+        done = CliRunner().invoke(app, ["steer", str(run), *words])
+        assert done.exit_code == 0, done.output
+    words = ["steer", str(run), "set", "lr=1e-3"]
+    assert "unknown algorithm 'MyDQN'" in CliRunner().invoke(app, words).output
+    done = CliRunner().invoke(app, [*words, "--import", str(code)])
+    assert done.exit_code == 0, done.output
+    assert [request.action for request in pending(run).values()] == ["stop", "evaluate", "protect", "set"]
 
 
 def test_a_request_is_handed_over_once_and_logged_with_its_generation(tmp_path: Path) -> None:

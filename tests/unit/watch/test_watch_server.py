@@ -21,6 +21,7 @@ pytest.importorskip("uvicorn")
 
 from uvicorn import Config
 
+from agilerl import algorithms
 from agilerl.errors import ConfigError, RunError
 from agilerl.runs.steering import Request, pending
 from agilerl.watch import film, server
@@ -80,8 +81,8 @@ class Client:
 
 
 @contextmanager
-def serving(root: Path, pid: int | None = None) -> Iterator[tuple[Client, App]]:
-    app = App(Watch(root, TOKEN, pid))
+def serving(root: Path, pid: int | None = None, imports: tuple[str, ...] = ()) -> Iterator[tuple[Client, App]]:
+    app = App(Watch(root, TOKEN, pid, imports))
     with bind(0) as listener:
         own = server._Server(Config(app.asgi, log_level="critical", lifespan="off"), app)
         thread = threading.Thread(target=own.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -400,6 +401,26 @@ def test_a_wrong_request_is_a_message(root: Path) -> None:
             assert message in answer["error"]
             assert "fix: " in answer["error"]
     assert not (run / "requests").exists()
+
+
+def test_a_request_of_an_own_algorithm_imports_its_code(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(algorithms, "_registered", {})
+    code = tmp_path / "watched_code.py"
+    code.write_text("from agilerl.algorithms import DQN, register\n\n\n@register\nclass OwnDQN(DQN):\n    pass\n")
+    run = train_here(root / "CartPole-v1" / "dqn-0001")
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("name: DQN", "name: OwnDQN"))
+    content = {"action": "set", "name": "lr", "value": 0.01}
+    with serving(root) as (client, _):
+        status, answer = client.post(f"/{TOKEN}/steer?run={KEY}", content)
+        assert (status, "unknown algorithm 'OwnDQN'" in answer["error"]) == (400, True)
+        assert client.post(f"/{TOKEN}/steer?run={KEY}", {"action": "stop"})[0] == 200
+    with serving(root, imports=(str(code),)) as (client, _):
+        assert client.post(f"/{TOKEN}/steer?run={KEY}", content)[0] == 200
+    with serving(root, imports=(str(tmp_path / "no.py"),)) as (client, _):
+        status, answer = client.post(f"/{TOKEN}/steer?run={KEY}", content)
+        assert (status, "no.py: cannot be imported" in answer["error"]) == (400, True)
 
 
 def test_requests_that_are_no_json_or_too_long_are_refused(root: Path) -> None:
