@@ -25,9 +25,11 @@ from agilerl.algorithms import (
 )
 from agilerl.config import (
     Manifest,
+    Setting,
     algorithm_in,
     apply_overrides,
     apply_sets,
+    check_agreement,
     has_few_steps,
     has_preset,
     names_algorithm,
@@ -146,6 +148,16 @@ def train(
     """
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
+    budget = None if minutes is None else f"minutes={minutes}"  # no number of steps agrees with it
+    check_agreement(
+        [
+            Setting("training.max_steps", steps, f"steps={steps}"),
+            Setting("training.max_steps", budget, str(budget)),
+            Setting("training.pop_size", population, f"population={population}"),
+            Setting("training.seed", seed, f"seed={seed}"),
+        ],
+        [Setting(key, value, f"{key}={value!r}") for key, value in overrides.items()],
+    )
     _check_kinds(algo, config, out, sinks, callbacks)
     if not isinstance(evolution, bool):
         raise ConfigError(

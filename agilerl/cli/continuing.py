@@ -17,6 +17,7 @@ from agilerl.cli.options import (
     Seed,
     Settings,
     TestEpisodes,
+    check_sets,
     examples,
     steps_option,
 )
@@ -58,6 +59,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             from agilerl.api import continue_training
             from agilerl.runs.directory import RunDirectory, folder_beside
 
+            check_sets(settings, {"--steps": steps, "--seed": seed})
             if out is None:
                 out = folder_beside(run, str(RunDirectory.open(run).facts().get("env_id")))
             is_loud = not (quiet or as_json)

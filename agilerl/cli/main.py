@@ -34,6 +34,7 @@ from agilerl.cli.options import (
     Settings,
     TestEpisodes,
     algorithm_names,
+    check_sets,
     examples,
     is_typed,
     preset_ids,
@@ -382,6 +383,7 @@ def resume(
     with user_errors(debug, imports, run):
         from agilerl.runs.seed_group import SeedGroup, is_group
 
+        check_sets(settings, {"--steps": steps, "--target": target}, minutes)
         tracker = chosen_tracker(track, no_track)
         changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
         processes = workers_in(workers)

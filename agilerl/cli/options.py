@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.messages import remember_command
+from agilerl.cli.messages import OPTION_KEYS, remember_command
 
 
 def whole(text: Any, option: str = "--steps", example: str = "100000", least: float = -math.inf) -> int:
@@ -147,6 +147,34 @@ def is_typed(context: typer.Context, name: str) -> bool:
     """Whether the command line has the option, rather than its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
+
+
+def check_sets(
+    sets: Sequence[str] | None,
+    options: Mapping[str, Any],
+    minutes: float | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise ConfigError for an option and a `--set` that contradict each other.
+
+    Args:
+        options: values by options of `OPTION_KEYS`; None if left out.
+    """
+    from agilerl.config import Setting, check_agreement, read_sets
+
+    arguments = [Setting(OPTION_KEYS[name], value, f"{name} {_text_of(value)}") for name, value in options.items()]
+    arguments += [
+        Setting(f"{OPTION_KEYS['--env-kwargs']}.{name}", value, f"--env-kwargs {name}={_text_of(value)}")
+        for name, value in (env_kwargs or {}).items()
+    ]
+    if minutes is not None:  # a budget that no number of steps agrees with
+        text = f"--minutes {_text_of(minutes)}"
+        arguments.append(Setting(OPTION_KEYS["--steps"], text, text))
+    check_agreement(arguments, read_sets(sets or ()))
+
+
+def _text_of(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from agilerl.cli import watching
 from agilerl.cli.as_json import print_json
 from agilerl.cli.founders import ancestors_from, check_alone, with_founders
 from agilerl.cli.messages import OPTION_KEYS, command_as_json
-from agilerl.cli.options import with_env_kwargs
+from agilerl.cli.options import check_sets, with_env_kwargs
 from agilerl.cli.seeds import check_without_ray, seeds_to_train, train_side_by_side, workers_in
 from agilerl.errors import AgileRLWarning, ConfigError
 
@@ -131,6 +131,8 @@ def plan_of(options: TrainOptions) -> Plan:
     from agilerl.env_ids import import_environment
 
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
+    kwargs = with_env_kwargs(options.env_kwargs)
+    check_sets(options.settings, {**_asked(options), "--steps": options.steps}, options.minutes, kwargs)
     options = _with_named(options)
     if options.algo is not None and options.env_id is not None:
         check_kind(canonical_name(options.algo), options.env_id)
@@ -143,7 +145,7 @@ def plan_of(options: TrainOptions) -> Plan:
     if options.from_file is not None:
         ancestors = ancestors_from(
             options.from_file, options.env_id, options.algo, options.config, options.settings,
-            preset=not options.no_preset, env_kwargs=with_env_kwargs(options.env_kwargs),
+            preset=not options.no_preset, env_kwargs=kwargs,
         )  # fmt: skip
         if options.config is None:
             options = replace(options, algo=str(ancestors.agents[0].algo))
@@ -194,7 +196,9 @@ def _with_named(options: TrainOptions) -> TrainOptions:
 
 
 def _has_steps(options: TrainOptions) -> bool:
-    return bool(options.steps) or any(key.endswith("max_steps") for key in options.set_keys)
+    from agilerl.config import is_key
+
+    return bool(options.steps) or any(is_key(key, OPTION_KEYS["--steps"]) for key in options.set_keys)
 
 
 def _minutes(options: TrainOptions) -> float | None:
@@ -244,9 +248,9 @@ def _one_budget(steps: int | None, total_timesteps: int | None) -> int | None:
     return total_timesteps
 
 
-def _with_options(manifest: Manifest, options: TrainOptions) -> Manifest:
-    """The manifest with the settings that have an option of their own."""
-    asked: dict[str, Any] = {
+def _asked(options: TrainOptions) -> dict[str, Any]:
+    """The values of the options that are single settings of the manifest; None if left out."""
+    return {
         "--steps": options.steps if options.schedule is None else None,
         "--population": options.population,
         "--seed": options.seed,
@@ -256,6 +260,11 @@ def _with_options(manifest: Manifest, options: TrainOptions) -> Manifest:
         "--target": options.target,
         "--num-envs": options.num_envs,
     }
+
+
+def _with_options(manifest: Manifest, options: TrainOptions) -> Manifest:
+    """The manifest with the settings that have an option of their own."""
+    asked = _asked(options)
     if options.env_kwargs:
         asked["--env-kwargs"] = {**manifest.environment.kwargs, **with_env_kwargs(options.env_kwargs)}
     if options.model is not None and "model_name" not in manifest.algorithm.hyperparameters:

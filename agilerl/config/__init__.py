@@ -9,12 +9,23 @@ from agilerl.config.load import (
     preset_for,
     read_data,
 )
-from agilerl.config.overrides import algorithm_in, apply_overrides, apply_sets, changed_keys, going_on, text_in
+from agilerl.config.overrides import (
+    Setting,
+    algorithm_in,
+    apply_overrides,
+    apply_sets,
+    changed_keys,
+    check_agreement,
+    going_on,
+    is_key,
+    read_sets,
+    text_in,
+)
 from agilerl.config.presets import has_few_steps, has_preset, preset_names
 from agilerl.config.schema import Manifest
 
 __all__ = [
-    "Manifest", "algorithm_in", "apply_overrides", "apply_sets", "changed_keys", "dump_yaml", "going_on",
-    "has_few_steps", "has_preset", "load_manifest", "manifest_from", "names_algorithm", "on_preset", "preset_for",
-    "preset_names", "read_data", "text_in",
+    "Manifest", "Setting", "algorithm_in", "apply_overrides", "apply_sets", "changed_keys", "check_agreement",
+    "dump_yaml", "going_on", "has_few_steps", "has_preset", "is_key", "load_manifest", "manifest_from",
+    "names_algorithm", "on_preset", "preset_for", "preset_names", "read_data", "read_sets", "text_in",
 ]  # fmt: skip

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from agilerl.algorithms import canonical_name
 from agilerl.config.keys import leaf_paths, resolve_key, without_aliases
@@ -13,15 +14,45 @@ from agilerl.config.yaml_text import parse_yaml
 from agilerl.errors import ConfigError
 
 
-def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
-    """Apply `section.key=value` settings in order; values are YAML (`true`, `3`, `[64, 64]`, `null`)."""
-    values: dict[str, Any] = {}
+class Setting(NamedTuple):
+    """A setting as the user wrote it.
+
+    Attributes:
+        key: dotted, or its last name. value: None if it was left out. text: names it in errors.
+    """
+
+    key: str
+    value: Any
+    text: str
+
+
+def read_sets(sets: Iterable[str]) -> list[Setting]:
+    """Parse `section.key=value` settings; values are YAML (`true`, `3`, `[64, 64]`, `null`)."""
+    settings = []
     for text in sets:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {text!r} is not KEY=VALUE. fix: --set training.pop_size=6.")
-        values[key.strip()] = parse_yaml(value, f"--set {key.strip()}")
-    return apply_overrides(manifest, values, "--set")
+        settings.append(Setting(key.strip(), parse_yaml(value, f"--set {key.strip()}"), f"--set {text}"))
+    return settings
+
+
+def apply_sets(manifest: Manifest, sets: Iterable[str]) -> Manifest:
+    """Apply settings of `read_sets` in order."""
+    return apply_overrides(manifest, {setting.key: setting.value for setting in read_sets(sets)}, "--set")
+
+
+def is_key(name: str, path: str) -> bool:
+    """Whether a key as users write it, dotted or its last name, an alias or not, is the one at a dotted path."""
+    section = path.rpartition(".")[0]
+    return without_aliases(name if "." in name else f"{section}.{name}") == path
+
+
+def check_agreement(arguments: Iterable[Setting], settings: Iterable[Setting]) -> None:
+    """Raise ConfigError for an argument, by its dotted key, and a setting that give it different values."""
+    for argument, setting in itertools.product(arguments, settings):
+        if argument.value is not None and is_key(setting.key, argument.key) and setting.value != argument.value:
+            raise ConfigError(f"{argument.text} and {setting.text} contradict each other. fix: one of the two.")
 
 
 def algorithm_in(sets: Iterable[str]) -> str | None:

@@ -156,7 +156,7 @@ class RunDirectory:
         """Whether the run is in asynchronous mode; its algorithm may be one that is not registered here."""
         path = self._config()
         with malformed(path):
-            return read_data(path).get("evolution", {}).get("mode") == "async"
+            return bool(read_data(path).get("evolution", {}).get("mode") == "async")
 
     def _config(self) -> Path:
         """The file of the resolved configuration; RunError without one."""

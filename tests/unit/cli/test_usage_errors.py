@@ -97,6 +97,56 @@ def test_the_fix_says_what_to_type(words: list[str], told: str) -> None:
     assert told in CliRunner().invoke(app, words, prog_name="agilerl").stderr
 
 
+CONTRADICTING = [
+    (("--minutes", "5"), "max_steps=1000"), (("--minutes", "5"), "training.total_timesteps=1000"),
+    (("--steps", "1000"), "max_steps=2000"), (("--population", "2"), "pop_size=6"), (("--seed", "1"), "seed=2"),
+    (("--target", "100"), "target_score=200"), (("--target", "100"), "training.target=null"),
+    (("--num-envs", "2"), "environment.num_envs=3"), (("--env-kwargs", "g=-3"), "environment.kwargs.g=-5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "setting"), CONTRADICTING, ids=[f"{o[0]} {s}" for o, s in CONTRADICTING])
+def test_an_option_and_a_setting_that_contradict_each_other_are_named(option: tuple[str, str], setting: str) -> None:
+    done = CliRunner().invoke(app, [*TRAIN, *option, "--set", setting, "--dry-run"])
+    told = f"ConfigError: {' '.join(option)} and --set {setting} contradict each other. fix: one of the two.\n"
+    assert (done.exit_code, done.stderr) == (2, told)
+
+
+def test_contradictions_are_named_when_a_run_goes_on() -> None:
+    for words, told in (
+        (["resume", "nope", "--minutes", "5", "--set", "max_steps=9"], "--minutes 5 and --set max_steps=9 contradict"),
+        (["resume", "nope", "--target", "5", "--set", "target=9"], "--target 5 and --set target=9 contradict"),
+        (["continue", "nope", "--steps", "5", "--set", "max_steps=9"], "--steps 5 and --set max_steps=9 contradict"),
+    ):
+        assert told in CliRunner().invoke(app, words).stderr
+
+
+def test_an_option_and_a_setting_that_agree_are_taken() -> None:
+    words = [
+        *TRAIN,
+        "--steps",
+        "2000",
+        "--population",
+        "3",
+        "--env-kwargs",
+        "sutton_barto_reward=true",
+        "--target",
+        "100",
+        "--dry-run",
+    ]
+    sets = ["max_steps=2000", "training.pop_size=3", "environment.kwargs.render_mode=rgb_array", "target_score=100.0"]
+    done = CliRunner().invoke(app, [*words, *(word for setting in sets for word in ("--set", setting))])
+    assert done.exit_code == 0, done.output
+    assert "3 members x 2k env steps" in done.output
+
+
+@pytest.mark.parametrize("key", ["max_steps", "total_timesteps", "training.total_timesteps"])
+def test_a_setting_of_the_budget_takes_the_place_of_ten_minutes(key: str) -> None:
+    done = CliRunner().invoke(app, [*TRAIN, "--no-preset", "--set", f"{key}=90000", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "minutes" not in done.output
+
+
 def test_a_problem_of_a_file_is_mended_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("environment: CartPole-v1\nalgorithm: DQN\ntraining: {pop_size: 0}\nevolution: {max_lag: 4}\n")

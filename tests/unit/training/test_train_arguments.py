@@ -52,6 +52,25 @@ def test_a_wrong_kind_is_named(given, text):
     assert len(str(error.value)) < 300
 
 
+@pytest.mark.parametrize(
+    ("argument", "setting"),
+    [
+        ("steps=10", {"max_steps": 20}),
+        ("steps=10", {"training.total_timesteps": 20}),
+        ("population=2", {"pop_size": 6}),
+        ("seed=1", {"training.seed": 2}),
+        ("minutes=1", {"max_steps": 500}),
+    ],
+)
+def test_an_argument_and_a_setting_that_contradict_each_other_are_named(argument, setting):
+    name, value = argument.split("=")
+    ((key, other),) = setting.items()
+    with pytest.raises(
+        ConfigError, match=f"^{argument} and {key}={other} contradict each other. fix: one of the two.$"
+    ):
+        agilerl.train("CartPole-v1", **{name: int(value)}, **setting)
+
+
 def test_an_agent_in_place_of_an_algorithm_is_pointed_to_agents():
     with pytest.raises(ConfigError, match=r"got an object of DQN\. fix: .*agents=\[agent\]"):
         agilerl.train("CartPole-v1", an_agent())
