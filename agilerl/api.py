@@ -153,6 +153,7 @@ def train(
         [
             Setting("training.max_steps", steps, f"steps={steps}"),
             Setting("training.max_steps", budget, str(budget)),
+            Setting("training.stop_after", None if steps is None else f"steps={steps}", f"steps={steps}"),  # or lost
             Setting("training.pop_size", population, f"population={population}"),
             Setting("training.seed", seed, f"seed={seed}"),
         ],

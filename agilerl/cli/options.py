@@ -170,6 +170,9 @@ def check_sets(
     if minutes is not None:  # a budget that no number of steps agrees with
         text = f"--minutes {_text_of(minutes)}"
         arguments.append(Setting(OPTION_KEYS["--steps"], text, text))
+    if options.get("--steps") is not None:  # a new budget of steps, which does away with an earlier end
+        text = f"--steps {options['--steps']}"
+        arguments.append(Setting("training.stop_after", text, text))
     check_agreement(arguments, read_sets(sets or ()))
 
 

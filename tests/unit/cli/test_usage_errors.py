@@ -99,7 +99,8 @@ def test_the_fix_says_what_to_type(words: list[str], told: str) -> None:
 
 CONTRADICTING = [
     (("--minutes", "5"), "max_steps=1000"), (("--minutes", "5"), "training.total_timesteps=1000"),
-    (("--steps", "1000"), "max_steps=2000"), (("--population", "2"), "pop_size=6"), (("--seed", "1"), "seed=2"),
+    (("--steps", "1000"), "stop_after=500"), (("--steps", "1000"), "max_steps=2000"),
+    (("--population", "2"), "pop_size=6"), (("--seed", "1"), "seed=2"),
     (("--target", "100"), "target_score=200"), (("--target", "100"), "training.target=null"),
     (("--num-envs", "2"), "environment.num_envs=3"), (("--env-kwargs", "g=-3"), "environment.kwargs.g=-5"),
 ]  # fmt: skip
