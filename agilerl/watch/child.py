@@ -43,7 +43,7 @@ def watched(out: Path, imports: Sequence[str] = (), say: Callable[[str], None] =
     """
     check_installed()
     options = [word for name in imports for word in ("--import", name)]
-    command = [sys.executable, "-m", "agilerl", "watch", str(out), "--no-browser", "--parent", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "agilerl", "watch", str(out), "--no-browser", "--parent", str(os.getpid())]
     # Its own session: Ctrl-C reaches the training alone, which then ends this process.
     child = subprocess.Popen(
         [*command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -47,7 +47,7 @@ class Studio:
     def command(self, run: Path, target: Path) -> list[str]:
         """The command that records the best agent of a run."""
         imports = [word for name in self._imports for word in ("--import", name)]
-        return [sys.executable, "-m", "agilerl", "record", str(run), "--out", str(target), *imports]
+        return [sys.executable, "-P", "-m", "agilerl", "record", str(run), "--out", str(target), *imports]
 
     def record(self, run: Path) -> Film:
         """Begin a film; no-op while one is being recorded."""

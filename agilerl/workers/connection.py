@@ -135,7 +135,7 @@ def asks_for_token(address: str) -> bool:
     where = [] if address == RUNNING else ["--address", address]
     if address != RUNNING:
         _check_answers(address)
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *where]
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "health-check", *where]
     try:
         answer = subprocess.run(
             command, env={**os.environ, AUTH_MODE: "disabled"}, capture_output=True, text=True, timeout=PROBE_SECONDS

@@ -129,6 +129,18 @@ def test_a_live_view_that_says_nothing_in_time_ends_with_an_error(
         pytest.fail("the training began without its view")
 
 
+def test_a_live_view_executes_nothing_of_the_working_folder_but_its_imports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "csv.py").write_text("open('executed', 'w').close()")
+    (tmp_path / "my_envs.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+    with child.watched(tmp_path, ["my_envs"], lines.append):
+        assert len(lines) == 1
+    assert not (tmp_path / "executed").exists()
+
+
 def test_the_view_of_a_training_imports_the_module_of_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -561,8 +561,23 @@ def test_the_recorder_is_that_of_the_command_line(tmp_path: Path) -> None:
     studio = Studio(["my envs.py"])
     command = studio.command(Path("run"), Path("out.webp"))
     studio.close()
-    assert command[1:] == ["-m", "agilerl", "record", "run", "--out", "out.webp", "--import", "my envs.py"]
+    assert command[1:] == ["-P", "-m", "agilerl", "record", "run", "--out", "out.webp", "--import", "my envs.py"]
     assert film.IN_RUN.as_posix() == "best/rollout.webp"
+
+
+def test_a_recorder_executes_nothing_of_the_working_folder_but_its_imports(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of the standard library that the command imports, and one that the user names."""
+    (tmp_path / "csv.py").write_text("open('executed', 'w').close()")
+    (tmp_path / "my_envs.py").write_text("open('imported', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    with serving(root) as (client, app):
+        app.studio = Studio(["my_envs"])
+        client.post(f"/{TOKEN}/film?run={KEY}", {})
+        assert ended(client, app, root / "CartPole-v1" / "dqn-0001").state == "failed", "it has no policy"
+    assert not (tmp_path / "executed").exists()
+    assert (tmp_path / "imported").exists()
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------

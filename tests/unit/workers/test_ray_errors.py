@@ -126,7 +126,8 @@ def test_a_client_without_a_token_finds_out_whether_one_is_needed(
     code: int, text: str, asks: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(command: list[str], env: dict[str, str], **more: Any) -> subprocess.CompletedProcess[str]:
-        assert (command[3:], env["RAY_AUTH_MODE"]) == (["health-check"], "disabled")
+        assert command[1:] == ["-P", "-m", "ray.scripts.scripts", "health-check"]
+        assert env["RAY_AUTH_MODE"] == "disabled"
         return subprocess.CompletedProcess(command, code, "", text)
 
     monkeypatch.setattr(connection.subprocess, "run", answer)
