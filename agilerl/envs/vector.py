@@ -138,8 +138,9 @@ class HealingVectEnv(Replicable, VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         again = self._ended
         batch = self.lanes.step(actions, ~again if again.any() else None)
-        obs = trees.choose(again, self._begun, batch.obs) if again.any() else batch.obs
         healed = np.zeros(self.num_envs, dtype=bool) if batch.healed is None else batch.healed
+        waiting = again & ~healed  # a replaced environment is in another start than the one kept for this step
+        obs = trees.choose(waiting, self._begun, batch.obs) if waiting.any() else batch.obs
         self._ended = (batch.terminated | batch.truncated) & ~healed
         if self._ended.any():
             self._begun, obs = batch.obs, trees.choose(self._ended, batch.final_obs, obs)

@@ -227,6 +227,23 @@ def test_a_users_own_loop_sees_a_next_step_environment(tmp_path: Path) -> None:
     env.close()
 
 
+def test_a_fault_beside_a_reset_step_gives_the_start_of_the_new_environment(tmp_path: Path) -> None:
+    """The worker fails in lane 1 at the step in which lane 0 shows the start of its next episode."""
+    folder = tokens(tmp_path / "t", 0)
+    env: Any = make_vect_envs(num_envs=2, make_env=partial(Faulty, "raise", folder, at=12), healing=True, num_workers=1)
+    env.reset(seed=3)
+    env.lanes.step(np.zeros(2, int), np.array([True, False]))  # lane 0 ends a step earlier than lane 1
+    for _ in range(11):
+        env.step(np.zeros(2, int))
+    (folder / "0").touch()
+    obs, _, _, truncated, info = env.step(np.zeros(2, int))
+    assert (info["healed"].tolist(), truncated.tolist()) == ([True, True], [False, True])
+    after = env.step(np.zeros(2, int))[0]
+    np.testing.assert_array_equal(obs[:, 0], after[:, 0], "one episode has one place")
+    np.testing.assert_allclose((obs[:, 1] * 12, after[:, 1] * 12), ([0, 0], [1, 1]), atol=1e-6)
+    env.close()
+
+
 def test_vector_lanes_over_a_healing_environment_mask_the_fault(tmp_path: Path) -> None:
     env = make_vect_envs(
         num_envs=2, make_env=partial(Faulty, "raise", tokens(tmp_path / "t", 1), at=4), healing=True, num_workers=1
