@@ -210,6 +210,7 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
 
     from agilerl.algorithms import taking_actions
     from agilerl.env_ids import IN_PYTHON, is_language_id, is_team_id, resolve_env_id
+    from agilerl.envs.lanes import failure_of_make
     from agilerl.envs.limits import ends_by_itself, time_limit
     from agilerl.envs.readable import readable
     from agilerl.errors import AgileRLError
@@ -224,10 +225,11 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     try:
         name = resolve_env_id(env_id)
         env = gymnasium.make(name)
-    except (AgileRLError, gymnasium.error.Error, TypeError, ImportError) as error:
-        message, _, fix = " ".join(str(error).removeprefix(f"{env_id}: ").split()).partition("fix: ")
+    except (Exception, SystemExit) as error:  # of a constructor
+        failure = failure_of_make(error, env_id)
+        message, _, fix = " ".join(str(failure).removeprefix(f"{env_id}: ").split()).partition("fix: ")
         if "inherit from the gymnasium.Env" in message:  # registered, as a class of another interface
-            fix = fix or f"class ...(gymnasium.Env); {IN_PYTHON}"
+            fix = f"class ...(gymnasium.Env); {IN_PYTHON}"
         yield Finding(env_id, BROKEN, message.strip() or type(error).__name__, fix)
         return
     try:

@@ -22,7 +22,7 @@ from agilerl.envs.readable import readable
 from agilerl.envs.returned import HEAL as HEAL
 from agilerl.envs.returned import as_info, is_flag, numbers, reset_values, step_values, unpacking_hint
 from agilerl.envs.returned import short as short
-from agilerl.errors import EnvError, ShapeError, warn_once
+from agilerl.errors import AgileRLError, EnvError, ShapeError, warn_once
 from agilerl.spaces import nested
 
 EnvFactory = Callable[[], Any]
@@ -448,7 +448,7 @@ def name_of(env: Any) -> str:
     return str(foreign.env_id(env) or type(foreign.bare(env)).__name__)
 
 
-def failure(error: BaseException, where: str) -> BaseException:
+def failure(error: BaseException, where: str, fix: str = HEAL) -> BaseException:
     """Return the exception to raise if an environment's call raises: itself, if it is ours or ends the run.
 
     Signal handlers end a run by SystemExit (exit code 128 + number): that is not the environment's fault.
@@ -456,9 +456,16 @@ def failure(error: BaseException, where: str) -> BaseException:
     is_end = isinstance(error, SystemExit) and isinstance(error.code, int) and 128 < error.code < 160
     if is_end or isinstance(error, EnvError):
         return error
-    text = " ".join(str(error).split())
-    text = f"{where} raised {type(error).__name__}{f': {text[:300]}' if text else ''}."
-    return EnvError(f"{text}{unpacking_hint(error, where.rpartition(': ')[2])} {HEAL}")
+    text = " ".join(str(error).split())[:300].rstrip(".")
+    text = f"{where} raised {type(error).__name__}{f': {text}' if text else ''}."
+    return EnvError(f"{text}{unpacking_hint(error, where.rpartition(': ')[2])} {fix}")
+
+
+def failure_of_make(error: BaseException, env_id: str) -> BaseException:
+    """Return the exception to raise if `gymnasium.make` raises: itself, if it names the fix; else see `failure`."""
+    if isinstance(error, AgileRLError | gymnasium.error.Error | ImportError):
+        return error
+    return failure(error, f"{env_id}: gymnasium.make()", "fix: correct it, or the keywords that it is made with.")
 
 
 def _tree(node: Any, path: tuple[Any, ...]) -> Any:

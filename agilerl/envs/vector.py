@@ -20,7 +20,7 @@ from agilerl.env_ids import check_lookup, registered_id
 from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.classic import FAST
 from agilerl.envs.healing import HealingLanes, check_options
-from agilerl.envs.lanes import EnvFactory, SyncLanes, spaces_in
+from agilerl.envs.lanes import EnvFactory, SyncLanes, failure_of_make, spaces_in
 from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.pool import LIMIT, EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.protocol import Lanes
@@ -316,14 +316,16 @@ def _factory(
         made_by_id = partial(gymnasium.make, str(env_id), disable_env_checker=True)
         try:
             env = (make_env or made_by_id)(**env_kwargs)
-        except TypeError as error:
-            if not env_kwargs:
+        except (Exception, SystemExit) as error:
+            if isinstance(error, TypeError) and env_kwargs:
+                what = " ".join(str(error).split())
+                raise EnvError(
+                    f"{env_id or 'the environment'} cannot be made with the keywords {env_kwargs} ({what}). "
+                    "fix: keywords that it takes, by --env-kwargs, environment.kwargs of a manifest or make_vect_envs."
+                ) from error
+            if env_id is None:  # code of the user's, whose traceback helps
                 raise
-            what = " ".join(str(error).split())
-            raise EnvError(
-                f"{env_id or 'the environment'} cannot be made with the keywords {env_kwargs} ({what}). "
-                "fix: keywords that it takes, by --env-kwargs, environment.kwargs of a manifest or make_vect_envs."
-            ) from error
+            raise failure_of_make(error, env_id) from error
         keep_log_out()
         check_lookup(env)
         if foreign.possible_agents(env) is not None and not isinstance(env, gymnasium.Env):

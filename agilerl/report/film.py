@@ -17,6 +17,7 @@ import numpy as np
 
 from agilerl import foreign
 from agilerl.env_ids import resolve_env_id
+from agilerl.envs.lanes import failure_of_make
 from agilerl.envs.team_ids import maker
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.teams import TeamLanes
@@ -142,6 +143,8 @@ def _made(env_id: str, kwargs: Mapping[str, Any] | None) -> Any:
             return gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True, **dict(kwargs or {}))
     except (gymnasium.error.Error, TypeError, ImportError) as error:
         raise _cannot_draw(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise failure_of_make(error, name) from error
 
 
 def _cannot_draw(name: str, error: Exception) -> EnvError:

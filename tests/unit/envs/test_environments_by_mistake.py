@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from typing import Any
@@ -10,6 +11,7 @@ import gymnasium as gym
 import pytest
 
 from agilerl.algorithms import find_algorithm
+from agilerl.cli.doctor import BROKEN, environment
 from agilerl.envs.team_boards import BOARDS
 from agilerl.envs.team_ids import maker_of
 from agilerl.envs.vector import make_vect_envs
@@ -47,6 +49,32 @@ def test_a_make_env_that_needs_arguments_takes_keywords() -> None:
     with pytest.raises(EnvError, match=r"make_env is called without arguments.* fix: make_env=lambda: FUNCTION"):
         make_vect_envs(make_env=named, num_envs=2)
     make_vect_envs(make_env=named, num_envs=2, env_id="CartPole-v1").close()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (RuntimeError("no licence."), "RuntimeError: no licence"),
+        (KeyError("scene"), "KeyError: 'scene'"),
+        (TypeError("one argument is missing"), "TypeError: one argument is missing"),
+        (SystemExit("bye"), "SystemExit: bye"),
+    ],
+)
+def test_a_constructor_that_raises_is_named(error: BaseException, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(**kwargs: Any) -> Any:
+        raise error
+
+    monkeypatch.setitem(gym.registry, "Fails-v0", gym.envs.registration.EnvSpec("Fails-v0", entry_point=raises))
+    message = (
+        rf"^Fails-v0: gymnasium\.make\(\) raised {re.escape(text)}.*\. fix: correct it, or the keywords that it is"
+    )
+    with pytest.raises(EnvError, match=message):
+        make_vect_envs("Fails-v0")
+    (finding,) = environment("Fails-v0")
+    assert (finding.name, finding.state) == ("Fails-v0", BROKEN)
+    assert finding.text.startswith(f"gymnasium.make() raised {text}")
+    with pytest.raises(type(error)):
+        make_vect_envs(make_env=raises)
 
 
 def test_a_turn_based_game_that_lacks_a_package_is_named() -> None:

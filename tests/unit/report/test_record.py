@@ -166,6 +166,18 @@ class Human(Undrawn):
         self.render_mode = render_mode
 
 
+def test_an_environment_whose_constructor_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(**kwargs: Any) -> Any:
+        raise RuntimeError("no licence")
+
+    monkeypatch.setitem(gym.registry, "Fails-v0", gym.envs.registration.EnvSpec("Fails-v0", entry_point=raises))
+    agent = DQN(Undrawn.observation_space, Undrawn.action_space, net_config=NET)
+    with pytest.raises(
+        EnvError, match=r"^Fails-v0: gymnasium\.make\(\) raised RuntimeError: no licence\. fix: correct it"
+    ):
+        play(agent, "Fails-v0")
+
+
 @pytest.mark.parametrize("cls", [Undrawn, Human])
 def test_an_environment_without_pictures_is_named_with_what_to_add(cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gym.registry, "Undrawn-v0", gym.envs.registration.EnvSpec("Undrawn-v0", cls))
