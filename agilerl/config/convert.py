@@ -117,7 +117,7 @@ def _of_older(data: Mapping[str, Any], source: str) -> Conversion:
     # LR sets both learning rates of an actor-critic algorithm; it comes first, so that LR_ACTOR or LR_CRITIC wins.
     for key, value in sorted(init_hp.items(), key=lambda item: item[0] != "LR"):
         _older_key(conversion, key, value, declared, source)
-    _evaluation(conversion, init_hp.get("EVAL_LOOP"))
+    _evaluation(conversion, init_hp.get("EVAL_LOOP"), source, "INIT_HP.EVAL_LOOP", "INIT_HP.NUM_ENVS")
     _mutation(conversion, mutation, declared, source)
     _network(conversion, _flat_network(network), source)
     conversion.put("algorithm", "name", algo)
@@ -152,6 +152,11 @@ def _mutation(conversion: Conversion, parameters: Mapping[str, Any], declared: M
     chances: dict[str, Any] = {}
     limits: dict[str, dict[str, Any]] = {}
     wanted = parameters.get("RL_HP_SELECTION")
+    if wanted is not None and not isinstance(wanted, list | tuple | set | Mapping):
+        raise ConfigError(
+            f"{source}: MUTATION_PARAMS.RL_HP_SELECTION must be a list of names; got {wanted!r}. "
+            "fix: RL_HP_SELECTION: [lr]."
+        )
     for key, value in parameters.items():
         bound, _, name = key.partition("_")
         if key.lower() in CHANCES:
@@ -217,7 +222,7 @@ def _of_newer(data: Mapping[str, Any], source: str) -> Conversion:
         if key == "rl_hp_selection":
             bounds = {
                 hyperparameter: limits
-                for name, limits in value.items()
+                for name, limits in _section(value, "mutation.rl_hp_selection", source).items()
                 for hyperparameter in _hyperparameters_or_name(str(name), declared)
             }
             conversion.put("mutation", key, bounds)
@@ -226,7 +231,7 @@ def _of_newer(data: Mapping[str, Any], source: str) -> Conversion:
         else:
             conversion.put("mutation", key, value)
     training = sections.pop("training", {})
-    _evaluation_of_newer(conversion, training, sections.get("environment", {}))
+    _evaluation_of_newer(conversion, training, sections.get("environment", {}), source)
     for key, value in training.items():
         conversion.put("training", key, value)
     selection = sections.pop("selection_strategy", None) or sections.pop("tournament_selection", {})
@@ -268,19 +273,34 @@ def _with_published_defaults(conversion: Conversion, algo: str) -> dict[str, str
     return {name.upper(): name for name in declared}
 
 
-def _evaluation(conversion: Conversion, rounds: Any) -> None:
-    """Convert EVAL_LOOP: rounds of one episode in each environment; fitness is the mean of the last `rounds`."""
-    rounds = 1 if rounds is None else int(rounds)
-    conversion.put("training", "eval_episodes", rounds * int(conversion.content["environment"]["num_envs"] or 1))
+def _evaluation(conversion: Conversion, rounds: Any, source: str, rounds_key: str, num_envs_key: str) -> None:
+    """Convert EVAL_LOOP: rounds of one episode in each environment; fitness is the mean of the last `rounds`.
+
+    Args:
+        rounds_key, num_envs_key: the keys of the file, for messages.
+    """
+    rounds = 1 if rounds is None else _whole(rounds, rounds_key, source)
+    num_envs = _whole(conversion.content["environment"]["num_envs"] or 1, num_envs_key, source)
+    conversion.put("training", "eval_episodes", rounds * num_envs)
     conversion.put("tournament_selection", "eval_loop", rounds)
 
 
-def _evaluation_of_newer(conversion: Conversion, training: dict[str, Any], environment: Mapping[str, Any]) -> None:
+def _whole(value: Any, path: str, source: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        fix = f"fix: {path.rpartition('.')[2]}: 1."
+        raise ConfigError(f"{source}: {path} must be a whole number; got {value!r}. {fix}") from None
+
+
+def _evaluation_of_newer(
+    conversion: Conversion, training: dict[str, Any], environment: Mapping[str, Any], source: str
+) -> None:
     if "num_envs" in environment:
         conversion.put("environment", "num_envs", environment["num_envs"])
     rounds = training.pop("eval_loop", None)
     if "eval_episodes" not in training:
-        _evaluation(conversion, rounds)
+        _evaluation(conversion, rounds, source, "training.eval_loop", "environment.num_envs")
 
 
 def _network(conversion: Conversion, network: Mapping[str, Any], source: str) -> None:
@@ -295,7 +315,7 @@ def _network(conversion: Conversion, network: Mapping[str, Any], source: str) ->
                 "fix: PPO, or an encoder_config with hidden_size."
             )
         conversion.put("algorithm", "recurrent", True)
-    elif arch is not None and arch not in ARCHITECTURES:
+    elif arch is not None and str(arch) not in ARCHITECTURES:
         raise ConfigError(f"{source}: {_unknown('arch', str(arch), {*ARCHITECTURES, 'lstm'})}")
     for key, value in (ARCHITECTURES.get(arch, {}) if arch else {}).items():
         conversion.put("network", key, value)
