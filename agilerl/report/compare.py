@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.checkpoint import write_atomic
 from agilerl.errors import RunError
-from agilerl.report.page import templates, well_formed
+from agilerl.report.page import templates, well_formed, write_page
 from agilerl.report.plot import Plot, Stroke, Tick, area, frame, line
 from agilerl.report.records import RunRecords, finite
 from agilerl.runs.commands import run_command, way_on
@@ -174,11 +173,7 @@ def write_comparison(found: Comparison, out: str | os.PathLike[str]) -> Path:
     charts = [(env_id, *_curves(env_id, groups)) for env_id, groups in _by_env(found.groups).items()]
     template = templates().get_template("compare.html.j2")
     page = well_formed(template.render(charts=charts, tables=found.tables(), notes=found.notes(), words=WORDS))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, page)
-    except OSError as error:
-        raise RunError(f"the page cannot be written to {path} ({error.strerror}). fix: --html FILE.") from error
+    write_page(path, page, "--html")
     return path
 
 

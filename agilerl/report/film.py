@@ -64,18 +64,24 @@ def record(
     """Play episodes greedily, write them to `out` and return its path.
 
     Args:
+        out: the file, or an existing folder, which gets `rollout.webp`.
         env: a custom environment, made with render_mode="rgb_array", instead of `env_id`; closed here.
         format: "webp", "gif" or "mp4"; None: by the suffix of `out`.
         seed: of the episodes; None: the agent's final-test stream, as in `agent.evaluate`.
 
     Raises:
-        ConfigError: an unknown format, or a missing package for it. EnvError: the environment cannot be rendered.
-        RunError: the file cannot be written.
+        ConfigError: an unknown format, another one than that of the suffix, or a missing package for it.
+        EnvError: the environment cannot be rendered. RunError: the file cannot be written.
     """
     path = Path(out)
-    kind = (format or path.suffix.removeprefix(".") or "webp").lower()
+    if path.is_dir():
+        path /= f"rollout.{format or 'webp'}"
+    suffix = path.suffix.removeprefix(".").lower()
+    kind = (format or suffix or "webp").lower()
     if kind not in FORMATS:
         raise ConfigError(unknown_choice("film format", kind, FORMATS))
+    if suffix in FORMATS and suffix != kind:
+        raise ConfigError(f"{path} is named as {suffix}; got the format {kind}. fix: {path.with_suffix(f'.{kind}')}.")
     if not path.suffix:
         path = path.with_suffix(f".{kind}")
     writer = _writer(kind)  # before anything is played

@@ -28,6 +28,8 @@ from agilerl.telemetry.record import Birth
 REPORT = "report.html"
 SIZE_LIMIT = 300_000  # bytes of the page, a film in it included
 FILM_LIMIT = 150_000  # a larger film is linked
+MARK = b"<style>\n:root{color-scheme:light dark;--bg:#fff;--card:#f6f7f9;"  # of all pages, also of earlier versions
+MARK_WITHIN = 4096  # bytes from the beginning of a page
 KINDS = {
     "rl_hp": "hyperparameter",
     "architecture": "architecture",
@@ -78,18 +80,34 @@ def write_report(path: str | os.PathLike[str], out: str | os.PathLike[str] | Non
     """Write the report of the run at `path` to `out`, by default `report.html` in its directory.
 
     Raises:
-        RunError: no run at the path, a damaged file, or the page cannot be written.
+        RunError: no run at the path, a damaged file, or the page cannot be written; see `write_page`.
     """
     target = Path(path) / REPORT if out is None else Path(out)
     run = RunRecords.read(path)
     with malformed(path):
         page = render(run, beside=target.parent)
+    write_page(target, page, "--out")
+    return target
+
+
+def write_page(target: Path, page: str, option: str) -> None:
+    """Write a page, over an earlier one at most; `option` names the target in a command.
+
+    Raises:
+        RunError: the file is there and no page of this package, or it cannot be written.
+    """
     try:
+        if target.is_file() and target.stat().st_size:
+            with open(target, "rb") as file:
+                if MARK not in file.read(MARK_WITHIN):
+                    raise RunError(
+                        f"{target} is there already, and it is not a page that agilerl has written. "
+                        f"fix: {option} with another file, or remove it."
+                    )
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, page)
     except OSError as error:
-        raise RunError(f"the report cannot be written to {target} ({error.strerror}). fix: --out FILE.") from error
-    return target
+        raise RunError(f"the page cannot be written to {target} ({error.strerror}). fix: {option} FILE.") from error
 
 
 def render(run: RunRecords, beside: Path | None = None) -> str:

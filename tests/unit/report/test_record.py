@@ -91,6 +91,18 @@ def test_pillow_writes_an_animation_at_the_environments_pace(
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_a_film_goes_into_a_folder_and_keeps_its_format(agent: DQN, tmp_path: Path) -> None:
+    folder = tmp_path / "films"
+    folder.mkdir()
+    assert record(agent, "Counter-v0", folder) == folder / "rollout.webp"
+    assert record(agent, "Counter-v0", folder, format="gif") == folder / "rollout.gif"
+    assert record(agent, "Counter-v0", tmp_path / "of.mine", format="gif") == tmp_path / "of.mine"
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=r"film\.webp is named as webp; got the format gif\. fix: .*film\.gif\."):
+        record(agent, "Counter-v0", tmp_path / "film.webp", format="gif")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_mp4_needs_an_extra_and_says_which(agent: DQN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ConfigError, match=r'fix: pip install "agilerl\[video\]"'):

@@ -15,8 +15,9 @@ from synthetic_runs import birth, family, member, write_run
 from agilerl.errors import AgileRLWarning, RunError
 from agilerl.report import RunRecords, write_report
 from agilerl.report.charts import Growth, architecture_charts, fitness_chart, growth, hyperparameter_charts
+from agilerl.report.compare import comparison, write_comparison
 from agilerl.report.lineage import bands, mutation_text, overview, places, short_mutation
-from agilerl.report.page import FILM_LIMIT, SIZE_LIMIT, command, render, tiles
+from agilerl.report.page import FILM_LIMIT, MARK, MARK_WITHIN, SIZE_LIMIT, command, render, tiles
 from agilerl.report.plot import Scale, linear_ticks, spans_decades
 from agilerl.report.records import tidy
 from agilerl.report.score import scoreboard
@@ -348,6 +349,28 @@ def test_a_closing_test_of_a_wrong_kind_is_none(tmp_path: Path, test: object) ->
     path = write_run(tmp_path / "r", ROWS, BIRTHS, result={"test": test}, parent="x", git={})
     assert RunRecords.read(path).test is None
     assert "no closing test yet" in write_report(path).read_text()
+
+
+def test_a_report_replaces_pages_alone(tmp_path: Path) -> None:
+    path = family(tmp_path / "r", 3, 4)
+    metrics = (path / "metrics.csv").read_bytes()
+    with pytest.raises(
+        RunError, match=r"metrics\.csv is there already, and it is not a page .* fix: --out with another"
+    ):
+        write_report(path, path / "metrics.csv")
+    assert (path / "metrics.csv").read_bytes() == metrics
+    page, compared = tmp_path / "page.html", comparison([path])
+    page.touch()  # an empty file, as of mktemp
+    for _ in range(2):
+        assert MARK in write_report(path, page).read_bytes()[:MARK_WITHIN]
+        assert MARK in write_comparison(compared, page).read_bytes()[:MARK_WITHIN]
+    mine = "<!DOCTYPE html>\n<title>Mine</title>\n<style>body{}</style>"
+    page.write_text(mine)
+    with pytest.raises(
+        RunError, match=r"page\.html is there already, .* fix: --html with another file, or remove it\."
+    ):
+        write_comparison(compared, page)
+    assert page.read_text() == mine
 
 
 def test_damage_and_absence_are_named(tmp_path: Path) -> None:
