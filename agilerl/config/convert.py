@@ -363,6 +363,9 @@ def _drop_ignored(conversion: Conversion) -> None:
             left = conversion.content.pop(section) if not key else {key: conversion.content[section].pop(key)}
             for name in left:
                 conversion.drop(f"{section}.{name}", f"it means nothing to {algo}")
+    replay = conversion.content.get("replay_buffer", {})
+    if not replay.get("prioritized") and replay.pop("alpha", None) is not None:
+        conversion.drop("replay_buffer.alpha", "it is of prioritized replay")
 
 
 def _section(value: Any, name: str, source: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ OF_ENVIRONMENTS = (
     "training.eval_share", *OF_EXPLORATION, "training.train_max_episode_steps", "training.confirm_episodes",
     "training.stop_margin", "training.reward_floor", "training.reward_scale", "training.clip_rewards",
     "training.normalize_rewards", "training.lockstep", "training.carry_envs", "training.opponents",
-    "training.elite_rescore_episodes", "mutation.reset_dormant", *OF_DATA,
+    "training.overlap", "training.elite_rescore_episodes", "mutation.reset_dormant", *OF_DATA,
 )  # fmt: skip
 """Keys of networks, episodes and environment steps, which a language policy ignores."""
 IGNORED = {
@@ -22,13 +22,13 @@ IGNORED = {
     "rounds": (
         *OF_EXPLORATION[1:], "environment.asynchronous", "training.opponents", "training.reward_floor", *OF_DATA
     ),
-    "rollouts": (*OF_EXPLORATION, "replay_buffer", "training.opponents", *OF_DATA),
-    "dataset": (*OF_EXPLORATION, "training.opponents"),
+    "rollouts": (*OF_EXPLORATION, "training.overlap", "replay_buffer", "training.opponents", *OF_DATA),
+    "dataset": (*OF_EXPLORATION, "training.overlap", "training.opponents"),
     "team_transitions": (
         "training.eps_start", "training.eps_end", "training.eps_decay", "training.explore_least", "training.opponents",
         "environment.backend", *OF_DATA,
     ),
-    "team_rollouts": (*OF_EXPLORATION, "replay_buffer", "environment.backend", *OF_DATA),
+    "team_rollouts": (*OF_EXPLORATION, "training.overlap", "replay_buffer", "environment.backend", *OF_DATA),
     "completions": OF_ENVIRONMENTS,
     "preferences": OF_ENVIRONMENTS,
     "examples": OF_ENVIRONMENTS,

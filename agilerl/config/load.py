@@ -15,13 +15,11 @@ from agilerl.config.convert import convert, is_published
 from agilerl.config.keys import KEY_ALIASES, RANGES, SECTION_ALIASES, TOP_LEVEL_ALIASES
 from agilerl.config.presets import has_preset, preset_content
 from agilerl.config.problems import errors_of_keys, explain
-from agilerl.config.schema import ADDED_LATER, WITHOUT_WAITING, Manifest, Training, has_replay
+from agilerl.config.schema import ADDED_LATER, OF_TOURNAMENTS, WITHOUT_WAITING, Manifest, Training, has_replay
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.env_ids import reward_threshold
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
 from agilerl.hostile import read_text
-
-_OF_TOURNAMENTS = ("mutation.probabilities", "tournament_selection.tournament_size", "tournament_selection.elitism")
 
 
 def manifest_from(
@@ -288,8 +286,8 @@ def dump_yaml(manifest: Manifest) -> str:
 def giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
     """Let requested settings replace the conflicting ones of a preset.
 
-    Settings of tournaments or mutations replace its scheme, a requested scheme its mutation probabilities, equal
-    founders its widths, and asynchronous mode what compares all members of one generation.
+    Settings of tournaments replace its scheme, a requested scheme its settings of tournaments, equal founders its
+    widths, and asynchronous mode what compares all members of one generation.
     """
     paths = list(asked)
     if "evolution.mode" in paths and data["evolution"]["mode"] == "async":
@@ -301,9 +299,11 @@ def giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
     if "evolution.founders" in paths and "evolution.widths" not in paths and data["evolution"]["founders"] == "equal":
         data = {**data, "evolution": {**data["evolution"], "widths": None}}
     if "evolution.scheme" not in paths:
-        if any(path.startswith(_OF_TOURNAMENTS) for path in paths):
+        if any(path.startswith(OF_TOURNAMENTS) for path in paths):
             return {**data, "evolution": {**data.get("evolution", {}), "scheme": "tournament"}}
-    elif data["evolution"]["scheme"] != "tournament" and not any(p.startswith("mutation.prob") for p in paths):
-        mutation = {key: value for key, value in data.get("mutation", {}).items() if key != "probabilities"}
-        return {**data, "mutation": mutation}
+    elif data["evolution"]["scheme"] != "tournament":
+        for path in OF_TOURNAMENTS:
+            section, _, name = path.partition(".")
+            if not any(p.startswith(path) for p in paths):
+                data = {**data, section: {key: value for key, value in data.get(section, {}).items() if key != name}}
     return data

@@ -356,6 +356,12 @@ OF_SCHEMES = {
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
 
+OF_TOURNAMENTS = (
+    "mutation.probabilities", "mutation.mutation_sd", "mutation.mutate_elite", "tournament_selection.tournament_size",
+    "tournament_selection.elitism",
+)  # fmt: skip
+"""Settings that apply to tournaments only."""
+
 PER_COST = ("tournament", "pbt", "mf_pbt")
 """Schemes that can select by score per second; others compare returns themselves, or gains of fitness."""
 
@@ -400,6 +406,7 @@ class Manifest(Section):
         rules = (
             self._mutable_name_problems, self._scheme_problems, self._schedule_problems, self._mode_problems,
             self._objective_problems, self._training_episodes_problems, self._experience_problems,
+            self._companion_problems,
         )  # fmt: skip
         problems = [ValueError(problem) for rule in rules for problem in rule()]
         if problems:
@@ -427,11 +434,12 @@ class Manifest(Section):
     def _scheme_problems(self) -> Iterator[str]:
         scheme = self.evolution.scheme
         then = self.evolution.then if scheme in OF_SCHEMES["then"] else None  # elsewhere a problem by itself
-        if scheme != "tournament" and self.mutation.probabilities != Probabilities():
+        unread = [key for key in OF_TOURNAMENTS if scheme != "tournament" and _differs(self, key)]
+        if unread:
+            keys = ", ".join(unread)
             yield (
-                f"mutation.probabilities is of evolution.scheme=tournament; with {scheme} "
-                f"{WITHOUT_MUTATION[then or scheme]}. "
-                "fix: evolution.scheme=tournament, or leave mutation.probabilities out."
+                f"{keys} {'is' if len(unread) == 1 else 'are'} of evolution.scheme=tournament; with {scheme} "
+                f"{WITHOUT_MUTATION[then or scheme]}. fix: evolution.scheme=tournament, or leave {keys} out."
             )
         usual, widths = Evolution(), self.evolution.widths
         if widths is not None and (self.evolution.founders != "spread" or widths[0] > widths[1]):
@@ -553,6 +561,20 @@ class Manifest(Section):
             other = offline_instead(self.algorithm.name) if "training.dataset" in changed else ""
             fix = f"to learn from data, {other}; or leave {keys} out" if other else f"leave {keys} out"
             yield f"{keys}: means nothing to {self.algorithm.name}, which {experience.says}. fix: {fix}."
+
+    def _companion_problems(self) -> Iterator[str]:
+        """Yield settings that act only beside the value of another."""
+        companions = {
+            "replay_buffer.alpha": ("replay_buffer.prioritized", False, True),
+            "training.share": ("training.shards", 1, 2),
+        }
+        for key, (other, without, acts) in companions.items():
+            is_read = key != "replay_buffer.alpha" or self.has_replay  # else a problem by itself
+            if is_read and value_at(self, other) == without and _differs(self, key):
+                yield (
+                    f"{key} acts only with {other}={as_typed(acts)}{'' if acts is True else ' or more'}; got it with "
+                    f"{as_typed(without)}. fix: {other}={as_typed(acts)}, or leave {key} out."
+                )
 
     @property
     def has_replay(self) -> bool:

@@ -390,6 +390,48 @@ def test_what_a_scheme_does_not_read_is_named(setting: str, scheme: str) -> None
         )
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "tournament_selection.tournament_size=3",
+        "tournament_selection.elitism=false",
+        "mutation.mutate_elite=true",
+        "mutation.mutation_sd=0.2",
+    ],
+)
+def test_settings_of_tournaments_bring_tournaments_and_are_refused_beside_another_scheme(setting: str) -> None:
+    name = setting.partition("=")[0]
+    race = preset_for("FrozenLake-v1", "PPO")
+    assert race.evolution.scheme == "race"
+    tournaments = apply_sets(race, [setting])
+    assert tournaments.evolution.scheme == "tournament"
+    for scheme in ("race", "halving", "mf_pbt"):
+        message = rf"{re.escape(name)} is of evolution\.scheme=tournament; with {scheme} .* leave {re.escape(name)} out"
+        with pytest.raises(ConfigError, match=message):
+            apply_sets(race, [setting, f"evolution.scheme={scheme}"])
+    again = apply_sets(tournaments, ["evolution.scheme=race"])  # those of a preset, or asked for before, give way
+    assert (again.mutation.mutation_sd, again.tournament_selection) == (0.1, race.tournament_selection)
+    assert not again.mutation.mutate_elite
+
+
+def test_settings_that_act_only_beside_another_are_named() -> None:
+    dqn = manifest_from({"algorithm": {"name": "DQN"}})
+    with pytest.raises(
+        ConfigError, match=r"replay_buffer\.alpha acts only with replay_buffer\.prioritized=true; got it"
+    ):
+        apply_sets(dqn, ["replay_buffer.alpha=0.4"])
+    with pytest.raises(ConfigError, match=r"training\.share acts only with training\.shards=2 or more; .* fix: train"):
+        apply_sets(dqn, ["training.share=shard"])
+    apply_sets(dqn, ["replay_buffer.alpha=0.4", "replay_buffer.prioritized=true"])
+    apply_sets(dqn, ["training.share=shard", "training.shards=2"])
+
+
+@pytest.mark.parametrize("algo", ["PPO", "MAPPO", "CQN", "GRPO"])
+def test_updates_that_overlap_with_steps_are_those_of_replay(algo: str) -> None:
+    with pytest.raises(ConfigError, match=rf"training\.overlap: means nothing to {algo}, which"):
+        apply_sets(manifest_from({"algorithm": {"name": algo}}), ["training.overlap=true"])
+
+
 def test_problems_between_keys_are_named_together() -> None:
     sets = ["evolution.scheme=pbt", "evolution.certainty=2.0", "evolution.max_lag=4", "training.fitness=fqe"]
     with pytest.raises(ConfigError) as raised:

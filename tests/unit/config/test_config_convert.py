@@ -192,6 +192,14 @@ def test_what_means_nothing_to_the_algorithm_is_said(tmp_path: Path) -> None:
                      "training.eps_decay", "replay_buffer.max_size"]  # fmt: skip
 
 
+def test_an_exponent_of_priorities_without_priorities_is_dropped(tmp_path: Path) -> None:
+    made, said = read(changed(OLDER, "INIT_HP", ALPHA=0.4, PER=False), tmp_path)
+    assert made.replay_buffer.alpha == 0.6
+    assert any("replay_buffer.alpha" in line for line in said)
+    made, _ = read(changed(OLDER, "INIT_HP", ALPHA=0.4, PER=True), tmp_path)
+    assert made.replay_buffer.alpha == 0.4
+
+
 def test_another_way_to_select_has_no_counterpart(tmp_path: Path) -> None:
     other = changed(NEWER, "selection_strategy", strategy="multi_frequency", n_losers=4)
     made, said = read(other, tmp_path)
