@@ -3,6 +3,14 @@
 export const NO_SOURCE = -1;
 const QUANTILES = [0, 0.1, 0.5, 0.9, 1];
 
+// The value below which a share of sorted values is, interpolated between its two neighbours; NaN without values.
+export function quantile(sorted, share) {
+  if (!sorted.length) return NaN;
+  const place = share * (sorted.length - 1);
+  const [low, high] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
+  return low === high ? low : low + (place - Math.floor(place)) * (high - low);
+}
+
 export class Run {
   constructor() {
     this.clear();
@@ -74,7 +82,7 @@ export class Run {
     order.forEach((at, place) => { row[at] = place; });
     const fitness = Float64Array.from(content.fitness, (value) => (value === null ? NaN : value));
     const sorted = fitness.filter((value) => value === value).sort();
-    const quantiles = QUANTILES.map((share) => (sorted.length ? sorted[Math.round(share * (sorted.length - 1))] : NaN));
+    const quantiles = QUANTILES.map((share) => quantile(sorted, share));
     if (sorted.length) {
       this.low = Math.min(this.low, quantiles[1]);
       this.lowest = Math.min(this.lowest, quantiles[0]);

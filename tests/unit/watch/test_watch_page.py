@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +44,25 @@ def test_the_winner_is_compared_by_its_numbers() -> None:
     script = (Path(agilerl.watch.__file__).parent / "static" / "main.js").read_text()
     assert "winner?.id}.${run.now.winner?.generation}" in script
     assert not re.search(r"\$\{[\w.?]*winner\}", script)
+
+
+def test_quantiles_are_interpolated() -> None:
+    """By Node.js where it is installed: the median of an even number of members lies between two of them."""
+    if (node := shutil.which("node")) is None:
+        pytest.skip("no Node.js here")
+    script = (Path(agilerl.watch.__file__).parent / "static" / "store.js").read_text()
+    cases = [
+        [[10, 20], 0.5],
+        [[0, 10, 100, 200], 0.5],
+        [[1, 2, 9], 0.5],
+        [[0, 10], 0.9],
+        [[3, 4], 1],
+        [[7], 0.1],
+        [[], 0.5],
+    ]
+    script += f"\nconsole.log(JSON.stringify({cases}.map(([values, share]) => quantile(values, share))));\n"
+    done = subprocess.run([node, "--input-type=module", "-"], input=script, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [15, 55, 2, 9, 4, 7, None]
 
 
 def text(page: Any, selector: str) -> str:
