@@ -173,7 +173,7 @@ def choices_of(agent: RLAlgorithm) -> JointActions:
 def random_actions(
     agent: RLAlgorithm, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None
 ) -> np.ndarray:
-    """Sample uniform actions to store, [*shape] int64 or [*shape, A] in [-1, 1].
+    """Sample uniform actions to store: [*shape] int64, or [*shape, A] between the raw bounds.
 
     `mask` [*shape, W], 1 = legal, applies to discrete and binary actions.
     """
@@ -182,9 +182,10 @@ def random_actions(
         choices = choices_of(agent)
         legal = None if mask is None else choices.legal(mask)
         return uniform_actions(rng.random(shape), choices.count, legal)
-    drawn = rng.uniform(-1, 1, size=(*shape, agent.action_size)).astype(np.float32)
+    size = (*shape, agent.action_size)
     if isinstance(space, gym.spaces.MultiBinary):
-        return legal_bits(drawn > 0, mask).astype(np.float32)
+        return legal_bits(rng.uniform(-1, 1, size=size) > 0, mask).astype(np.float32)
+    drawn: np.ndarray = rng.uniform(*raw_bounds(agent), size=size).astype(np.float32)
     return drawn
 
 

@@ -250,7 +250,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-        """Sample uniform actions to store, [*shape] int64 or [*shape, A] in [-1, 1]; see `actions.random_actions`."""
+        """Sample uniform actions to store, [*shape] int64 or [*shape, A] raw; see `actions.random_actions`."""
         return random_actions(self, rng, shape, mask)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:

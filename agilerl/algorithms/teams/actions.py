@@ -306,14 +306,16 @@ class TeamActions(_Layout):
         return out
 
     def stored(self, action: np.ndarray) -> np.ndarray:
-        """Invert `environment`."""
+        """Invert `environment`; a component with one value is 0, the middle of the raw range."""
         out = np.array(action, np.float32)
         for agent, one in zip(self.agents, self.each, strict=True):
             columns = self.columns[agent]
             if one.is_choice:
                 out[..., columns] -= np.asarray(one.starts, np.float32)
             elif one.low is not None and one.high is not None:
-                out[..., columns] = 2 * (action[..., columns] - one.low) / (one.high - one.low) - 1
+                width = one.high - one.low
+                share = 2 * (action[..., columns] - one.low) / np.where(width > 0, width, 1)
+                out[..., columns] = share - (width > 0)  # NaN, an undefined action, stays NaN
         return out
 
 

@@ -166,6 +166,17 @@ def test_gaussian_noise_is_clipped_to_the_raw_bounds() -> None:
     assert set(np.abs(action[:, 1]).round(6)[np.abs(action[:, 1]) >= 1]) == {1.0}
 
 
+@pytest.mark.parametrize("cls", [DDPG, TD3])
+@pytest.mark.parametrize(("activation", "low"), [("Sigmoid", 0), ("Softmax", 0), ("Softsign", -1), ("Tanh", -1)])
+def test_random_actions_fill_the_range_of_the_policy(cls: Any, activation: str, low: int) -> None:
+    a = agent(cls, net_config={**NET, "head_config": {"hidden_size": [16], "output_activation": activation}})
+    drawn = a.random_action(np.random.default_rng(0), (400,))
+    np.testing.assert_array_equal(drawn, np.random.default_rng(0).uniform(low, 1, (400, 2)).astype(np.float32))
+    acted = a.environment_action(drawn)
+    at_bounds = ((acted == BOX.low) | (acted == BOX.high)).mean()
+    assert at_bounds == 0, "a Sigmoid used to send every second one to the lower bound"
+
+
 # --- learning
 
 

@@ -211,6 +211,14 @@ def test_matd3_takes_two_mappings_of_critics(given: Any) -> None:
 # --- decisions of the environment -------------------------------------------------------------------------------------
 
 
+def test_a_component_with_one_value_is_stored_as_the_middle_of_the_raw_range() -> None:
+    acted = {"a_0": spaces.Box(np.array([-1.0, 2.0]), np.array([3.0, 2.0]), dtype=np.float32)}
+    actions = MADDPG({"a_0": spaces.Discrete(2)}, acted, net_config=NET).actions
+    stored = actions.stored(np.array([[2.0, 2.0], [np.nan, np.nan]], np.float32))
+    np.testing.assert_array_equal(stored, [[0.5, 0.0], [np.nan, np.nan]])
+    np.testing.assert_array_equal(actions.environment(stored[:1]), [[2.0, 2.0]])
+
+
 @EVERY
 def test_the_environment_decides_for_some_environments(cls: Any) -> None:
     made = team(cls)
