@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.algorithms.base.transitions import check_discrete_actions, column
 from agilerl.engine.protocol import Mask
@@ -107,7 +107,7 @@ class NormalizedBoxActions(PlainActions):
         if not isinstance(space, gym.spaces.Box):
             return action
         low, high = space.low.ravel(), space.high.ravel()
-        scaled = np.clip(rescale_action(action, low, high, _range_of(agent)), low, high)
+        scaled = np.clip(rescale_action(action, low, high, range_of(agent.policy_module())), low, high)
         shaped: np.ndarray = scaled.reshape((*action.shape[:-1], *space.shape))
         return shaped
 
@@ -154,15 +154,14 @@ class NormalizedBoxActions(PlainActions):
         return action.reshape(count, size).to(next(agent.policy_module().parameters()).dtype)
 
 
-def _range_of(agent: RLAlgorithm) -> str:
+def range_of(policy: nn.Module) -> str:
     """Activation that defines the range of raw actions: the policy's, tanh for a distribution or a foreign module."""
-    policy = agent.policy_module()
     return policy.output_activation if isinstance(policy, DeterministicActor) else "Tanh"
 
 
 def raw_bounds(agent: RLAlgorithm) -> tuple[float, float]:
     """Return the lowest and highest raw action."""
-    return get_output_bounds(_range_of(agent))
+    return get_output_bounds(range_of(agent.policy_module()))
 
 
 def choices_of(agent: RLAlgorithm) -> JointActions:

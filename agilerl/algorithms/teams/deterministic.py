@@ -35,7 +35,7 @@ from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.paths import resolve
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
-from agilerl.networks.actors import DeterministicActor
+from agilerl.networks.actors import DeterministicActor, get_output_bounds
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.encoders import asks_for_memory, encoder_named, mapping_of
 from agilerl.networks.q_networks import ContinuousQNetwork
@@ -44,6 +44,7 @@ from agilerl.spaces import parts_of
 
 Team = MultiAgentRLAlgorithm
 
+RAW_RANGE = (-1.0, 1.0)  # of Box actions: noise, targets, replay and the exported policy assume it
 LOGIT_DECAY = 1e-3  # of the authors' released code (openai/maddpg): weight of the policies' squared outputs
 NOISE = frozenset({"expl_noise", "mean_noise"})  # arguments that also accept a mapping by agent
 OF_PARTS = (EvolvableCNN, EvolvableResNet, EvolvableMultiInput)  # encoders that do not concatenate all parts
@@ -79,6 +80,17 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
     def soft_update(self, net: nn.Module, target: nn.Module) -> None:
         """Move a target network towards its network, in place: target ← (1 − τ)·target + τ·net."""
         soft_update(net, target, self.tau)
+
+    def registered(self, kind: str, group: str, network: Any) -> Any:
+        """Assign as `<kind>.<group>` and return it; policies are checked by `check_range`."""
+        if kind == "actors":
+            check_range(self, group, network)
+        return super().registered(kind, group, network)
+
+    def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
+        super().load_state(state, source)
+        for group in self.grouped_agents:
+            check_range(self, group, self.actors[group])
 
     @property
     def action_size(self) -> int:
@@ -130,6 +142,17 @@ def make_actor(team: Team, group: str, seed: int) -> DeterministicActor:
     space = team.observation_space[group]
     arguments = checked_arguments(fitting(config_of(team, group), space), DeterministicActor)
     return DeterministicActor(space, team.action_space[group], device=team.device, random_seed=seed, **arguments)
+
+
+def check_range(team: Team, group: str, policy: nn.Module) -> None:
+    """Raise ConfigError for a policy of Box actions whose output activation has another range than RAW_RANGE."""
+    activation = base_actions.range_of(policy)
+    if isinstance(team.action_space[group], gym.spaces.Box) and get_output_bounds(activation) != RAW_RANGE:
+        raise ConfigError(
+            f"{team.algo}: the policy of the group {group!r} has output_activation={activation!r}, whose range is "
+            f"{get_output_bounds(activation)}; Box actions of a team need {RAW_RANGE}. "
+            "fix: output_activation='Tanh' or 'Softsign' in head_config."
+        )
 
 
 def make_critic(team: Team, group: str, seed: int) -> ContinuousQNetwork:

@@ -92,7 +92,7 @@ def by_group(kind: str) -> Any:
         if missing:
             raise ConfigError(f"{team.algo}: {kind} has nothing for the group {missing[0]!r}. fix: one for each group.")
         for group, part in parts.items():
-            setattr(team, f"{kind}.{group}", part)
+            team.registered(kind, group, part)
 
     return property(lambda team: Named(team, kind), assign)
 

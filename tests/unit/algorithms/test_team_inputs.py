@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ from gymnasium import spaces
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
+from agilerl.algorithms.teams import deterministic
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.envs.teams import TeamObservations
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules.base import ModuleDict
+from agilerl.networks import DeterministicActor
 
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
 EVERY = pytest.mark.parametrize("cls", [MADDPG, MATD3, IPPO, MAPPO])
@@ -30,7 +33,7 @@ MASKED_SPACE = spaces.Dict(observation=spaces.Box(-1, 1, (2,)), action_mask=spac
 
 
 def team(cls: Any, seen: Any = SEEN, done: Any = DONE, **more: Any) -> Any:
-    return cls(seen, done, net_config=NET, seed=1, **more)
+    return cls(seen, done, **{"net_config": NET, "seed": 1, **more})
 
 
 def values(found: Any) -> list[list[float]]:
@@ -202,6 +205,39 @@ def test_two_policies_for_agents_of_one_group_are_named() -> None:
     assert team(MADDPG, seen, done, actor_networks={"x_0": one, "x_1": one}).actors["x"] is one
 
 
+@pytest.mark.parametrize("cls", [MADDPG, MATD3])
+@pytest.mark.parametrize("activation", ["Sigmoid", "Softmax"])
+def test_a_policy_of_box_actions_in_another_range_is_refused(
+    cls: Any, activation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {**NET, "head_config": {"hidden_size": [8], "output_activation": activation}}
+    says = (
+        rf"the policy of the group 'b' has output_activation='{activation}', whose range is \(0\.0, 1\.0\); Box "
+        r"actions of a team need \(-1\.0, 1\.0\)\. fix: output_activation='Tanh' or 'Softsign' in head_config\."
+    )
+    with pytest.raises(ConfigError, match=says):
+        team(cls, net_config=config)
+    policies = {"b": DeterministicActor(SEEN["b_0"], DONE["b_0"], **config)}
+    with pytest.raises(ConfigError, match=says):
+        team(cls, actor_networks=policies)
+    made = team(cls)
+    with pytest.raises(ConfigError, match=says):
+        made.actors = {**made.actors, **policies}
+    with monkeypatch.context() as earlier:  # versions that did not check
+        earlier.setattr(deterministic, "check_range", lambda *_: None)
+        team(cls, net_config=config).save_checkpoint(tmp_path / "team.pt")
+    with pytest.raises(ConfigError, match=says):
+        cls.load(tmp_path / "team.pt")
+
+
+@pytest.mark.parametrize("cls", [MADDPG, MATD3])
+def test_other_policies_may_have_any_output_activation(cls: Any) -> None:
+    for activation, agents in (("Sigmoid", ("a_0", "c_0")), ("Softsign", ("a_0", "b_0"))):
+        config = {**NET, "head_config": {"hidden_size": [8], "output_activation": activation}}
+        made = team(cls, {a: SEEN[a] for a in agents}, {a: DONE[a] for a in agents}, net_config=config)
+        assert len(made.actors) == 2
+
+
 @pytest.mark.parametrize("given", [{"a": 1}, [{}], 3])
 def test_matd3_takes_two_mappings_of_critics(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"MATD3: critic_networks must be two mappings by group.*fix: "):
@@ -212,7 +248,7 @@ def test_matd3_takes_two_mappings_of_critics(given: Any) -> None:
 
 
 def test_a_component_with_one_value_is_stored_as_the_middle_of_the_raw_range() -> None:
-    acted = {"a_0": spaces.Box(np.array([-1.0, 2.0]), np.array([3.0, 2.0]), dtype=np.float32)}
+    acted = {"a_0": spaces.Box(np.array([-1, 2], np.float32), np.array([3, 2], np.float32))}
     actions = MADDPG({"a_0": spaces.Discrete(2)}, acted, net_config=NET).actions
     stored = actions.stored(np.array([[2.0, 2.0], [np.nan, np.nan]], np.float32))
     np.testing.assert_array_equal(stored, [[0.5, 0.0], [np.nan, np.nan]])
