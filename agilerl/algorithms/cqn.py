@@ -30,6 +30,7 @@ class CQN(DQN):
     """
 
     experience = DATASET
+    learns_from_obs_mask = True  # the conservative term sums over the legal actions
 
     def __init__(
         self,

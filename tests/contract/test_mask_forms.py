@@ -16,12 +16,16 @@ from masked_envs import FORMS, KINDS, CountedTeam, Masks, make, takes_form
 
 import agilerl
 from agilerl.algorithms import CQN, DQN, IPPO, PPO
+from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.data.dataset import read_dataset
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import SyncLanes, as_lanes
 from agilerl.errors import EnvError, ShapeError
 from agilerl.export import plain_policy
 from agilerl.networks.distributions import ActionDistribution
+from agilerl.options import OfflineOptions
+from agilerl.sources.offline import fill
 from agilerl.spaces import MaskAsFeature, mask_width
 from agilerl.standalone.policy import LARGEST_INPUT
 from agilerl.tree import map_leaves, take
@@ -253,6 +257,20 @@ def test_the_conservative_penalty_is_over_legal_actions() -> None:
     for name, count in (("two", 2), ("all", 3)):
         penalty = float(q[:count].logsumexp(0) - q[0])
         assert losses[name] - losses["one"] == pytest.approx(penalty, rel=1e-4)
+
+
+def test_the_masks_of_a_data_set_reach_the_conservative_penalty() -> None:
+    agent = CQN(spaces.Box(0, 1, (2,)), spaces.Discrete(3), gamma=0.0, alpha=1.0, batch_size=1, seed=1)
+    with torch.no_grad():  # values 1, 2 and 3 of every observation
+        output = agent.actor.head_net.model.linear_output
+        output.weight.zero_()
+        output.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    rows = {"observations": np.zeros((2, 2), np.float32), "actions": np.zeros(2, np.int64), "rewards": np.ones(2)}
+    masks = np.array([[1, 1, 0], [1, 1, 0]], bool)
+    memory, options = ReplayBuffer(max_size=2), OfflineOptions(max_steps=1, evo_steps=1)
+    fill(memory, read_dataset({**rows, "terminals": np.ones(2, bool), "action_masks": masks}), agent, options)
+    # δ = 1 - 1 = 0, so the loss is log(e^1 + e^2) - 1 = log(1 + e); over all three it would be log(1 + e + e^2).
+    assert agent.learn(memory.sample(1)) == pytest.approx(np.log(1 + np.e), abs=1e-5)
 
 
 class WidePair:

@@ -67,6 +67,18 @@ def test_a_step_is_an_update_of_every_member() -> None:
     assert np.shape(fitnesses) == (3, 2)
 
 
+def test_the_masks_of_the_data_reach_the_updates_of_every_learner() -> None:
+    masks = data()["actions"][:, None] == np.arange(2)  # only the action that was taken is legal
+    masked = data(action_masks=masks)
+    fused, apart, without = (
+        weights(train(dataset, learner=how, mutation=None, tournament=None)[0])
+        for dataset, how in ((masked, "fused"), (masked, "sequential"), (data(), "fused"))
+    )
+    for one, other in zip(fused, apart, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert any(not np.allclose(one, other, atol=1e-4) for one, other in zip(fused, without, strict=True))
+
+
 def test_the_same_seed_gives_the_same_agents_and_fused_equals_sequential() -> None:
     first, again, apart = (weights(train(learner=how)[0]) for how in ("fused", "fused", "sequential"))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
