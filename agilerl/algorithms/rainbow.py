@@ -80,7 +80,7 @@ class RainbowDQN(RLAlgorithm):
         v_min: Annotated[Number, hp(-100.0, "returns may be negative")] = 0.0,
         v_max: Annotated[Number, hp(100.0, "as wide as v_min below zero")] = 200.0,
         noise_std: Annotated[Positive, hp()] = 0.5,
-        n_step: Annotated[Count, hp()] = 3,
+        n_step: Annotated[Count, hp(fixed="the replay memory sums the rewards")] = 3,
         mut: str | None = None,
         normalize_images: bool = True,
         combined_reward: bool = False,

@@ -121,6 +121,25 @@ def test_pairs_and_examples_in_one_pass_are_learned_as_alone(algo: str) -> None:
     assert compare(agents, twins) < EXACT
 
 
+@pytest.mark.parametrize("algo", ["GRPO", "LLMPPO"])
+def test_a_mutated_weight_decay_acts_as_one_of_the_constructor(algo: str) -> None:
+    given, mutated, without = make(algo, 0, weight_decay=0.5), make(algo, 0), make(algo, 0)
+    mutated.weight_decay = 0.5
+    agents = [given, mutated.clone(), without]
+    engines, name, _ = engines_for(agents)
+    assert (name, [len(engine.agents) for engine in engines]) == ("fused", [2, 1])
+    for engine in engines:
+        texts = written(engine, engine.agents)
+        drawn = [np.random.default_rng(0) for _ in engine.agents]
+        for batch in engine.agents[0].arrange(engine, texts, rewards(2)[1:].expand(len(drawn), -1, -1), drawn):
+            engine.agents[0].update(engine, batch)
+        engine.release()
+    assert moved(given, agents[1]) < EXACT
+    assert moved(given, without) > 1e-6
+    mutated.reinit_optimizers()
+    assert {group["weight_decay"] for group in mutated.optimizer.param_groups} == {0.5}
+
+
 def test_one_member_moves_no_other() -> None:
     agents = [make("GRPO", i) for i in range(2)]
     texts, given = written(engines_for(agents)[0][0], agents), rewards(2)

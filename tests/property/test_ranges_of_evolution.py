@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import itertools
+import textwrap
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,14 +30,20 @@ from agilerl.config import manifest_from
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RegistryError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
+from agilerl.signatures import constructor_arguments
 from agilerl.training.manifest.resolve import resolve
 from agilerl.training.published import limit_batches
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 
 VALUES = (-2.0, -1.0, -1e-9, 0.0, 1e-9, 0.5, 1.0, 1.0 + 1e-9, 1.5, 2.0, 1e6)
-CASES = [(name, key) for name in available() for key, each in hyperparameters(find_algorithm(name)).items()
-         if each.is_number]  # fmt: skip
+NUMBERS = [(name, key) for name in available() for key, each in hyperparameters(find_algorithm(name)).items()
+           if each.is_number]  # fmt: skip
+FIXED = {
+    ("SAC", "init_temperature"), ("CQL", "init_temperature"), ("RainbowDQN", "n_step"),
+    *((name, "action_std_init") for name in ("PPO", "RecurrentPPO", "IPPO", "MAPPO")),
+}  # fmt: skip
+CASES = [case for case in NUMBERS if case not in FIXED]
 
 
 def accepts(values: Any, value: float) -> bool:
@@ -68,6 +79,68 @@ def test_a_name_that_no_algorithm_has_is_found_at_construction(algo: str) -> Non
     known = next(name for name, each in hyperparameters(cls).items() if each.is_number)
     with pytest.raises(RegistryError, match=rf"hp_config names '{known}s', which is none .* Did you mean '{known}'\?"):
         check_mutable(cls, {f"{known}s": RLParameter(0.1, 0.2)})
+
+
+@pytest.mark.parametrize(("algo", "name"), sorted(FIXED))
+def test_a_number_that_is_read_only_by_the_constructor_is_refused(algo: str, name: str) -> None:
+    ranges = {name: {"min": 1, "max": 2}}
+    with pytest.raises(AlgorithmError, match=rf"hp_config: the range of {name}: mutations would have no .* fix: leave"):
+        check_mutable(find_algorithm(algo), {name: RLParameter(1, 2)})
+    for section, key in (("mutation", "rl_hp_selection"), ("evolution", "restart_ranges")):
+        with pytest.raises(ConfigError, match=rf"{section}\.{key}\.{name}: mutations would have no effect, because"):
+            manifest_from({"algorithm": {"name": algo}, section: {key: ranges}})
+    assert name in constructor_arguments(find_algorithm(algo))
+
+
+BUILDERS = ("base/building.py", "base/policy_value.py", "teams/actor_critics.py")  # called by constructors alone
+
+
+def reads(tree: ast.AST) -> set[str]:
+    """Attributes that are read, and names that are read or followed by their text."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            found.add(node.attr)
+        is_listed = isinstance(node, ast.Call) and ast.unparse(node.func) in ("self._numbers", "follow")
+        if is_listed or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "names"):
+            found |= {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+    return found
+
+
+@cache
+def reads_of_others() -> set[str]:
+    """What sources, engines, and the functions beside the classes of algorithms read of agents."""
+    package, found = Path(agilerl.__file__).parent, set[str]()
+    for room in ("engine", "sources", "algorithms/base", "algorithms/teams", "algorithms/text"):
+        for path in (package / room).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            is_other = room in ("engine", "sources")
+            nodes = [node for node in tree.body if is_other or isinstance(node, ast.FunctionDef)]
+            if not path.as_posix().endswith(BUILDERS):
+                found |= set().union(*map(reads, nodes))
+    return found
+
+
+@cache
+def reads_of(cls: type) -> set[str]:
+    """What the methods of an algorithm read after its constructor."""
+    found = set[str]()
+    for parent in cls.__mro__:
+        if parent.__module__.startswith("agilerl."):
+            tree = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
+            assert isinstance(tree, ast.ClassDef)
+            for node in tree.body:
+                is_constructor = isinstance(node, ast.FunctionDef) and node.name == "__init__"
+                followed = [n for n in ast.walk(node) if isinstance(n, ast.Call) and ast.unparse(n.func) == "follow"]
+                found |= set().union(*map(reads, followed)) if is_constructor else reads(node)
+    return found
+
+
+@pytest.mark.parametrize("algo", available())
+def test_every_mutable_number_is_read_after_the_constructor(algo: str) -> None:
+    cls = find_algorithm(algo)
+    mutable = {name for other, name in CASES if other == algo}
+    assert mutable - reads_of(cls) - reads_of_others() == set()
 
 
 OBS, CHOICE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)

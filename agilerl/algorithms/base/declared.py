@@ -93,19 +93,24 @@ class Declared:
     manifest: Any
     because: str
     values: Any
+    fixed: str = ""
 
 
-def hp(manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None) -> Declared:
+def hp(manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None, fixed: str = "") -> Declared:
     """Mark an argument of an algorithm's constructor as a hyperparameter that manifests may name.
 
     Args:
         manifest: default in manifests; the published one if omitted.
         because: reason for the difference; required if there is one.
         values: range in manifests, if the argument's type allows more (arrays, enums) than YAML can express.
+        fixed: reason why a number cannot be mutated: later values of the attribute would have no effect.
     """
     if (manifest is not _PUBLISHED) != bool(because):
         raise TypeError("hp(manifest, because): a default of manifests and the reason for it go together.")
-    return Declared(manifest, because, values)
+    return Declared(manifest, because, values, fixed)
+
+
+INITIAL_WEIGHT = hp(fixed="it only sets the initial value of weights")
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class Hyperparameter:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is an integer or a float, which evolution can change."""
+        """Whether it is an integer or a float, which evolution can change unless it is `fixed`."""
         kind = _plain(self.values)[0]
         return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (int, float)
 
@@ -157,7 +162,7 @@ def _arguments(cls: Any) -> tuple[inspect.Signature, dict[str, tuple[Any, Any, D
         values = hint
         if mark is not None:
             base, *rest = get_args(hint)
-            annotations = tuple(item for item in rest if not isinstance(item, Declared))
+            annotations = tuple(item for item in rest if not isinstance(item, Declared) or item.fixed)
             annotated = Annotated[(base, *annotations)] if annotations else base
             values = annotated if mark.values is None else mark.values
         if mark is not None or _is_declared(values):
@@ -267,7 +272,7 @@ def check_mutable(cls: type, ranges: Mapping[str, Any]) -> None:
             set any attribute, which `check_registry` verifies later.
 
     Raises:
-        RegistryError: unknown name. AlgorithmError: a limit outside of the declared range.
+        RegistryError: unknown name. AlgorithmError: a fixed number, or a limit outside of the declared range.
     """
     key: Any = cls
     valid_names = [name for name, each in hyperparameters(cls).items() if each.is_number]
@@ -302,12 +307,15 @@ def _is_ours(constructor: Any) -> bool:
 
 
 def outside(values: Any, limits: Any) -> str | None:
-    """Return which limit lies outside of the declared range and how to fix it, or None.
+    """Return which limit lies outside of the declared range, or why the number is fixed, and the fix; None if it fits.
 
     Args:
         values: annotated type. limits: object with `min` and `max`.
     """
-    base, bounds = _bounds_of(_plain(values)[0])
+    kind = _plain(values)[0]
+    if reason := next((mark.fixed for mark in _metadata(kind) if isinstance(mark, Declared)), ""):
+        return f"mutations would have no effect, because {reason}. fix: leave it out."
+    base, bounds = _bounds_of(kind)
     if base not in (int, float):
         return None
     low = next((b.ge if isinstance(b, Ge) else b.gt for b in bounds if not isinstance(b, Le)), None)

@@ -93,6 +93,12 @@ class OptimizerWrapper:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
+    def set_option(self, name: str, value: Any) -> None:
+        """Change another option of the torch optimiser in place; moments and step counts are kept."""
+        self.optimizer_kwargs[name] = value
+        for group in self.optimizer.param_groups:
+            group[name] = value
+
     def rebuild(
         self, networks: Mapping[str, nn.Module], transfers: Mapping[str, Mapping[str, Transfer]] | None = None
     ) -> None:

@@ -21,7 +21,7 @@ from agilerl.algorithms.base import copies
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import Experience
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup, follow
 from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
 from agilerl.algorithms.text.batches import TextBatch
 from agilerl.algorithms.text.scoring import scores_by_item
@@ -211,6 +211,12 @@ class LLMAlgorithm(EvolvableAlgorithm):
         options = {"weight_decay": weight_decay}
         setattr(self, optimizer, OptimizerWrapper(optim.AdamW, network, resolve(self, lr), options, lr_name=lr))
         self.register_network_group(NetworkGroup(network, frozen, policy=policy))
+        follow(self, "_follow_in_optimizers", "weight_decay")
+
+    def _follow_in_optimizers(self, name: str, value: float) -> None:
+        """Apply a new value of an option to the optimisers of all adapters."""
+        for config in self.registry.optimizers:
+            config.wrapper(self).set_option(name, value)
 
     # --- base model -------------------------------------------------------------------------------------------------
 

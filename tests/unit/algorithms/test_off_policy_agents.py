@@ -273,7 +273,7 @@ NUMBERS: dict[str, tuple[Any, Any, list[str]]] = {
     "DDPG": (DDPG, BOX, ["lr_actor", "lr_critic", "gamma", "tau", "policy_freq", "expl_noise", "theta", "dt"]),
     "TD3": (TD3, BOX, ["lr_actor", "policy_freq", "expl_noise", "policy_noise", "noise_clip", "learn_step", "tau"]),
     "SAC": (SAC, BOX, ["lr_actor", "lr_critic", "lr_alpha", "target_entropy", "gamma", "tau", "batch_size"]),
-    "RainbowDQN": (RainbowDQN, CHOICE, ["lr", "num_atoms", "v_max", "noise_std", "beta", "prior_eps", "n_step"]),
+    "RainbowDQN": (RainbowDQN, CHOICE, ["lr", "num_atoms", "v_max", "noise_std", "beta", "prior_eps"]),
 }  # fmt: skip
 
 
