@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, StochasticActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
-from agilerl.algorithms.base.declared import DATASET, INITIAL_WEIGHT, hp
+from agilerl.algorithms.base.declared import DATASET, INITIAL_WEIGHT, STRUCTURE, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.sac import POLICY_KEYS
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
@@ -52,6 +52,7 @@ class CQL(StochasticActorCritic):
 
     action_spaces = ("Box",)
     experience = DATASET
+    structure = STRUCTURE | {"threshold"}
 
     def __init__(
         self,

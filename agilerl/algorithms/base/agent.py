@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from agilerl.algorithms.base import copies
 from agilerl.algorithms.base import predict as predicting
 from agilerl.algorithms.base import registry as registering
-from agilerl.algorithms.base.declared import Experience, check_arguments, check_mutable
+from agilerl.algorithms.base.declared import STRUCTURE, Experience, check_arguments, check_mutable
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegistry, NetworkGroup, assigned, resolve
 from agilerl.checkpoint import load_tree, save_tree
@@ -67,6 +67,7 @@ class EvolvableAlgorithm:
         mut: last mutation applied to this agent, None before the first.
         registry: registered networks, optimisers and hyperparameters. Assignment registers, see `registry.assigned`.
         arguments_by_agent: numeric constructor arguments that also accept a mapping by agent.
+        structure: constructor arguments that decide which networks exist; each is also an attribute.
         experience: experience the algorithm learns from; None if it declares none.
         learns_language: whether the policy is an adapter on a language model.
         reads_texts: whether the network is a transformer over texts instead of an encoder with a head.
@@ -94,6 +95,7 @@ class EvolvableAlgorithm:
 
     # Capability flags with their defaults: callers read these instead of checking for specific algorithms.
     arguments_by_agent: ClassVar[frozenset[str]] = frozenset()
+    structure: ClassVar[frozenset[str]] = STRUCTURE
     experience: ClassVar[Experience | None] = None
     learns_language: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = False

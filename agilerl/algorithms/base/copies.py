@@ -168,8 +168,8 @@ def blank_arguments(
     """Return constructor arguments of `cls` for an agent that `load_state(saved)` then fills.
 
     Spaces, and required arguments that are attributes of the agent, come from the file. Of the optional arguments only
-    `share_encoders` is read, because it decides which networks exist. Arguments that only a base class requires are
-    left out if the file lacks them: the constructor of `cls` may set them.
+    those of `cls.structure` are read, because they decide which networks exist. Arguments that only a base class
+    requires are left out if the file lacks them: the constructor of `cls` may set them.
 
     Raises:
         RunError: the file lacks a required argument.
@@ -189,9 +189,7 @@ def blank_arguments(
             arguments[name] = attributes[name]
         elif name not in arguments and name in inspect.signature(own).parameters:
             raise RunError(f"the file does not hold the {name}. fix: make the agent, then load_checkpoint(path).")
-    if "share_encoders" in parameters:
-        arguments["share_encoders"] = bool(attributes.get("share_encoders", False))
-    return arguments
+    return arguments | {name: attributes[name] for name in cls.structure if name in parameters and name in attributes}
 
 
 def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str = "state") -> None:

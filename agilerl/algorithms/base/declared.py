@@ -70,7 +70,7 @@ class Experience:
     is_counted: bool = False
 
 
-STRUCTURE = frozenset({"share_encoders", "recurrent"})  # options that decide which networks an agent has
+STRUCTURE = frozenset({"share_encoders", "recurrent"})  # of most algorithms; see `EvolvableAlgorithm.structure`
 TRANSITIONS = Experience("transitions", "learns from replay", is_counted=True)
 ROUNDS = Experience("rounds", "learns from the rewards of the arms that it chooses", steps="rounds")
 ROLLOUTS = Experience("rollouts", "learns from its own rollouts", on_policy=True, is_counted=True)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 
-from agilerl.algorithms import available, find_algorithm
-from agilerl.algorithms.base.declared import check_arguments, hp, hyperparameters
+from agilerl.algorithms import CQL, available, find_algorithm
+from agilerl.algorithms.base.declared import Hyperparameter, check_arguments, hp, hyperparameters
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.checkpoint import digest_tree
 from agilerl.config.schema import algorithm_model
-from agilerl.errors import AlgorithmError, ArgumentError
+from agilerl.errors import AgileRLError, AlgorithmError, ArgumentError
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 
 
@@ -108,3 +115,60 @@ def test_manifests_take_their_keys_and_defaults_from_the_constructor(name: str) 
     declared = hyperparameters(cls)
     assert algorithm_model(name)().model_dump() == {key: each.manifest for key, each in declared.items()}
     assert all(each.because for each in declared.values() if each.manifest != each.published)
+
+
+SEEN, SHOWN = spaces.Box(-1, 1, (3,), np.float32), {a: spaces.Box(-1, 1, (3,), np.float32) for a in ("a_0", "b_0")}
+TINY: dict[str, Any] = {"encoder_config": {"hidden_size": [4]}, "head_config": {"hidden_size": [4]}, "latent_dim": 4}
+
+
+def other_values(each: Hyperparameter) -> list[Any]:
+    """Values of an option other than the published one; numbers matter where None switches something off."""
+    kinds = [each.values, *get_args(each.values)]
+    if bool in kinds:
+        return [not each.published]
+    literals = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
+    return [x for x in literals if x != each.published] + ([0.25, 4] if type(None) in kinds else [])
+
+
+def made(algo: str, **options: Any) -> list[Any]:
+    """Agents of every kind of actions that the algorithm takes with these options."""
+    cls: Any = find_algorithm(algo)
+    agents, config = [], TINY
+    if options.get("recurrent", cls.always_recurrent):
+        config = {**TINY, "encoder_config": {"hidden_state_size": 4}}
+    for action in (spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)):
+        is_team = issubclass(cls, MultiAgentRLAlgorithm)
+        taken = (SHOWN, dict.fromkeys(SHOWN, action)) if is_team else (SEEN, action)
+        with suppress(AgileRLError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            agents.append(cls(*taken, net_config=config, seed=1, **options))
+    return agents
+
+
+WITH_SPACES = [
+    name for name in available() if not (find_algorithm(name).learns_language or find_algorithm(name).reads_texts)
+]
+
+
+@pytest.mark.parametrize("algo", WITH_SPACES)
+def test_a_file_loads_whatever_option_was_switched(algo: str, tmp_path: Path) -> None:
+    declared, tried = hyperparameters(find_algorithm(algo)), set()
+    options = [(name, value) for name, each in declared.items() for value in other_values(each)]
+    for name, value in options:
+        for agent in made(algo, **{name: value}):
+            tried.add(name)
+            agent.save_checkpoint(tmp_path / "agent.pt")
+            loaded = type(agent).load(tmp_path / "agent.pt")
+            assert loaded.registry.signature() == agent.registry.signature(), (name, value)
+            assert digest_tree(loaded.policy_state()) == digest_tree(agent.policy_state()), (name, value)
+            assert vars(loaded).keys() == vars(agent).keys(), (name, value)
+    refused = {"recurrent"} if find_algorithm(algo).always_recurrent else set()
+    assert {name for name, _ in options} - tried == refused
+
+
+def test_a_learned_weight_of_the_conservative_term_comes_back(tmp_path: Path) -> None:
+    agent = CQL(SEEN, spaces.Box(-1, 1, (2,), np.float32), net_config=TINY, threshold=3.0, alpha=0.5)
+    agent.save_checkpoint(tmp_path / "agent.pt")
+    loaded = CQL.load(tmp_path / "agent.pt")
+    assert (loaded.threshold, loaded.alpha) == (3.0, 0.5)
+    assert torch.equal(*(next(each.multiplier.parameters()) for each in (loaded, agent)))
