@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -30,8 +31,9 @@ from agilerl.ranks import Ranks
 from agilerl.sources.source import Tally
 
 Engine = SequentialAdapters | StackedAdapters
+Drawn = TypeVar("Drawn", bound=tuple[Any, Tensor])
 FURTHER = 1 << 32
-"""How far on in the endless sequence of batches dynamic sampling takes prompts in place of silent ones."""
+"""How far on in the endless sequence of batches dynamic sampling takes replacements of silent groups."""
 
 
 class BatchSource(Protocol):
@@ -79,28 +81,19 @@ class CompletionBatches:
 
     def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
         lead: Any = engine.agents[0]
-        for row in rows:
-            row.items = row.batch(engine.ranks)
-        texts, rewards = self._written(engine, rows)
-        for extra in range(lead.dynamic_sampling if hasattr(lead, "dynamic_sampling") else 0):
-            silent = (rewards == rewards[..., :1]).all(-1)
-            if not engine.ranks.any(bool(silent.any())):
-                break
-            further = [Row(row.env, row.number + FURTHER * (extra + 1), row.rng, row.tally) for row in rows]
-            for row in further:
-                row.items = row.batch(engine.ranks)
-            texts, rewards = _filled((texts, rewards), self._written(engine, further), engine.agents[0].pad_token_id)
+        fill = partial(_filled, pad=lead.pad_token_id)
+        texts, rewards = resampled(engine, rows, self._written(engine, rows), self._written, fill)
         for row, member_rewards in zip(rows, rewards, strict=True):
             row.tally.scores.append(float(member_rewards.mean()))
-            row.add(
-                groups=len(member_rewards), silent_groups=int((member_rewards == member_rewards[:, :1]).all(1).sum())
-            )
+            row.add(groups=len(member_rewards), silent_groups=int(are_silent(member_rewards).sum()))
         yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
 
     def _written(self, engine: Engine, rows: Sequence[Row]) -> tuple[Texts, Tensor]:
         """Generate completions; return (texts [N, B·G, ...], rewards [N, B, G])."""
         agents, lead = engine.agents, engine.agents[0]
         group, base = lead.group_size, lead.base
+        for row in rows:
+            row.items = row.batch(engine.ranks)
         prompts = [row.items for row in rows]
         how = [agent.sampling() for agent in agents]
         numbers = uniform_numbers([row.rng for row in rows], len(prompts[0]) * group, how[0].max_tokens)
@@ -128,6 +121,44 @@ class CompletionBatches:
         return [float(member_rewards.mean()) for member_rewards in rewards_of(engines, agents, envs, split)]
 
 
+def are_silent(rewards: Tensor) -> Tensor:
+    """Return [...] bool: groups of equal rewards [..., G], from whose comparison nothing is learned."""
+    return (rewards == rewards[..., :1]).all(-1)
+
+
+def resampled(
+    engine: Engine,
+    rows: Sequence[Row],
+    batch: Drawn,
+    draw: Callable[[Engine, Sequence[Row]], Drawn],
+    fill: Callable[[Drawn, Drawn], Drawn],
+) -> Drawn:
+    """Replace silent groups of a batch by groups of further batches, at most `dynamic_sampling` times.
+
+    Every rank goes on while any has silent groups.
+
+    Args:
+        batch: what `draw` returned for `rows`; its last part are the rewards [N, B, G].
+        fill: replaces silent groups of its first batch by groups of its second.
+    """
+    lead: Any = engine.agents[0]
+    for extra in range(lead.dynamic_sampling if hasattr(lead, "dynamic_sampling") else 0):
+        if not engine.ranks.any(bool(are_silent(batch[1]).any())):
+            break
+        further = [Row(row.env, row.number + FURTHER * (extra + 1), row.rng, row.tally) for row in rows]
+        batch = fill(batch, draw(engine, further))
+    return batch
+
+
+def replacements(rewards: Tensor, others: Tensor) -> list[tuple[int, int, int]]:
+    """Return (member, silent group in `rewards`, group in `others` with unequal rewards), in order."""
+    pairs = []
+    for member, (silent, unequal) in enumerate(zip(are_silent(rewards), ~are_silent(others), strict=True)):
+        numbers = (each.nonzero().flatten().tolist() for each in (silent, unequal))
+        pairs += [(member, to, since) for to, since in zip(*numbers, strict=False)]
+    return pairs
+
+
 def _filled(batch: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
     """Replace groups of equal rewards in `batch` by groups of `more` with unequal ones, per member and in order."""
     (texts, rewards), (others, theirs) = batch, more
@@ -136,13 +167,10 @@ def _filled(batch: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -
     texts, others = _widened(texts, width, pad), _widened(others, width, pad)
     parts = [x.clone() for x in (texts.tokens, texts.attention, texts.completion_mask)]
     rewards = rewards.clone()
-    for member in range(len(rewards)):
-        empty = (rewards[member] == rewards[member, :, :1]).all(-1).nonzero().flatten().tolist()
-        full = (theirs[member] != theirs[member, :, :1]).any(-1).nonzero().flatten().tolist()
-        for to, since in zip(empty, full, strict=False):
-            rewards[member, to] = theirs[member, since]
-            for part, other in zip(parts, (others.tokens, others.attention, others.completion_mask), strict=True):
-                part[member, to * group : (to + 1) * group] = other[member, since * group : (since + 1) * group]
+    for member, to, since in replacements(rewards, theirs):
+        rewards[member, to] = theirs[member, since]
+        for part, other in zip(parts, (others.tokens, others.attention, others.completion_mask), strict=True):
+            part[member, to * group : (to + 1) * group] = other[member, since * group : (since + 1) * group]
     return Texts(*parts), rewards
 
 

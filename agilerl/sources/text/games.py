@@ -15,8 +15,10 @@ from agilerl.errors import ConfigError
 from agilerl.language.base import pad_left
 from agilerl.language.scoring import Texts
 from agilerl.rng import Purpose, seeds
+from agilerl.sources.text.batches import Row, replacements, resampled
 
 Engine = SequentialAdapters | StackedAdapters
+Played = tuple[list[list[Any]], Tensor]  # episodes [N][B·G], returns [N, B, G]
 
 
 class Games:
@@ -75,24 +77,33 @@ class Games:
 class GameBatches:
     """Whole games, with the reward of each turn at its last token."""
 
-    def batches(self, engine: Engine, rows: Sequence[Any]) -> Iterator[TextBatch]:
-        """Run one iteration: every member plays its games to the end and learns from all of its turns."""
+    def batches(self, engine: Engine, rows: Sequence[Row]) -> Iterator[TextBatch]:
+        """Run one iteration: every member plays its games to the end and learns from all of its turns.
+
+        Groups of equal returns are replaced by games from further starting states, see `dynamic_sampling`.
+        """
         lead: Any = engine.agents[0]
+        played = self._played(engine, rows)
+        episodes, returns = resampled(engine, rows, played, self._played, _filled) if lead.compares_groups else played
+        for row, member_returns in zip(rows, returns, strict=True):
+            row.tally.scores.append(float(member_returns.flatten().numpy().mean()))
+        texts, rewards = flatten_turns(episodes, lead.base)
+        if lead.compares_groups:
+            rewards = returns.float().to(rewards.device)
+        yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
+
+    def _played(self, engine: Engine, rows: Sequence[Row]) -> Played:
+        """Play the games of one batch; return (episodes [N][B·G], returns [N, B, G])."""
         games = [row.env.begun(row.batch(engine.ranks), row.env.group_size) for row in rows]
         play(engine, games, [row.rng for row in rows])
-        episodes = [[game.episode() for game in member_episodes] for member_episodes in games]
-        returns = np.array([[episode.rewards.sum() for episode in member_episodes] for member_episodes in episodes])
-        for row, member_episodes, total in zip(rows, episodes, returns, strict=True):
-            row.tally.scores.append(float(total.mean()))
+        episodes = [[game.episode() for game in member_games] for member_games in games]
+        for row, member_episodes in zip(rows, episodes, strict=True):
             turns = sum(len(episode.ends) for episode in member_episodes)
             row.add(
                 games=len(member_episodes), turns=turns, failed_games=sum(episode.failed for episode in member_episodes)
             )
-        texts, rewards = flatten_turns(episodes, lead.base)
-        if lead.compares_groups:
-            group = rows[0].env.group_size
-            rewards = torch.from_numpy(returns).float().view(len(rows), -1, group).to(rewards.device)
-        yield from lead.arrange(engine, texts, rewards, [row.rng for row in rows])
+        returns = np.array([[episode.rewards.sum() for episode in member_episodes] for member_episodes in episodes])
+        return episodes, torch.from_numpy(returns).view(len(rows), -1, rows[0].env.group_size)
 
     def evaluate(
         self, engines: Sequence[Engine], agents: Sequence[Any], envs: Sequence[Any], split: str
@@ -107,6 +118,16 @@ class GameBatches:
             for n, member_games in zip(numbers, games, strict=True):
                 fitness[n] = float(np.mean([game.episode().rewards.sum() for game in member_games]))
         return fitness
+
+
+def _filled(batch: Played, more: Played) -> Played:
+    """Replace groups of equal returns in `batch` by groups of `more` with unequal ones, per member and in order."""
+    (episodes, returns), (others, theirs) = batch, more
+    group = returns.shape[-1]
+    for member, to, since in replacements(returns, theirs):
+        returns[member, to] = theirs[member, since]
+        episodes[member][to * group : (to + 1) * group] = others[member][since * group : (since + 1) * group]
+    return episodes, returns
 
 
 def play(engine: Engine, games: Sequence[Sequence[Any]], rngs: Sequence[np.random.Generator] | None) -> None:

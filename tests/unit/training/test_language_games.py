@@ -16,7 +16,11 @@ from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import GuessNumber, SyncMultiTurnVecEnv, TokenObservationWrapper
 from agilerl.llm_envs.games import bounds
-from agilerl.sources.text.games import Games, flatten_turns, play
+from agilerl.ranks import ONE
+from agilerl.sources.source import Tally
+from agilerl.sources.text import games as text_games
+from agilerl.sources.text.batches import FURTHER, Row
+from agilerl.sources.text.games import GameBatches, Games, flatten_turns, play
 from agilerl.training.train_llm import finetune_llm_multiturn, finetune_llm_reasoning
 
 
@@ -78,6 +82,65 @@ def test_members_at_once_play_the_games_that_each_plays_alone(base: Any) -> None
     alone = [played(SequentialAdapters(agent), [number])[0] for number, agent in enumerate(agents)]
     assert together == alone
     assert len({len(game) for own in together for game in own}) > 1, "games of different lengths"
+
+
+class Fixed:
+    """Source engine that only says how many ranks there are."""
+
+    def __init__(self, lead: Any) -> None:
+        self.agents, self.ranks = [lead], ONE
+
+
+@pytest.mark.parametrize(("rounds", "played"), [(0, 4), (1, 8), (3, 12)])
+def test_groups_of_equal_returns_are_replaced_by_games_from_further_starts(
+    base: Any, rounds: int, played: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two starts of two games. Returns of batch 7: both groups equal; of the first further batch: the second unequal; of
+    # the second: both unequal, of which the first replaces the group that is still silent.
+    returns = {7: [[1, 1], [0, 0]], FURTHER + 7: [[1, 1], [0, 1]], 2 * FURTHER + 7: [[2, 0], [3, 0]]}
+    source, asked, (agent,) = Games(games(base, batch=2), 3, 4, 0), list[int](), population("GRPO", base, 1)
+
+    class Played:
+        def __init__(self, total: float, start: int) -> None:
+            self.ends, self.failed, self.rewards, self.start = [0], False, np.array([total, 0.0]), start
+
+        def episode(self) -> Any:
+            return self
+
+    class Told:
+        group_size = 2
+
+        def batch(self, number: int, rank: int, size: int) -> list[int]:
+            asked.append(number)
+            return source.batch(number, rank, size)
+
+        def begun(self, starts: list[int], group: int) -> list[Any]:
+            return [Played(total, s) for s, own in zip(starts, returns[asked[-1]], strict=True) for total in own]
+
+    laid, learned = list[Any](), list[Any]()
+    monkeypatch.setattr(text_games, "play", lambda *_: None)
+    monkeypatch.setattr(text_games, "flatten_turns", lambda rows, _: (laid.extend(rows[0]), torch.zeros(1)))
+    monkeypatch.setattr(agent, "arrange", lambda engine, texts, rewards, rngs: learned.append(rewards) or iter(()))
+    agent.dynamic_sampling = rounds
+    tally = Tally()
+    assert list(GameBatches().batches(Fixed(agent), [Row(Told(), 7, np.random.default_rng(0), tally)])) == []
+    expected = {0: [[1, 1], [0, 0]], 1: [[0, 1], [0, 0]], 3: [[0, 1], [2, 0]]}[rounds]
+    assert learned[0].tolist() == [expected]
+    assert [game.rewards[0] for game in laid] == np.ravel(expected).tolist()
+    starts = {n: source.batch(n) for n in returns}
+    of_groups = {0: starts[7], 1: [starts[FURTHER + 7][1], starts[7][1]],
+                 3: [starts[FURTHER + 7][1], starts[2 * FURTHER + 7][0]]}[rounds]  # fmt: skip
+    assert [game.start for game in laid] == [start for start in of_groups for _ in range(2)]
+    assert (tally.details["games"], tally.scores) == (played, [np.mean(expected)])
+    assert len({start for own in starts.values() for start in own}) == 6
+
+
+def test_an_algorithm_that_compares_no_groups_plays_no_further_games(base: Any) -> None:
+    (agent,) = population("LLMREINFORCE", base, 1)
+    agent.dynamic_sampling = 3
+    row = Row(Games(games(base, batch=1), 3, 4, 0), 0, np.random.default_rng(0), Tally())
+    list(GameBatches().batches(SequentialAdapters(agent), [row]))
+    assert row.tally.details["games"] == 2
 
 
 class Echo:
