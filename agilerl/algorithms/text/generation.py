@@ -37,6 +37,9 @@ class CompletionAlgorithm(LLMAlgorithm):
     min_output_tokens: int
     top_k: int
     top_p: float
+    _prompt_starts: tuple[Tensor, Tensor] | None = (
+        None  # token ids [R, P + T] of `get_action`, start of each prompt [R]
+    )
 
     def sampling(self, greedy: bool = False) -> Sampling:
         """Return the sampling options: stochastic in training, greedy in evaluation."""
@@ -78,11 +81,15 @@ class CompletionAlgorithm(LLMAlgorithm):
             )  # fmt: skip
         masks = torch.zeros(texts.tokens.shape[0], texts.tokens.shape[1] - 1, dtype=torch.bool)
         masks[:, texts.prompt - 1 :] = texts.completion_mask.cpu()
+        if training:
+            self._prompt_starts = texts.tokens, _first(texts.attention)
         return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
 
     def learn(self, experiences: Any) -> tuple[float, float]:
         """Perform all optimiser steps on (token ids, masks, rewards [B, G]) of `get_action` and an environment's
         `step`.
+
+        Prompts of the last `get_action` begin where they began there, others at their first token other than padding.
 
         Returns:
             (mean loss, mean divergence from the reference policy).
@@ -176,11 +183,18 @@ class CompletionAlgorithm(LLMAlgorithm):
         prompt = int(marks.any(0).nonzero()[0]) + 1 if bool(marks.any()) else width - 1
         last = marks.long().cumsum(-1).argmax(-1) + 1
         place = torch.arange(width, device=tokens.device)
-        start = (tokens != self.pad_token_id).long().argmax(-1)
+        start = _first(tokens != self.pad_token_id)  # of texts from elsewhere
+        if self._prompt_starts is not None and torch.equal(tokens, self._prompt_starts[0].to(tokens.device)):
+            start = self._prompt_starts[1].to(tokens.device)  # prompts may begin with the padding token
         attention = (place >= start.unsqueeze(-1)) & (place <= last.unsqueeze(-1))
         texts = Texts(tokens, attention, marks[:, prompt - 1 :])
         one = Texts(*(x.unsqueeze(0) for x in (texts.tokens, texts.attention, texts.completion_mask)))
         return one, rewards.view(1, -1, rewards.shape[-1])
+
+
+def _first(marks: Tensor) -> Tensor:
+    """Return the index of the first true entry [R] of marks [R, W]."""
+    return marks.long().argmax(-1)
 
 
 def token_rewards(rewards: Tensor, completion_mask: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -57,6 +58,24 @@ def test_padding_with_the_end_of_sequence_changes_nothing() -> None:
     assert loss == same_loss
     assert torch.equal(ids, same_ids)
     assert fitness == same_fitness
+
+
+@pytest.mark.parametrize("algo", ["GRPO", "LLMREINFORCE", "LLMPPO"])
+def test_prompts_that_begin_with_the_padding_token_are_learned_from_as_they_were_read(algo: str) -> None:
+    agent = make(algo)
+    pad = agent.pad_token_id
+    prompts = [
+        {"input_ids": torch.tensor([ids]), "attention_mask": torch.tensor([mask])}
+        for ids, mask in (([pad, pad, 5], [0, 1, 1]), ([4], [1]))
+    ]
+    ids, masks = agent.get_action(prompts)
+    agent.get_action(prompts, training=False)  # an evaluation in between changes nothing
+    texts, _ = agent._experience((ids, masks, np.zeros((2, 2))))
+    # Two completions of each: the first prompt is its padding token and 5, the second 4 alone.
+    assert texts.attention[0, :, :3].tolist() == [[False, True, True]] * 2 + [[False, False, True]] * 2
+    assert torch.equal(texts.attention[0, :, 3:], texts.completion_mask[0])
+    others, _ = agent._experience((ids[::-1], masks[::-1], np.zeros((2, 2))))
+    assert others.attention[0, :, :3].tolist() == [[False, False, True]] * 4, "texts of another order are not known"
 
 
 PAIRS = [{"prompt": row["question"], "chosen": "7", "rejected": "3"} for row in ROWS]
