@@ -52,7 +52,8 @@ class GRPO(CompletionAlgorithm):
         objective: "clip", "sequence" (one ratio per completion) or "cispo".
         normalisation: "token", "sequence" or "constant", see `losses.completions.completion_weights`.
         adv_norm: "mean_std", or "mean_only" without the standard deviation.
-        dynamic_sampling: maximum number of times that prompts with equal rewards are replaced by others; 0 disables it.
+        dynamic_sampling: maximum number of times that prompts (starts of games) with equal rewards are
+            replaced by others; 0 disables it.
         mask_truncated: exclude truncated completions from the loss.
 
     See `LLMAlgorithm` for the other arguments.

@@ -18,7 +18,7 @@ class IPPO(TeamPPO):
     `net_config={"squash_output": True}` they pass through tanh. Dict and Tuple actions have one distribution per part.
 
     Args:
-        hp_config: mutable hyperparameters: any numeric argument.
+        hp_config: mutable hyperparameters: any numeric argument but `action_std_init`.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of all networks, or by group.
         batch_size: rows per minibatch; a row is one step of a lane with all agents (a window of steps, if recurrent).
         lr: learning rate of Adam, for policy and value of each group.

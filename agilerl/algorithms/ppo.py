@@ -53,7 +53,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     through tanh and are mapped to the bounds instead.
 
     Args:
-        hp_config: mutable hyperparameters: any numeric argument.
+        hp_config: mutable hyperparameters: any numeric argument but `action_std_init`.
         net_config: `{"encoder_config": {..}, "head_config": {..}, "latent_dim": ..}` of policy and critic.
         batch_size: rows per minibatch (sequences, if recurrent).
         learn_step: environment steps per rollout, rounded up to whole vector steps.

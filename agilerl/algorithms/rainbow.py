@@ -39,8 +39,8 @@ class RainbowDQN(RLAlgorithm):
     """Double, duelling, distributional (C51), noisy Q-learning with n-step and prioritised replay.
 
     Args:
-        hp_config: mutable hyperparameters, any numeric argument. A new `num_atoms` keeps the weights, a new `noise_std`
-            rescales the learned noise, `v_min` and `v_max` move the support.
+        hp_config: mutable hyperparameters, any numeric argument but `n_step`. A new `num_atoms` keeps the weights, a
+            new `noise_std` rescales the learned noise, `v_min` and `v_max` move the support.
         beta: initial importance-sampling exponent, for `memory.sample(batch_size, agent.beta)`.
         prior_eps: added to every new priority.
         num_atoms, v_min, v_max: support of the return distributions.

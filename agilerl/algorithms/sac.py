@@ -42,7 +42,7 @@ class SAC(StochasticActorCritic):
 
     Args:
         action_space: Box with finite bounds, or Discrete from 0.
-        hp_config: mutable hyperparameters: any numeric argument, and `target_entropy`.
+        hp_config: mutable hyperparameters: any numeric argument but `init_temperature`, and `target_entropy`.
         lr_actor, lr_critic, lr_alpha: learning rates of Adam, for policy, critics and temperature.
         init_temperature: initial α. learn_temperature: False keeps α constant.
         target_entropy: target entropy in nats of raw actions in [-1, 1], to which the temperature is tuned; None: -A
