@@ -13,7 +13,7 @@ import numpy as np
 
 from agilerl import foreign
 from agilerl.algorithms import available, find_algorithm
-from agilerl.algorithms.base.declared import STRUCTURE, hyperparameters
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.wrapped import AgentWrapper, unwrapped
 from agilerl.checkpoint import decode_tree
 from agilerl.config import Manifest, preset_for
@@ -117,8 +117,8 @@ def algorithm_of(ancestors: Ancestors) -> Any:
 def structure_of(ancestors: Ancestors) -> dict[str, Any]:
     """Return the options that decide which networks the agents have, as keys of `train`."""
     agent = ancestors.agents[0]
-    names = STRUCTURE & set(hyperparameters(type(agent)))
-    return {f"algorithm.{name}": bool(vars(agent)[name]) for name in sorted(names) if name in vars(agent)}
+    names = agent.structure & set(hyperparameters(type(agent)))
+    return {f"algorithm.{name}": vars(agent)[name] for name in sorted(names) if name in vars(agent)}
 
 
 def with_changes(ancestors: Ancestors, manifest: Manifest, named: Iterable[str]) -> Ancestors:

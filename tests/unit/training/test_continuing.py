@@ -14,11 +14,11 @@ import torch
 from typer.testing import CliRunner
 
 import agilerl
-from agilerl.algorithms import DQN, PPO
+from agilerl.algorithms import CQL, DQN, PPO
 from agilerl.cli import app
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.sources.rollouts import OnPolicySource
-from agilerl.training.manifest.adoption import Ancestors, ancestors_of
+from agilerl.training.manifest.adoption import Ancestors, ancestors_of, structure_of
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import create_population, make_vect_envs
 
@@ -207,3 +207,9 @@ def test_a_second_call_counts_on_from_the_steps_of_its_agents(monkeypatch: pytes
         more: dict[str, Any] = {"max_steps": steps, "evo_steps": 32, "eval_steps": 5, "verbose": False}
         population, _ = train_on_policy(env, "CartPole-v1", pop=population, **more)
     assert seen == [0, 32, 64, 96]
+
+
+@pytest.mark.parametrize("threshold", [None, 5.0])
+def test_what_decides_which_networks_exist_is_taken_over(threshold: float | None) -> None:
+    agent = CQL(VECTORS, gym.spaces.Box(-1, 1, (1,), np.float32), threshold=threshold)
+    assert structure_of(Ancestors([agent])) == {"algorithm.share_encoders": False, "algorithm.threshold": threshold}
