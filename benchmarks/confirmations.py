@@ -28,7 +28,7 @@ from agilerl.hpo.shrinkage import shrink
 from agilerl.rollouts.confirmation import SequentialTest, batch_ends
 from agilerl.rollouts.evaluate import contested
 from agilerl.sources.evaluator import CONFIRMATION_BATCH
-from agilerl.training.loop import WORTH_A_CONFIRMATION
+from agilerl.training.stop_rule import WORTH_A_CONFIRMATION
 
 PATH = RESULTS / "confirmations.jsonl"
 TARGET, MARGIN, ERRORS = 200.0, 10.0, 2.0  # of the presets of LunarLander-v3, as the numbers of episodes
