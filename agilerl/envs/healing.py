@@ -31,6 +31,7 @@ from agilerl.envs.limits import time_limit
 from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
+from agilerl.safe_path import as_before, without_working_folder
 from agilerl.spaces import nested
 
 START_S = 60.0  # a new worker may import a simulator before it answers
@@ -331,7 +332,7 @@ class HealingLanes:
         held = [w.connection for w in self.workers if w.connection is not None] + [mine] if forked else []
         worker.process = context.Process(target=work, args=(theirs, job, held), daemon=True)
         worker.connection = mine
-        with without_main():
+        with without_main(), without_working_folder():
             worker.process.start()
         theirs.close()
 
@@ -605,6 +606,7 @@ def _copy(into: Any, rows: slice, batch: Any) -> None:
 
 def _detach(to_close: Sequence[Any]) -> None:
     """Detach from the parent: ignore the terminal's Ctrl-C, drop the run's signal handlers, close its pipes."""
+    as_before()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in to_close:

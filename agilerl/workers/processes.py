@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from agilerl import foreign
 from agilerl.errors import AgileRLError
+from agilerl.safe_path import as_before, without_working_folder
 
 PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux' prctl(2)
 RETRIES = 2  # new processes for one argument
@@ -126,7 +127,8 @@ class Processes(Generic[Key]):
     def _start(self) -> _Process[Key]:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(theirs, self.function, self.prepare, os.getpid()))
-        process.start()
+        with without_working_folder():
+            process.start()
         theirs.close()
         return _Process(process, ours)
 
@@ -171,6 +173,7 @@ def _serve(
     connection: Connection, function: Callable[[Any, Send], Any], prepare: Callable[[], None] | None, parent: int
 ) -> None:
     """Run in a process: call the function on the arguments that arrive, until the pipe closes."""
+    as_before()
     if sys.platform != "win32":  # the parent's terminal signals are its own
         os.setsid()
     end_with_parent(parent)

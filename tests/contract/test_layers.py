@@ -19,6 +19,7 @@ LAYERS = {
     "env_ids": 1,
     "host": 1,
     "hostile": 1,
+    "safe_path": 1,
     "importing": 2,
     "moved": 1,
     "options": 1,

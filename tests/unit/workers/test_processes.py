@@ -135,3 +135,14 @@ def test_auto_is_a_process_per_core_and_never_more_than_arguments() -> None:
     assert count_of("auto", 1) == 1
     assert count_of(7, 3) == 3
     assert count_of(2, 3) == 2
+
+
+def test_a_process_executes_nothing_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even while `multiprocessing` starts it; the processes that it starts itself are as they were."""
+    (tmp_path / "pickle.py").write_text("open('executed', 'w').close()\nraise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    ended, _ = run(work.environment, {"a": "PYTHONSAFEPATH"})
+    assert ended == {"a": Ended(None)}
+    assert not (tmp_path / "executed").exists()
+    assert "PYTHONSAFEPATH" not in os.environ

@@ -48,3 +48,7 @@ def prepare_marked() -> None:
 
 def is_marked(number: int, send: Any) -> tuple[int, str]:
     return os.getpid(), os.environ.get("MARKED", "0")
+
+
+def environment(variable: str, send: Any) -> str | None:
+    return os.environ.get(variable)
