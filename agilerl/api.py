@@ -387,12 +387,12 @@ def replay(
 
     Raises:
         RunError: no run at the path, one that began with agents of another run, or one that was resumed with other
-            settings than a budget or a target.
+            settings, a budget or a target included.
     """
     directory = RunDirectory.open(path)
     facts, manifest = directory.facts(), directory.manifest()
     if changes := facts.get("changed"):
-        what = "; ".join(f"{', '.join(each['keys'])} after generation {each['generation']}" for each in changes)
+        what = "; ".join(f"{', '.join(each['settings'])} after generation {each['generation']}" for each in changes)
         raise RunError(
             f"{path} was resumed with other settings ({what}), so that a run from its start has other bits. "
             f"fix: `{command('train', '--config', str(directory.path / 'config.yaml'))}`, which has the last ones from "

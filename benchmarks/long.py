@@ -405,8 +405,8 @@ def keeps_its_size(arm: str) -> bool:
 
 
 def us_per_step(lines: Iterable[dict[str, Any]]) -> float:
-    """Median CPU microseconds of an environment step of one member, evaluation included."""
-    return median(1e6 * line["cpu_seconds"] / line["env_steps"] for line in lines)
+    """Median CPU microseconds of a training step of one member, with its share of evaluations."""
+    return median(1e6 * line["cpu_seconds"] / line["training_env_steps"] for line in lines)
 
 
 def baseline_of(arm: str, task: str) -> str:

@@ -140,12 +140,13 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             from agilerl.report.compare import comparison, write_comparison
 
             result = comparison(runs)
+            page = None if html is None else write_comparison(result, html)
             if as_json:
                 print_json("compare", **result.as_dict())
             else:
                 typer.echo("\n".join(result.lines()))
-            if html is not None:
-                typer.echo(f"curves  {write_comparison(result, html)}", err=as_json)
+            if page is not None:
+                typer.echo(f"curves  {page}", err=as_json)
 
     @app.command(epilog=examples("agilerl doctor", "agilerl doctor --full", "agilerl doctor --env Hopper-v5"))
     def doctor(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from agilerl.algorithms import canonical_name
@@ -51,8 +52,15 @@ def is_key(name: str, path: str) -> bool:
 def check_agreement(arguments: Iterable[Setting], settings: Iterable[Setting]) -> None:
     """Raise ConfigError for an argument, by its dotted key, and a setting that give it different values."""
     for argument, setting in itertools.product(arguments, settings):
-        if argument.value is not None and is_key(setting.key, argument.key) and setting.value != argument.value:
+        if argument.value is not None and is_key(setting.key, argument.key) and not _is_equal(setting, argument):
             raise ConfigError(f"{argument.text} and {setting.text} contradict each other. fix: one of the two.")
+
+
+def _is_equal(setting: Setting, argument: Setting) -> bool:
+    if isinstance(setting.value, str) and isinstance(argument.value, int | float):  # YAML reads 1e3 as a text
+        with suppress(ValueError):
+            return float(setting.value) == argument.value
+    return bool(setting.value == argument.value)
 
 
 def algorithm_in(sets: Iterable[str]) -> str | None:
@@ -97,14 +105,12 @@ def going_on(manifest: Manifest, sets: Iterable[str]) -> Manifest:
     return changed
 
 
-# Settings that a resumed run may change and still equal one that had them from the start.
-GOES_ON = ("training.max_steps", "training.stop_after", "training.target_score", "training.patience")
-
-
-def changed_keys(before: Manifest, after: Manifest) -> list[str]:
-    """Return the dotted keys that differ, other than those of `GOES_ON`."""
+def changed_settings(before: Manifest, after: Manifest) -> dict[str, Any]:
+    """Return the settings that a resumed run may change and that differ, by dotted key."""
     keys = [f"{section}.{name}" for section in GOING_ON for name in vars(vars(after)[section])]
-    return [key for key in keys if key not in GOES_ON and value_at(before, key) != value_at(after, key)]
+    data = after.as_dict()
+    changed = (key.split(".") for key in keys if value_at(before, key) != value_at(after, key))
+    return {f"{section}.{name}": data[section][name] for section, name in changed}
 
 
 def apply_overrides(manifest: Manifest, overrides: Mapping[str, Any], source: str = "override") -> Manifest:

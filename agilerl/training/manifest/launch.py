@@ -20,7 +20,7 @@ from typing import Any
 
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.checkpoint import write_atomic
-from agilerl.config import Manifest, apply_overrides, changed_keys, dump_yaml, going_on, manifest_from
+from agilerl.config import Manifest, apply_overrides, changed_settings, dump_yaml, going_on, manifest_from
 from agilerl.engine.rows.native import kernels_named
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
@@ -525,9 +525,11 @@ def resume_training(
         if minutes is not None:
             import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, minutes)
             steps = _steps_after(folder, store, minutes)
+        directory, generation = RunDirectory(folder), 0 if store.saved is None else store.saved.number
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
-        manifest = apply_overrides(recorded, {name: v for name, v in asked.items() if v is not None}, "resume")
-        manifest = RunDirectory(folder).with_own_data(manifest, start)
+        asked = {name: value for name, value in asked.items() if value is not None}
+        manifest = apply_overrides(recorded, {**_pending(directory, generation), **asked}, "resume")
+        manifest = directory.with_own_data(manifest, start)
         manifest = going_on(manifest, settings)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
         hands = resumed_workers(start, folder, workers, ray, allow_insecure_ray)
@@ -544,11 +546,13 @@ def resume_training(
             script=tuple(Taken.from_dict(taken) for taken in start.get("script") or ()),
         )  # fmt: skip
         store.facts = setup.facts()
-        directory = RunDirectory(folder)
         if store.saved is not None:
-            refuse_left_stop(directory, store.saved.number)
+            refuse_left_stop(directory, generation)
+        changes = changed_settings(recorded, manifest)
+        if manifest.training.stop_after is None and _has_ended_early(directory):
+            changes["training.stop_after"] = None
         store.notes += _mend(directory, setup, recorded)
-        _record_changes(directory, changed_keys(recorded, manifest), 0 if store.saved is None else store.saved.number)
+        _record_changes(directory, changes, generation)
         return run_setup(setup, directory, store)
 
 
@@ -635,15 +639,31 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     return manifest, start
 
 
-def _record_changes(directory: RunDirectory, keys: Sequence[str], generation: int) -> None:
-    """Record which settings change after a generation, so that a replay from the start can refuse.
+def _pending(directory: RunDirectory, generation: int) -> dict[str, Any]:
+    """Return the settings of an earlier resume that was stopped before it saved a generation; none after an error."""
+    with contextlib.suppress(RunError):
+        facts = directory.facts()
+        if facts.get("status") != "failed":
+            changes = [
+                change["settings"] for change in facts.get("changed") or [] if change["generation"] >= generation
+            ]
+            return {key: value for settings in changes for key, value in settings.items()}
+    return {}
 
-    Changes of an earlier resume that saved no generation have had no effect.
-    """
+
+def _has_ended_early(directory: RunDirectory) -> bool:
+    """Whether time was up in the run, whose last generation was then a shorter one."""
+    with contextlib.suppress(ConfigError, RunError, OSError, ValueError):
+        return directory.manifest().training.stop_after is not None
+    return False
+
+
+def _record_changes(directory: RunDirectory, settings: Mapping[str, Any], generation: int) -> None:
+    """Record the settings that change after a generation, which a replay refuses and `_pending` keeps."""
     earlier = directory.facts().get("changed") or []
-    lasting = [change for change in earlier if int(change["generation"]) < generation]
-    if keys and generation:
-        lasting.append({"generation": generation, "keys": list(keys)})
+    lasting = [change for change in earlier if change["generation"] < generation]
+    if settings and generation:
+        lasting.append({"generation": generation, "settings": dict(settings)})
     if lasting != earlier:
         directory.update(changed=lasting)
 

@@ -89,7 +89,7 @@ def test_a_summary_compares_arms_by_seed(long: Any, monkeypatch: pytest.MonkeyPa
                 key = {"task": task, "arm": arm, "members": 1 if alone else 16, "cpu_budget": 400.0, "seed": seed,
                        "commit": "x"}  # fmt: skip
                 line = {"key": key, "final": score, "curve": [{"score": 2.0}, {"score": score}], "cpu_seconds": 10.0,
-                        "env_steps": 48 if alone else 12, "training_env_steps": 10, "generations": 3}  # fmt: skip
+                        "env_steps": 99, "training_env_steps": 48 if alone else 12, "generations": 3}  # fmt: skip
                 file.write(json.dumps(line) + "\n")
     random, pbt, race, default = long.summary(task, 16, [1000, 1001])
     assert (random["arm"], random["iqm"], pbt["iqm"]) == ("random", 0.25, 0.75)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.api import build_manifest
 from agilerl.cli.main import app
-from agilerl.config import going_on, load_manifest, manifest_from
+from agilerl.config import apply_overrides, dump_yaml, going_on, load_manifest, manifest_from
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
 from agilerl.runs.directory import RunDirectory
+from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.launch import resume_training
 
 SHORT: dict[str, Any] = {
@@ -175,11 +177,43 @@ def test_a_scale_of_rewards_may_begin_in_a_resumed_run(tmp_path: Path) -> None:
 def test_a_run_that_went_on_with_other_settings_is_not_replayed(tmp_path: Path) -> None:
     run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
     assert run.path is not None
-    resume_training(run.path, steps=32, verbose=False)
-    agilerl.replay(run.path, out=None, verbose=False)  # a budget changes nothing that was before
+    resume_training(run.path, verbose=False)
+    agilerl.replay(run.path, out=None, verbose=False)
+    agilerl.resume(run.path, steps=32, verbose=False)
     with pytest.warns(AgileRLWarning, match="will not equal one that never stopped"):
         resume_training(run.path, steps=40, settings=["training.eps_decay=0.5"], verbose=False)
-    agilerl.resume(run.path, steps=48, verbose=False)
-    said = r"resumed with other settings \(training.eps_decay after generation 4\).* fix: `agilerl train --config"
+    said = (
+        r"resumed with other settings \(training.max_steps after generation 3; training.max_steps, training.eps_decay "
+        r"after generation 4\).* fix: `agilerl train --config"
+    )
     with pytest.raises(RunError, match=said):
+        agilerl.replay(run.path, out=None, verbose=False)
+
+
+@pytest.mark.parametrize(("error", "steps"), [(KeyboardInterrupt, 40), (ZeroDivisionError, 24)])
+def test_settings_of_a_resume_that_is_interrupted_at_once_are_kept(
+    error: type[BaseException], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of one that failed are not: they may be why."""
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
+    assert run.path is not None
+
+    def stop(loop: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "_generation", stop)
+        with contextlib.suppress(error):
+            agilerl.resume(run.path, steps=40, verbose=False)
+    assert agilerl.resume(run.path, verbose=False).result["env_steps_member"] == steps
+
+
+def test_a_run_whose_time_was_up_and_that_goes_on_is_not_replayed(tmp_path: Path) -> None:
+    """Its last generation before was a shorter one."""
+    run = agilerl.train("CartPole-v1", "DQN", out=tmp_path, **SHORT)
+    assert run.path is not None
+    timed = apply_overrides(load_manifest(run.path / "config.yaml"), {"training.stop_after": 24})
+    (run.path / "config.yaml").write_text(dump_yaml(timed), encoding="utf-8")  # as a run in minutes writes it
+    agilerl.resume(run.path, verbose=False)
+    with pytest.raises(RunError, match=r"other settings \(training.stop_after after generation 3\)"):
         agilerl.replay(run.path, out=None, verbose=False)
