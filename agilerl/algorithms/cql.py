@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, StochasticActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
-from agilerl.algorithms.base.declared import DATASET, INITIAL_WEIGHT, STRUCTURE, hp
+from agilerl.algorithms.base.declared import DATASET, OF_WEIGHTS, STRUCTURE, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.sac import POLICY_KEYS
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
@@ -72,7 +72,7 @@ class CQL(StochasticActorCritic):
         threshold: Annotated[Number | None, hp()] = None,
         num_samples: Annotated[Count, hp()] = 10,
         backup_entropy: Annotated[bool, hp()] = False,
-        init_temperature: Annotated[Positive, INITIAL_WEIGHT] = 1.0,
+        init_temperature: Annotated[Positive, hp(fixed=OF_WEIGHTS)] = 1.0,
         target_entropy: Annotated[Number | None, hp()] = None,
         learn_temperature: Annotated[bool, hp()] = True,
         normalize_images: bool = True,

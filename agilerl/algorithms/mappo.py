@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from agilerl import tree
-from agilerl.algorithms.base.declared import INITIAL_WEIGHT, hp
+from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
 from agilerl.algorithms.base.transitions import check_not_empty
@@ -61,7 +61,7 @@ class MAPPO(TeamPPO):
         gamma: Annotated[Fraction, hp()] = 0.99,
         gae_lambda: Annotated[Fraction, hp()] = 0.95,
         mut: str | None = None,
-        action_std_init: Annotated[NonNegative, INITIAL_WEIGHT] = 0.6,
+        action_std_init: Annotated[NonNegative, hp(fixed=OF_WEIGHTS)] = 0.6,
         clip_coef: Annotated[Positive, hp()] = 0.2,
         ent_coef: Annotated[NonNegative, hp()] = 0.01,
         vf_coef: Annotated[NonNegative, hp()] = 0.5,

@@ -14,7 +14,7 @@ from torch import Tensor, optim
 from agilerl.algorithms.base import acting, recurrent, rollouts
 from agilerl.algorithms.base.actions import random_actions
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import INITIAL_WEIGHT, ROLLOUTS, hp
+from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
 from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
@@ -118,7 +118,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         gamma: Annotated[Fraction, hp()] = 0.99,
         gae_lambda: Annotated[Fraction, hp()] = 0.95,
         mut: str | None = None,
-        action_std_init: Annotated[NonNegative, INITIAL_WEIGHT] = 0.6,
+        action_std_init: Annotated[NonNegative, hp(fixed=OF_WEIGHTS)] = 0.6,
         clip_coef: Annotated[Positive, hp()] = 0.2,
         ent_coef: Annotated[NonNegative, hp()] = 0.01,
         vf_coef: Annotated[NonNegative, hp()] = 0.5,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, StochasticActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
-from agilerl.algorithms.base.declared import INITIAL_WEIGHT, hp
+from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import SoftActorCriticRecipe
@@ -72,7 +72,7 @@ class SAC(StochasticActorCritic):
         tau: Annotated[PositiveFraction, hp()] = 5e-3,
         normalize_images: bool = True,
         mut: str | None = None,
-        init_temperature: Annotated[Positive, INITIAL_WEIGHT] = 1.0,
+        init_temperature: Annotated[Positive, hp(fixed=OF_WEIGHTS)] = 1.0,
         target_entropy: Annotated[Number | None, hp()] = None,
         learn_temperature: Annotated[bool, hp()] = True,
         actor_network: EvolvableModule | None = None,

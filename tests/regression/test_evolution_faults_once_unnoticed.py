@@ -16,7 +16,7 @@ from agilerl.hpo import HyperparameterConfig, Mutations, RLParameter, Tournament
 from agilerl.hpo.mutation import MutationRecord
 from agilerl.sources.evaluator import Evaluator
 from agilerl.telemetry.record import BaseSink
-from agilerl.training import loop
+from agilerl.training import stop_rule
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 
@@ -106,7 +106,7 @@ def test_a_worse_agent_never_replaces_the_best(
 def test_neither_a_worse_confirmation_nor_a_lower_fitness_replaces_a_confirmed_best(
     fitness: list[list[float]], confirmed: list[float], index: int, kept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CONFIRMED_GENERATIONS", 0)  # only those that reach the target
+    monkeypatch.setattr(stop_rule, "CONFIRMED_GENERATIONS", 0)  # only those that reach the target
     script = Script(monkeypatch, fitness, confirmed=confirmed)
     run = script.train(evolution=False, target_score=10, stop_margin=100, confirm_episodes=3)
     assert (run.best.index, run.best.fitness) == (index, kept)

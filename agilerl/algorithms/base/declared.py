@@ -110,7 +110,7 @@ def hp(manifest: Any = _PUBLISHED, because: str = "", *, values: Any = None, fix
     return Declared(manifest, because, values, fixed)
 
 
-INITIAL_WEIGHT = hp(fixed="it only sets the initial value of weights")
+OF_WEIGHTS = "it only sets the initial value of weights"  # why a number is fixed
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.building import initial_std
-from agilerl.algorithms.base.declared import INITIAL_WEIGHT, TEAM_ROLLOUTS, hp
+from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
 from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.registry import HyperparameterConfig
@@ -71,7 +71,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         gamma: Annotated[Fraction, hp()] = 0.99,
         gae_lambda: Annotated[Fraction, hp()] = 0.95,
         mut: str | None = None,
-        action_std_init: Annotated[NonNegative, INITIAL_WEIGHT] = 0.6,
+        action_std_init: Annotated[NonNegative, hp(fixed=OF_WEIGHTS)] = 0.6,
         clip_coef: Annotated[Positive, hp()] = 0.2,
         ent_coef: Annotated[NonNegative, hp()] = 0.01,
         vf_coef: Annotated[NonNegative, hp()] = 0.5,
