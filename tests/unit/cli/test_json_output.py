@@ -67,6 +67,8 @@ def test_commands_that_show_a_run(trained: tuple[Path, dict[str, Any]]) -> None:
     assert (code, shown) == (0, {"command": "report", "reports": [f"{path}/report.html"]})
     code, compared = call("compare", path)
     assert (code, compared["command"], len(compared["groups"])) == (0, "compare", 1)
+    code, refused = call("compare", path, "--html", f"{path}/metrics.csv")
+    assert (code, refused["error"]["type"]) == (2, "RunError"), "one object"
     code, listed = call("list", "runs", "--out", trained[0])
     (entry,) = [each for each in listed["entries"] if each["path"] == path]
     assert (entry["env_id"], entry["algo"], entry["seed"]) == ("CartPole-v1", "DQN", 3)

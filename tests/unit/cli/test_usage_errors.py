@@ -135,7 +135,7 @@ def test_an_option_and_a_setting_that_agree_are_taken() -> None:
         "100",
         "--dry-run",
     ]
-    sets = ["max_steps=2000", "training.pop_size=3", "environment.kwargs.render_mode=rgb_array", "target_score=100.0"]
+    sets = ["max_steps=2e3", "training.pop_size=3", "environment.kwargs.render_mode=rgb_array", "target_score=100.0"]
     done = CliRunner().invoke(app, [*words, *(word for setting in sets for word in ("--set", setting))])
     assert done.exit_code == 0, done.output
     assert "3 members x 2k env steps" in done.output
