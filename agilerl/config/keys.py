@@ -168,7 +168,7 @@ def unknown_key(path: str, known: Sequence[str], algorithm: str) -> str:
 
 
 def _place_of(leaf: str, algorithm: str) -> str:
-    """The dotted path of the only key with this last name; empty if there is none, or several."""
+    """Return the dotted path of a last name that only one key has; else an empty string."""
     matches = [path for path in leaf_paths(algorithm) if path.rpartition(".")[2] == leaf]
     return matches[0] if len(matches) == 1 else ""
 

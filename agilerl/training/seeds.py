@@ -27,6 +27,7 @@ from agilerl.workers.processes import Ended, Processes, Send, count_of
 LOG, PAGE = "console.log", "compare.html"
 PROGRESS_SECONDS = 0.5
 CHANGEABLE = ("tensorboard", "track", "test_episodes")  # settings of a group that a resume may change
+LASTING = ("steps", "carry_envs", "settings")  # changes of `settings_of`
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ def with_earlier(changes: Mapping[str, Any], group: SeedGroup, seed: int) -> Map
         return changes
     if run.facts().get("status") == "done" and going_on(recorded := run.manifest(), group.changes) == recorded:
         return changes
-    return {**changes, "settings": [*group.changes, *(changes.get("settings") or ())]}
+    once = {name: value for name, value in changes.items() if name not in LASTING}
+    return {**once, "settings": [*group.changes, *settings_of(changes)]}  # in order, as a later budget replaces one
 
 
 def train_group(

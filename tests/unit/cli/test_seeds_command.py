@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from agilerl.cli import app, main
 from agilerl.cli.listing import listing
 from agilerl.cli.seeds import chosen_seed, seeds_in, workers_in
-from agilerl.config import manifest_from
+from agilerl.config import going_on, manifest_from
 from agilerl.errors import AgileRLError, RunError
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.seed_group import GROUP, SeedGroup, is_group, with_groups
@@ -279,6 +279,9 @@ def test_runs_that_a_resumed_group_had_not_reached_go_on_with_its_changes(group:
     assert group.manifest().training.max_steps == 1234
     lasting = ["training.max_steps=1234", "training.target_score=5"]
     assert [dict(job.changes) for job in jobs_of(group).values()] == [{"settings": lasting}] * 2
+    again = jobs_of(group, {"steps": 3000, "restart": True})
+    assert dict(again[2].changes) == {"restart": True, "settings": [*lasting, "training.max_steps=3000"]}
+    assert going_on(group.manifest(), again[2].changes["settings"]).training.max_steps == 3000
     first = RunDirectory(group.run_path(4))
     first.begin(group.manifest())
     first.finish("done", result={"test": test})
