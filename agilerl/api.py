@@ -45,6 +45,7 @@ from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.hub import local_run
+from agilerl.runs.changes import changes_in
 from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.signals import Stopped
@@ -391,7 +392,7 @@ def replay(
     """
     directory = RunDirectory.open(path)
     facts, manifest = directory.facts(), directory.manifest()
-    if changes := facts.get("changed"):
+    if changes := changes_in(facts):
         what = "; ".join(f"{', '.join(each['settings'])} after generation {each['generation']}" for each in changes)
         raise RunError(
             f"{path} was resumed with other settings ({what}), so that a run from its start has other bits. "

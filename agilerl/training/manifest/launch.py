@@ -27,6 +27,7 @@ from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, 
 from agilerl.ranks import check_alone
 from agilerl.redaction import redact
 from agilerl.report import write_report
+from agilerl.runs.changes import has_ended_early, pending_settings, record_changes
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
@@ -528,7 +529,7 @@ def resume_training(
         directory, generation = RunDirectory(folder), 0 if store.saved is None else store.saved.number
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
         asked = {name: value for name, value in asked.items() if value is not None}
-        manifest = apply_overrides(recorded, {**_pending(directory, generation), **asked}, "resume")
+        manifest = apply_overrides(recorded, {**pending_settings(directory, generation), **asked}, "resume")
         manifest = directory.with_own_data(manifest, start)
         manifest = going_on(manifest, settings)
         evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
@@ -549,10 +550,10 @@ def resume_training(
         if store.saved is not None:
             refuse_left_stop(directory, generation)
         changes = changed_settings(recorded, manifest)
-        if manifest.training.stop_after is None and _has_ended_early(directory):
+        if manifest.training.stop_after is None and has_ended_early(directory):
             changes["training.stop_after"] = None
         store.notes += _mend(directory, setup, recorded)
-        _record_changes(directory, changes, generation)
+        record_changes(directory, changes, generation)
         return run_setup(setup, directory, store)
 
 
@@ -637,35 +638,6 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
     names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals", "script", "tracker")
     start |= {name: facts[name] for name in names if name in facts}
     return manifest, start
-
-
-def _pending(directory: RunDirectory, generation: int) -> dict[str, Any]:
-    """Return the settings of an earlier resume that was stopped before it saved a generation; none after an error."""
-    with contextlib.suppress(RunError):
-        facts = directory.facts()
-        if facts.get("status") != "failed":
-            changes = [
-                change["settings"] for change in facts.get("changed") or [] if change["generation"] >= generation
-            ]
-            return {key: value for settings in changes for key, value in settings.items()}
-    return {}
-
-
-def _has_ended_early(directory: RunDirectory) -> bool:
-    """Whether time was up in the run, whose last generation was then a shorter one."""
-    with contextlib.suppress(ConfigError, RunError, OSError, ValueError):
-        return directory.manifest().training.stop_after is not None
-    return False
-
-
-def _record_changes(directory: RunDirectory, settings: Mapping[str, Any], generation: int) -> None:
-    """Record the settings that change after a generation, which a replay refuses and `_pending` keeps."""
-    earlier = directory.facts().get("changed") or []
-    lasting = [change for change in earlier if change["generation"] < generation]
-    if settings and generation:
-        lasting.append({"generation": generation, "settings": dict(settings)})
-    if lasting != earlier:
-        directory.update(changed=lasting)
 
 
 def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str]:

@@ -15,6 +15,7 @@ from agilerl.api import build_manifest
 from agilerl.cli.main import app
 from agilerl.config import apply_overrides, dump_yaml, going_on, load_manifest, manifest_from
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
+from agilerl.runs.changes import changes_in
 from agilerl.runs.directory import RunDirectory
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.launch import resume_training
@@ -217,3 +218,10 @@ def test_a_run_whose_time_was_up_and_that_goes_on_is_not_replayed(tmp_path: Path
     agilerl.resume(run.path, verbose=False)
     with pytest.raises(RunError, match=r"other settings \(training.stop_after after generation 3\)"):
         agilerl.replay(run.path, out=None, verbose=False)
+
+
+def test_damaged_changes_in_a_record_are_none() -> None:
+    whole = {"generation": 3, "settings": {"training.max_steps": 9}}
+    for damaged in (None, 7, "x", {}, [None, 7, {}, {"generation": "3", "settings": {}}, {"generation": 3}]):
+        assert changes_in({"changed": damaged}) == []
+    assert changes_in({"changed": [{"generation": 3, "settings": 1}, whole]}) == [whole]
