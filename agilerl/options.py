@@ -37,9 +37,10 @@ class LoopOptions:
         eval_screen: evaluation episodes per round; after each round, members significantly behind the leader
             (`rollouts.evaluate.contested`) are dropped, and evaluation stops once the leader is clear. 0: all members
             play all episodes, as a single member always does.
-        eval_share: a generation lasts until its members have trained for the steps of their last evaluation, divided by
-            this, regardless of `evo_steps`: evaluation then takes at most about this fraction of the training steps,
-            even with long episodes. Confirmations do not count; None: generations last `evo_steps`.
+        eval_share: bound on the steps of evaluations, as a fraction of the training steps of all members. Where
+            episodes are long, an evaluation has fewer of them, then fewer members (`hpo.screening.affordable`); a
+            generation lasts at least the steps of its last evaluation divided by this. Confirmations count too, and
+            those at the end of the run have a fifth of the training steps beside it. None: no bound.
         target: stop after the first generation whose best fitness (mean of the last `fitness_window`) reaches it.
         stop_after: end the run once a member has made this many steps, with the confirmations of a last generation,
             which it shortens; whatever follows fractions of the budget still follows `max_steps`. Recorded by a run

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 RECENT = 32  # training episodes
+MIN_EPISODES = 2  # of an evaluation that is shortened: the fewest that have a standard error
 
 
 def recent_returns(agent: Any) -> list[float]:
@@ -36,6 +37,16 @@ def promising(members: Sequence[Any], count: int | None) -> list[Any]:
     means = [float(np.mean(returns)) if (returns := recent_returns(agent)) else np.inf for agent in members]
     best = sorted(np.argsort([-mean for mean in means], kind="stable")[:count].tolist())
     return [members[slot] for slot in best]
+
+
+def affordable(room: float, episode_length: float, members: int, episodes: int) -> tuple[int, int]:
+    """Return (how many members to evaluate, episodes of each) in `room` environment steps, at least one member.
+
+    Episodes are left out before members are. `episode_length`: in environment steps.
+    """
+    fitting = room / max(episode_length, 1.0)
+    count = min(episodes, max(MIN_EPISODES, int(fitting // members)))
+    return max(1, min(members, int(fitting // count))), count
 
 
 def screened(members: Sequence[Any], found: Mapping[int, float]) -> dict[int, float]:

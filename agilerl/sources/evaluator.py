@@ -115,11 +115,13 @@ class FitnessEvaluator(ABC):
         self.lanes: dict[int, Lanes] = {}
 
     @abstractmethod
-    def population(self, learner: Learner, generation: int) -> list[float]:
-        """Return the fitness of every member of `learner`."""
+    def population(self, learner: Learner, generation: int, episodes: int | None = None) -> list[float]:
+        """Return the fitness of every member of `learner`; `episodes` of each, None: `eval_episodes`."""
 
     @abstractmethod
-    def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
+    def staged(
+        self, adopted: Adopts, agents: Sequence[Any], generation: int, episodes: int | None = None
+    ) -> list[float]:
         """Like `population`, in stages; `adopted` creates a learner for a subset of the agents."""
 
     @abstractmethod
@@ -267,14 +269,16 @@ class Evaluator(FitnessEvaluator):
         """Fitness of every member."""
         return [float(np.mean(row)) for row in result.returns]
 
-    def population(self, learner: Learner, generation: int) -> list[float]:
+    def population(self, learner: Learner, generation: int, episodes: int | None = None) -> list[float]:
         """Mean return of every member over this generation's episodes; all members get the same seeds."""
-        count, self.by_agent, self.errors = self._share(self.options.eval_episodes), {}, {}
+        count, self.by_agent, self.errors = self._share(episodes or self.options.eval_episodes), {}, {}
         self.screened_out = frozenset()
         self.played = {agent.index: count * self.ranks.size for agent in learner.agents}
         return self._run(learner, Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS)))
 
-    def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
+    def staged(
+        self, adopted: Adopts, agents: Sequence[Any], generation: int, episodes: int | None = None
+    ) -> list[float]:
         """Like `population`, in stages of `eval_screen` episodes each.
 
         Members significantly behind the leader are dropped; evaluation stops once the leader is clear. A dropped member
@@ -282,13 +286,14 @@ class Evaluator(FitnessEvaluator):
 
         adopted: creates a learner for a subset of the agents.
         """
-        count, stage = self._share(self.options.eval_episodes), self._share(self.options.eval_screen)
-        episodes = Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
+        count = self._share(episodes or self.options.eval_episodes)
+        stage = self._share(self.options.eval_screen)
+        planned = Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
         self.by_agent, self.errors, self.played = {}, {}, {}
         retained, ended = list(range(len(agents))), []
         means, returns = np.zeros(len(agents)), np.zeros((len(agents), 0))
         for begin in range(0, count, stage):
-            rows, part = dict(self.by_agent), episodes.part(begin, begin + stage)
+            rows, part = dict(self.by_agent), planned.part(begin, begin + stage)
             with adopted([agents[slot] for slot in retained]) as learner:
                 self._run(learner, part)
             returns = np.concatenate([returns, self.returns], 1)

@@ -236,12 +236,14 @@ class FittedEvaluator(FitnessEvaluator):
 
     # --- interface of `Evaluator` -------------------------------------------------------------------------------------
 
-    def staged(self, adopted: Adopts, agents: Sequence[Any], generation: int) -> list[float]:
+    def staged(
+        self, adopted: Adopts, agents: Sequence[Any], generation: int, episodes: int | None = None
+    ) -> list[float]:
         """Same as `population`; without episodes there are no stages."""
         with adopted(agents) as learner:
             return self.population(learner, generation)
 
-    def population(self, learner: Learner, generation: int) -> list[float]:
+    def population(self, learner: Learner, generation: int, episodes: int | None = None) -> list[float]:
         """Return the estimated value of every member."""
         agents: list[Any] = learner.agents
         lead, like = agents[0], next(iter(agents[0].policy_module().parameters()))

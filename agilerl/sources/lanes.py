@@ -92,7 +92,7 @@ class LaneSource(Source, Generic[Options]):
     """
 
     steps_add_up = True
-    acts = True  # whether members act in training, so that an overridden get_action() is called
+    acts = True  # so that an overridden get_action() is called
     waits_for_lanes = "it acts in all lanes at once"  # reason why lanes wait for each other; empty if they need not
     alone = ""  # reason for training members one at a time with their own learn(); empty if not required
 
@@ -463,10 +463,10 @@ class LaneSource(Source, Generic[Options]):
     def evaluation_env_steps(self, env_steps: int) -> None:
         self.evaluator.env_steps = env_steps
 
-    def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
+    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
         judge = self.evaluator
-        env_steps, episodes = judge.env_steps, judge.episodes
-        fitness = self._fitness(agents, number)
+        env_steps, played = judge.env_steps, judge.episodes
+        fitness = self._fitness(agents, number, self.options.eval_episodes if episodes is None else episodes)
         return PopulationEvaluation(
             fitness,
             dict(judge.errors),
@@ -474,20 +474,16 @@ class LaneSource(Source, Generic[Options]):
             dict(judge.by_agent),
             judge.screened_out,
             judge.env_steps - env_steps,
-            judge.episodes - episodes,
+            judge.episodes - played,
         )
 
-    def _fitness(self, agents: Sequence[Any], number: int) -> list[float]:
+    def _fitness(self, agents: Sequence[Any], number: int, episodes: int) -> list[float]:
         if self._tests:
             return [self.evaluator.one(agent) for agent in agents]
+        if len(agents) > 1 and 0 < self.options.eval_screen < episodes:  # a first stage decides who plays the rest
+            return self.evaluator.staged(self.adopted, agents, number, episodes)
         with self.adopted(agents) as learner:
-            if not self._is_staged(len(agents)):
-                return self.evaluator.population(learner, number)
-        return self.evaluator.staged(self.adopted, agents, number)
-
-    def _is_staged(self, members: int) -> bool:
-        """Whether an initial stage of episodes decides which members play the rest."""
-        return members > 1 and 0 < self.options.eval_screen < self.options.eval_episodes
+            return self.evaluator.population(learner, number, episodes)
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         if self._tests:

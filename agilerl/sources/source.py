@@ -324,6 +324,7 @@ class Source(ABC):
         is_repeatable: whether results depend on seeds alone, and not on timing.
         shards: number of parts that the population is cut into; each is trained by itself for a generation. Set by
             `open`.
+        acts: whether members act in environments while they train.
     """
 
     options: Any
@@ -337,6 +338,7 @@ class Source(ABC):
     has_own_memories: bool = False
     is_repeatable: bool = True
     shards: int = 1
+    acts: bool = False
 
     @property
     def epsilon(self) -> float | None:
@@ -453,8 +455,11 @@ class Source(ABC):
         return list(tallies)
 
     @abstractmethod
-    def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
-        """Mean return of every member over this generation's episodes, which are the same for all members."""
+    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
+        """Mean return of every member over this generation's episodes, which are the same for all members.
+
+        episodes: of each member; None: `eval_episodes`, or what there are without episodes.
+        """
 
     def rescore(self, agents: Sequence[Any], number: int, episodes: int) -> list[float] | None:
         """Return the fitness of `evaluate` over `episodes` additional episodes; None if unsupported (default)."""

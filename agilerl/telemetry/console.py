@@ -113,16 +113,26 @@ def folded(parts: Sequence[str], width: int, gap: str = "   ") -> list[str]:
     return lines
 
 
-def pace(made: int, env_steps: int, max_env_steps: int, members: int, seconds: float, name: str = "env steps") -> str:
+def pace(
+    made: int,
+    env_steps: int,
+    max_env_steps: int,
+    members: int,
+    seconds: float,
+    name: str = "env steps",
+    time_limit: float | None = None,
+) -> str:
     """Steps so far (population and member), speed, elapsed and remaining time.
 
     Args:
         made: steps of all members, including stopped ones. env_steps, max_env_steps: of one active member.
         members: number of active members. name: unit of a step.
+        time_limit: `seconds` at which the run ends if its steps do not end it before.
     """
     total = made + members * (max_env_steps - env_steps)
     rate = made / seconds if seconds > 0 else 0.0
     left = seconds * (total - made) / made if made > 0 else math.inf
+    left = left if time_limit is None else min(left, time_limit - seconds)
     return (
         f"{count(made)}/{count(total)} {name} ({count(env_steps)}/{count(max_env_steps)} per member)   "
         f"{count(rate)} {name.removeprefix('env ')}/s   elapsed {clock(seconds)}   left {clock(left)}"
@@ -140,21 +150,23 @@ def _pace(plan: RunPlan, record: GenerationRecord | None, env_steps: int, second
             plan.population,
             seconds,
             plan.steps,
+            plan.time_limit,
         )
     steps, members = min(env_steps, record.max_env_steps), record.going_on
     total_steps = record.population_env_steps + (steps - record.env_steps) * members
-    return pace(total_steps, steps, record.max_env_steps, members, seconds, plan.steps)
+    return pace(total_steps, steps, record.max_env_steps, members, seconds, plan.steps, plan.time_limit)
 
 
-def generation_line(record: GenerationRecord, name: str = "env steps") -> str:
-    """One generation as one line without colour; `name`: unit of a step."""
+def generation_line(record: GenerationRecord, name: str = "env steps", time_limit: float | None = None) -> str:
+    """One generation as one line without colour; `name`: unit of a step; `time_limit`: see `pace`."""
     best = record.best
+    progress = pace(
+        record.population_env_steps, record.env_steps, record.max_env_steps, record.going_on, record.seconds, name,
+        time_limit,
+    )  # fmt: skip
     line = (
         f"gen {record.generation + 1:>2}/{record.generations}   best {number(best.fitness)} (member {best.id})   "
-        f"mean {number(record.mean_fitness)}   "
-        + pace(
-            record.population_env_steps, record.env_steps, record.max_env_steps, record.going_on, record.seconds, name
-        )
+        f"mean {number(record.mean_fitness)}   {progress}"
     )
     if record.confirmation is None:
         return line
@@ -188,7 +200,8 @@ class PlainSink(BaseSink):
 
     def generation(self, record: GenerationRecord) -> None:
         self._record = record
-        self.message(generation_line(record, self._plan.steps if self._plan else "env steps"))
+        plan = self._plan
+        self.message(generation_line(record, *((plan.steps, plan.time_limit) if plan else ())))
 
     def message(self, text: str) -> None:
         self._spoke = self._now()

@@ -164,6 +164,7 @@ class RunPlan:
     notes: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     steps: str = "env steps"  # unit of a step, in messages
+    time_limit: float | None = None  # seconds of the run, on the clock of its records, at which its minutes are up
 
 
 class Sink(Protocol):

@@ -16,7 +16,7 @@ from agilerl.errors import AgileRLWarning
 from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.hpo.dormant import DormantResets
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
-from agilerl.hpo.screening import best_returns, promising, screened
+from agilerl.hpo.screening import affordable, best_returns, promising, screened
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.steering import Inbox, Taken
@@ -225,10 +225,21 @@ class TrainingLoop:
         return any(agent.steps[-1] >= self.options.max_steps for agent in self.population)
 
     def generations_until(self, done: int) -> int:
-        """Expected total number of generations; a resumed run may include a partial one of its earlier budget."""
+        """Expected total number of generations: of the budget of steps, or of the time that is left if they are fewer.
+
+        A resumed run may include a partial one of its earlier budget.
+        """
         rounded, options = self.source.steps_of_generation, self.options
         left = max(0, options.max_steps - self.result.env_steps_member)
-        return max(options.generations(rounded), done + -(-left // rounded(options.evo_steps)))
+        total = max(options.generations(rounded), done + -(-left // rounded(options.evo_steps)))
+        in_time = self.pace.generations_in_time(time.perf_counter() - self._started, done - self._begun_with)
+        return total if in_time is None else min(total, done + in_time)
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds of the run at which a budget in minutes is up; None without one."""
+        deadline = self.pace.deadline
+        return None if deadline is None else time.perf_counter() - self._wall + deadline.left
 
     def _probe(self, is_resumed: bool) -> None:
         """Check whether an exact resume is possible, if the run is saved; a resumed run reads it from its record."""
@@ -318,10 +329,11 @@ class TrainingLoop:
     def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
         finite = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
-        evaluated = promising(finite, self.options.eval_members)
+        members, each = self._affordable(tallies)
+        evaluated = promising(finite, members)
         begun = time.perf_counter()
         with evaluation_mode(self.population):
-            evaluation = self.evaluation = self.source.evaluate(evaluated, number)
+            evaluation = self.evaluation = self.source.evaluate(evaluated, number, each)
         self._in_full = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self.stop_rule.episode_length = evaluation.env_steps / max(1, episodes)
@@ -336,6 +348,20 @@ class TrainingLoop:
         for agent, value in zip(self.population, fitness, strict=True):
             agent.fitness[before[agent.index] :] = [value]  # replaces the value appended by a custom test()
         return fitness
+
+    def _affordable(self, tallies: Sequence[Tally]) -> tuple[int | None, int | None]:
+        """Members to evaluate and their episodes within `eval_share`; None: all of them, `eval_episodes`.
+
+        Training episodes tell how long episodes are, since a resumed run has their numbers too.
+        """
+        options, share = self.options, self.options.eval_share
+        if share is None or not self.source.acts:
+            return options.eval_members, None
+        steps = sum(tally.env_steps for tally in tallies)
+        room = share * (self.result.env_steps_population + steps) - self.source.evaluation_env_steps
+        length = steps / max(1, sum(len(tally.scores) for tally in tallies))
+        most = min(len(self.population), options.eval_members or len(self.population))
+        return affordable(room, length, most, options.eval_episodes)
 
     def _evaluated(self, number: int) -> Evaluated:
         return Evaluated(number, self.population, self.options, self.evaluation, self._in_full)
@@ -388,9 +414,7 @@ class TrainingLoop:
         steps = self.pace.shortened(seconds, made, following, closing, rounded)
         if steps == 0:
             if self.result.generations == 1:
-                self.sinks.message(
-                    "the budget in minutes holds one generation, and the closing test takes what it takes"
-                )
+                self.sinks.message("only one generation fits into the time budget; the final evaluation may exceed it")
             return True
         self._set_options(stop_after=spent + steps)
         return False

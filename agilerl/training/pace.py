@@ -66,6 +66,15 @@ class Pace:
         whole = steps // fewest * fewest if steps >= LEAST_SHARE * following else 0
         return int(self.ranks.gather_plain(max(0, whole))[0])
 
+    def generations_in_time(self, seconds: float, made: int) -> int | None:
+        """Return how many more generations fit before the deadline if `made` of them took `seconds`; None without one.
+
+        None too before the first one.
+        """
+        if self.deadline is None or made == 0:
+            return None
+        return max(0, round(self.deadline.left * made / max(seconds, 1e-9)))
+
     def fitting(self, most: int) -> int:
         """Return how many of `most` held-out episodes there is time for."""
         if self.deadline is None:

@@ -150,6 +150,7 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         notes=tuple(loop.notes),
         extra={**facts, **more, "options": options.as_dict()},
         steps=counted_in(lead),
+        time_limit=loop.time_limit,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.hpo.screening import MIN_EPISODES
 from agilerl.hpo.shrinkage import shrink
 from agilerl.hpo.stopping import has_plateaued, still_learns
 from agilerl.hpo.tournament import nan_as_worst
@@ -211,7 +212,12 @@ class StopRule:
         return self._confirm(leader, now, episodes)
 
     def _late_episodes(self, options: LoopOptions, members: int) -> int:
-        """Episodes per candidate at the end of a run without a confirmed target."""
-        share = CONFIRMED_SHARE * options.max_steps * members / (CONFIRMED_GENERATIONS + 2)
-        least = min(options.confirm_episodes, options.eval_episodes)
+        """Episodes per candidate at the end of a run without a confirmed target.
+
+        With `eval_share` they follow the steps made so far, since a run in minutes may end long before `max_steps`.
+        """
+        is_bounded = options.eval_share is not None
+        steps = self.result.env_steps_population if is_bounded else options.max_steps * members
+        share = CONFIRMED_SHARE * steps / (CONFIRMED_GENERATIONS + 2)
+        least = min(options.confirm_episodes, MIN_EPISODES if is_bounded else options.eval_episodes)
         return min(options.confirm_episodes, max(least, int(share / max(self.episode_length, 1.0))))

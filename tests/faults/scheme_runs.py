@@ -102,7 +102,7 @@ def diverging(when: Mapping[int, tuple[int, ...]]) -> Iterator[None]:
 def scripted(fitness: Callable[[int, Any], float]) -> Iterator[None]:
     """Members have `fitness(generation, agent)`, in evaluations as in confirmations."""
 
-    def evaluate(self: Any, agents: Any, number: int) -> PopulationEvaluation:
+    def evaluate(self: Any, agents: Any, number: int, episodes: Any = None) -> PopulationEvaluation:
         return PopulationEvaluation([fitness(number, agent) for agent in agents])
 
     def confirm(self: Any, agent: Any, number: int, episodes: int | None = None) -> MeanReturn:

@@ -151,7 +151,7 @@ def rescoring(*means: float, played: int | None = None) -> Iterator[list[Any]]:
     """Members have fitness 4, 3, 2, 1, ... by slot, and the two fittest then these means; yields the evaluated."""
     evaluated: list[Any] = []
 
-    def evaluate(self: Any, agents: Any, number: int) -> PopulationEvaluation:
+    def evaluate(self: Any, agents: Any, number: int, episodes: Any = None) -> PopulationEvaluation:
         evaluated.append(list(agents))
         counts = {} if played is None else {agent.index: played for agent in agents}
         return PopulationEvaluation([4.0 - slot for slot in range(len(agents))], played=counts)

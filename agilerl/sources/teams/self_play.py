@@ -380,8 +380,8 @@ class SelfPlaySource(TeamRolloutSource):
         super().follow(plan)
         self._sit_down(Pool(tuple(Opponent(**one) for one in plan.common["pool"])))
 
-    def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
-        evaluation = super().evaluate(agents, number)
+    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
+        evaluation = super().evaluate(agents, number, episodes)
         if evaluation.fitness:
             self.newcomer = Opponent.of(agents[int(np.argmax(evaluation.fitness))], number + 1)
         return evaluation

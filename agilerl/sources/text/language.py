@@ -272,7 +272,7 @@ class LanguageSource(Source):
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
-    def evaluate(self, agents: Sequence[Any], number: int) -> PopulationEvaluation:
+    def evaluate(self, agents: Sequence[Any], number: int, episodes: int | None = None) -> PopulationEvaluation:
         before = self.evaluation_env_steps
         fitness = self._judged(agents, "test")
         return PopulationEvaluation(fitness, env_steps=self.evaluation_env_steps - before)

@@ -85,8 +85,8 @@ def with_minutes(
     if verbose:
         if expected > MAX_EXCESS * minutes:
             print(
-                f"{_in_minutes(f'{minutes:g}')} are too short for one generation, {count(steps)} steps of each member, "
-                "and the closing test; both are made. fix: --steps for less",
+                f"one generation ({count(steps)} steps of each member) and the final evaluation take longer than "
+                f"{_in_minutes(f'{minutes:g}')}; both run anyway. fix: --steps for less",
                 flush=True,
             )
         print(
@@ -94,6 +94,7 @@ def with_minutes(
             f"at {count(rate)} steps/s of all together; the closing test is included",
             flush=True,
         )
+    manifest = measured.with_short_generations(manifest, rate, minutes)
     return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")
 
 

@@ -14,10 +14,16 @@ from agilerl.training.manifest.build import run_manifest
 from agilerl.training.manifest.step_cost import StepCost, cost_of
 
 WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
+# Of a budget: the longest first generation, and the longest one after it. The run is saved after each of them, and can
+# only end between two.
+FIRST_GENERATION, LONGEST_GENERATION = 1 / 16, 1 / 8
+MIN_VECTOR_STEPS = 16  # of a generation that is shortened to fit
+MAX_EVALUATION = 0.3  # steps of evaluations per training step, of a run in minutes that does not set `eval_share`
 TRIED, LEAST_VECTOR_STEPS = 256, 8  # per member and trial generation: steps, and minimum vector steps
 MAX_TRIAL_GENERATIONS = 8  # generations of the trial run
 MARGIN = 2.0  # of an estimate: how much faster a run may become
-LONG_ENOUGH, TOO_LONG = 1.0, 10.0  # seconds to time, and seconds after which one generation is enough
+LONG_ENOUGH = 1.0  # seconds to time
+TOO_LONG, TRIAL_SHARE = 10.0, 0.05  # seconds, or share of the budget, after which one generation is enough
 
 
 def check_minutes(manifest: Manifest, minutes: float) -> None:
@@ -56,10 +62,40 @@ def steps_of_simulator(manifest: Manifest, cost: StepCost, minutes: float) -> tu
     training, environment = manifest.training, manifest.environment
     processes = environment.of_workers.get("num_workers") or 1
     rate = processes / cost.mean
-    unit = min(training.evo_steps, training.evo_first or training.evo_steps)
+    unit = shortest_generation(with_short_generations(manifest, rate, minutes))
     budget = max(unit, int(_margin(manifest) * 60 * minutes * rate / training.pop_size))
     least = unit * training.pop_size * WITH_EVALUATION / rate / 60
     return budget, rate, max(minutes, least)
+
+
+def shortest_generation(manifest: Manifest) -> int:
+    """Steps of a member in the shortest generation of a run."""
+    training = manifest.training
+    return min(training.evo_steps, training.evo_first or training.evo_steps)
+
+
+def with_short_generations(manifest: Manifest, rate: float, minutes: float) -> Manifest:
+    """Shorten generations, and rollouts with them, so that several fit into the minutes, and bound their evaluations.
+
+    A run begins with `FIRST_GENERATION` of its budget, no later generation takes more than `LONGEST_GENERATION`.
+    Generations that are shorter anyway keep their length.
+
+    Args:
+        rate: environment steps per second of all members.
+    """
+    training, learn_step = manifest.training, manifest.algorithm.hyperparameters.get("learn_step")
+    fewest, in_all = MIN_VECTOR_STEPS * manifest.environment.num_envs, 60 * minutes * rate / training.pop_size
+    first, longest = (max(fewest, int(in_all * share)) for share in (FIRST_GENERATION, LONGEST_GENERATION))
+    changes: dict[str, Any] = {}
+    if first < shortest_generation(manifest):
+        changes["training.evo_first"] = first
+    if longest < training.evo_steps:
+        changes["training.evo_steps"] = longest
+    if learn_step is not None and learn_step > first and "learn_step" not in manifest.mutation.rl_hp_selection:
+        changes["algorithm.learn_step"] = first
+    if training.eval_share is None and find_algorithm(manifest.algorithm.name).experience.has_training_episodes:
+        changes["training.eval_share"] = MAX_EVALUATION
+    return apply_overrides(manifest, changes, "minutes")
 
 
 def tried_steps(
@@ -72,8 +108,8 @@ def tried_steps(
     minutes exceed the requested ones if a single generation takes longer.
 
     Short generations are trained and discarded until those after the first one, which is a warm-up, have taken a
-    second. If the first one takes ten seconds, it is the one timed. The trial does not affect the run, whose random
-    streams are separate.
+    second. If the first one takes ten seconds, or a twentieth of the budget, it is the one timed. The trial does not
+    affect the run, whose random streams are separate.
 
     Args:
         manifest: resolved. env: passed by the user, None if created from its id.
@@ -83,14 +119,14 @@ def tried_steps(
         ConfigError: not a positive number, or language models, whose budget is in prompts.
     """
     members, training = manifest.training.pop_size, manifest.training
-    stopwatch = Stopwatch(time.perf_counter())
+    stopwatch = Stopwatch(time.perf_counter(), min(TOO_LONG, TRIAL_SHARE * 60 * minutes))
     run_manifest(
         trial_of(manifest), env, seed=training.seed, device=device, sinks=(), evolution=False, check=check,
         callbacks=[stopwatch],
     )  # fmt: skip
     check()  # the trial returns normally when interrupted with an agent, so raise here
     rate = stopwatch.rate
-    unit = min(training.evo_steps, training.evo_first or training.evo_steps)
+    unit = shortest_generation(with_short_generations(manifest, rate, minutes))
     left = max(0.0, minutes * 60 - (time.perf_counter() - stopwatch.looks[0][0]))
     generations = max(1, round(left * rate / WITH_EVALUATION / members / unit))
     budget = generations * unit
@@ -123,13 +159,14 @@ def trial_of(manifest: Manifest) -> Manifest:
 class Stopwatch:
     """Callback that times the generations of a trial, and ends it after enough of them."""
 
-    def __init__(self, begun: float) -> None:
+    def __init__(self, begun: float, too_long: float = TOO_LONG) -> None:
         self.looks = [(begun, 0)]  # (time, environment steps of all members)
+        self.too_long = too_long
 
     def on_generation(self, record: Any) -> bool | None:
         self.looks.append((time.perf_counter(), record.population_env_steps))
         (begun, _), (first, _), (now, _) = self.looks[0], self.looks[1], self.looks[-1]
-        return False if now - first >= LONG_ENOUGH or now - begun >= TOO_LONG else None
+        return False if now - first >= LONG_ENOUGH or now - begun >= self.too_long else None
 
     @property
     def rate(self) -> float:

@@ -406,7 +406,7 @@ def candidate_of(
     """Slots of the members whose confirmation is tried in a run of one generation with this evaluation."""
     slots: list[int] = []
 
-    def evaluate(self: Any, agents: Any, number: int) -> PopulationEvaluation:
+    def evaluate(self: Any, agents: Any, number: int, episodes: Any = None) -> PopulationEvaluation:
         names = [agent.index for agent in agents]
         return PopulationEvaluation(
             means, dict(zip(names, errors, strict=True)), dict.fromkeys(names, options.get("played", 16))
@@ -439,7 +439,7 @@ def test_a_confirmation_is_played_only_if_the_shrunken_mean_nearly_reaches_the_t
 
 
 def test_without_held_out_episodes_a_run_stops_at_the_highest_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluate(self: Any, agents: Any, number: int) -> PopulationEvaluation:
+    def evaluate(self: Any, agents: Any, number: int, episodes: Any = None) -> PopulationEvaluation:
         names = [agent.index for agent in agents]
         return PopulationEvaluation([105.0, 110.0, 100.0, 85.0], dict.fromkeys(names, 20.0), dict.fromkeys(names, 16))
 

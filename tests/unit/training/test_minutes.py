@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,9 +17,11 @@ from agilerl.cli.main import app
 from agilerl.config import apply_overrides
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError
+from agilerl.hpo.screening import affordable
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE
 from agilerl.runs.checkpoints import read_checkpoint
+from agilerl.telemetry.console import pace
 from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest import launch
@@ -63,12 +67,100 @@ def test_the_budget_is_what_fits_at_the_measured_speed(monkeypatch: pytest.Monke
     measured.steps_in(manifest(), None, "cpu", 10.1)
     assert heard == [2], "the first one warms up, the second takes more than a second"
     pretend(monkeypatch, 2.0)
-    assert measured.steps_in(manifest(), None, "cpu", 0.01)[0] == 256, "one generation at least"
+    assert measured.steps_in(manifest(), None, "cpu", 0.01)[0] == 64, "one generation of 16 vector steps at least"
 
 
 def test_a_generation_at_least_is_one_of_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 2.0)
-    assert measured.steps_in(manifest(evo_first=64), None, "cpu", 0.01)[0] == 64
+    assert measured.steps_in(manifest(evo_first=32), None, "cpu", 0.01)[0] == 32
+
+
+def lengths(of: Any) -> tuple[Any, ...]:
+    training = of.training
+    learn_step = of.algorithm.hyperparameters.get("learn_step")
+    return training.evo_first, training.evo_steps, learn_step, training.eval_share
+
+
+def test_generations_are_as_short_as_the_budget_asks_for() -> None:
+    """At 100 steps a second of two members, four minutes hold 12,000 steps of each: a sixteenth is 750, an eighth
+    1,500."""
+    long = manifest(evo_steps=10_000, learn_step=2_048)
+    assert lengths(measured.with_short_generations(long, 100.0, 4.0)) == (750, 1_500, 750, 0.3)
+    assert lengths(measured.with_short_generations(long, 100.0, 0.01)) == (64, 64, 64, 0.3), "16 steps of 4 lanes"
+    doubling = manifest(evo_first=500, evo_steps=10_000)
+    assert lengths(measured.with_short_generations(doubling, 100.0, 4.0)) == (500, 1_500, 64, 0.3)
+    assert lengths(measured.with_short_generations(manifest(eval_share=0.1), 100.0, 4.0))[1:] == (256, 64, 0.1)
+    team = build_manifest("mpe2.simple_tag_v3", "MADDPG", preset=False, population=4, overrides={"evo_steps": 10_000})
+    assert lengths(measured.with_short_generations(team, 1_000.0, 1.0))[:2] == (937, 1_875)
+    data = build_manifest("CartPole-v1", "CQN", preset=False, population=2, overrides={"dataset": "run"})
+    assert lengths(measured.with_short_generations(data, 1e3, 1.0))[3] is None, "its steps are updates"
+
+
+def test_a_range_of_rollouts_is_kept() -> None:
+    long = manifest(evo_steps=10_000, learn_step=2_048)
+    ranged = apply_overrides(long, {"mutation.rl_hp_selection": {"learn_step": {"min": 1_024, "max": 4_096}}})
+    assert measured.with_short_generations(ranged, 100.0, 4.0).algorithm.hyperparameters["learn_step"] == 2_048
+
+
+@pytest.mark.parametrize(
+    ("room", "length", "expected"),
+    [
+        (10_000.0, 100.0, (4, 8)),  # 100 episodes fit, 32 are asked for
+        (2_400.0, 100.0, (4, 6)),  # 24 episodes of four members
+        (700.0, 100.0, (3, 2)),  # 7: two of each of three members
+        (500.0, 100.0, (2, 2)),
+        (-50.0, 100.0, (1, 2)),
+        (100.0, 0.0, (4, 8)),  # no length is known
+    ],
+)
+def test_an_evaluation_leaves_out_episodes_before_members(
+    room: float, length: float, expected: tuple[int, int]
+) -> None:
+    assert affordable(room, length, 4, 8) == expected
+
+
+def test_evaluation_is_bounded_where_episodes_are_long() -> None:
+    """Episodes of 500 steps (Pendulum-like time limits): evaluations and confirmations of a run with `eval_share` take
+    at most 0.3 and 0.2 of its training steps; without it they take several times as many."""
+    gym.register("Long-v0", entry_point=Long)
+    try:
+        shares = []
+        for more in ({"eval_share": 0.3}, {}):
+            settings = {"num_envs": 4, "learn_step": 64, "evo_steps": 1_024, "eval_episodes": 8, "confirm_episodes": 32}
+            run = agilerl.train(
+                "Long-v0", "PPO", preset=False, steps=8_192, population=2, out=None, verbose=False, **settings, **more
+            )
+            shares.append(run.result["evaluation_env_steps"] / run.result["env_steps_population"])
+    finally:
+        gym.registry.pop("Long-v0")
+    assert shares[0] <= 0.55
+    assert shares[1] > 2.0
+
+
+class Long(gym.Env[Any, Any]):
+    """Episodes of 250 steps."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.made = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.made += 1
+        return np.zeros(2, np.float32), float(action), False, self.made >= 250, {}
+
+
+def test_the_time_that_is_left_is_that_of_the_nearer_limit() -> None:
+    """1,000 of 100,000 steps in 10 seconds: 990 seconds of steps, and 50 until the minutes are up."""
+    assert pace(1_000, 1_000, 100_000, 1, 10.0).endswith("left 16:30")
+    assert pace(1_000, 1_000, 100_000, 1, 10.0, time_limit=60.0).endswith("left 00:50")
+    assert pace(1_000, 1_000, 1_500, 1, 10.0, time_limit=60.0).endswith("left 00:05")
+    timed = Pace(Deadline(0.0, 100.0, clock=lambda: 40.0), ONE)
+    assert timed.generations_in_time(30.0, 2) == 4, "60 seconds are left, a generation takes 15"
+    assert (timed.generations_in_time(0.0, 0), Pace(None, ONE).generations_in_time(30.0, 2)) == (None, None)
 
 
 def test_what_is_fast_is_tried_for_longer_and_what_is_slow_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +197,15 @@ def test_a_trial_that_is_stopped_is_no_measurement() -> None:
 
 def test_a_run_with_minutes_records_steps_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1e-4, seed=2, out=tmp_path, **SMALL)
-    assert run.manifest.training.max_steps == 256
+    assert run.manifest.training.max_steps == 64
     said = capsys.readouterr().out
     assert said.startswith("measuring how many steps fit into 0.0001 minutes\n")
     assert (
-        "0.0001 minutes are too short for one generation, 256 steps of each member, and the closing test; both are "
-        "made. fix: --steps for less\n"
+        "one generation (64 steps of each member) and the final evaluation take longer than 0.0001 minutes; both run "
+        "anyway. fix: --steps for less\n"
     ) in said
-    assert "minutes: at most 256 steps of each member, at " in said
-    assert agilerl.load(run.path).manifest.training.max_steps == 256
+    assert "minutes: at most 64 steps of each member, at " in said
+    assert agilerl.load(run.path).manifest.training.max_steps == 64
 
 
 @pytest.mark.parametrize(("minutes", "said"), [(0, "must be above 0"), (float("nan"), "must be above 0")])
@@ -203,7 +295,14 @@ def timed(monkeypatch: pytest.MonkeyPatch, out: Path, generations: int, **more: 
     return agilerl.train("CartPole-v1", "PPO", preset=False, minutes=1.0, out=out, verbose=False, **more)
 
 
-CLOCKED: dict[str, Any] = {**SMALL, "seed": 2, "eval_episodes": 4, "confirm_episodes": 8, "target": 1e6}
+CLOCKED: dict[str, Any] = {
+    **SMALL,
+    "seed": 2,
+    "eval_episodes": 4,
+    "confirm_episodes": 8,
+    "target": 1e6,
+    "eval_share": 10.0,
+}
 
 
 def result_of(run: Any) -> dict[str, Any]:

@@ -263,8 +263,9 @@ def test_the_budget_of_a_slow_simulator_needs_no_trial(slow: Any) -> None:
     manifest = apply_overrides(preset_for("Simulated-v0", "DQN"), {**lanes, "training.evo_first": None})
     assert steps_of_simulator(manifest, cost, 1.0) == (1_200, 40.0, 1.0)
     long = apply_overrides(manifest, {"training.evo_steps": 6_000})
-    steps, _, minutes = steps_of_simulator(long, cost, 1.0)
-    assert (steps, minutes) == (6_000, pytest.approx(6_000 * 4 * 1.25 / 40 / 60)), "one generation at least"
+    assert steps_of_simulator(long, cost, 1.0) == (1_200, 40.0, 1.0), "generations are shortened to the budget"
+    steps, _, minutes = steps_of_simulator(long, cost, 0.01)
+    assert (steps, minutes) == (128, pytest.approx(128 * 4 * 1.25 / 40 / 60)), "16 vector steps of 8 lanes at least"
 
 
 def test_a_bare_command_trains_a_slow_simulator_on_its_budget(slow: Any, tmp_path: Any) -> None:
