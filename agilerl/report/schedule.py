@@ -130,14 +130,6 @@ class WinnerSchedule:
         """Settings of one agent that trains by the schedule."""
         return with_changes(self.manifest, self.changes)
 
-    def constants(self) -> Manifest:
-        """Settings of one agent with the final hyperparameters and network from the start."""
-        return with_changes(self.manifest, [{**change, "env_steps": 0} for change in self.changes])
-
-    def unchanged(self) -> Manifest:
-        """Settings of one agent that stays as the founder was."""
-        return with_changes(self.manifest, [])
-
 
 def with_changes(manifest: Manifest, changes: Iterable[Mapping[str, Any]]) -> Manifest:
     """Return the manifest with a schedule of these changes."""

@@ -10,9 +10,9 @@ import pytest
 
 import agilerl
 from agilerl.api import run_training
-from agilerl.config import apply_overrides
+from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError, RunError
-from agilerl.report.schedule import WinnerSchedule, schedule_of
+from agilerl.report.schedule import WinnerSchedule, schedule_of, with_changes
 from tests.faults.faulty_runs import StopAfter, digest, newest, resume
 
 EVOLVED: dict[str, Any] = {
@@ -88,10 +88,15 @@ def test_a_resume_needs_no_file_and_repeats_a_run_without_checkpoints(
     assert digest(killed) == digest(whole)
 
 
+def constants(found: WinnerSchedule) -> Manifest:
+    """Settings of one agent with the final hyperparameters and network from the start."""
+    return with_changes(found.manifest, [{**change, "env_steps": 0} for change in found.changes])
+
+
 def test_final_constants_hold_from_the_start_in_fresh_networks(schedule: tuple[WinnerSchedule, Path]) -> None:
     found, _ = schedule
     runs = [
-        run_training(apply_overrides(found.constants(), {"training.seed": seed, "training.max_steps": 80}), out=None,
+        run_training(apply_overrides(constants(found), {"training.seed": seed, "training.max_steps": 80}), out=None,
                      verbose=False)
         for seed in (1, 1, 2)
     ]  # fmt: skip
@@ -105,7 +110,7 @@ def test_final_constants_hold_from_the_start_in_fresh_networks(schedule: tuple[W
 
 def test_the_founder_stays_as_it_was(schedule: tuple[WinnerSchedule, Path]) -> None:
     found, _ = schedule
-    run = run_training(apply_overrides(found.unchanged(), {"training.seed": 1}), out=None, verbose=False)
+    run = run_training(apply_overrides(with_changes(found.manifest, []), {"training.seed": 1}), out=None, verbose=False)
     (agent,) = run.population
     assert agent.actor.describe() == found.founder.network == "[16] 16 [16]"
     assert {k: v for k, v in agent.hyperparameters().items() if k in found.founder.hyperparameters} == (
@@ -168,7 +173,7 @@ def test_critics_follow_as_they_did_in_the_winner(name: str, tmp_path: Path) -> 
     assert sum(change["kind"] == "architecture" for change in found.changes) >= 2
     assert found.adapted == (("lr",) if name == "PPO" else ())
     (winner,) = (agent for agent in evolved.population if agent.index == found.source["member"])
-    for manifest in (found.scheduled(), found.constants()):
+    for manifest in (found.scheduled(), constants(found)):
         run = run_training(apply_overrides(manifest, {"training.seed": 9}), out=None, verbose=False)
         (agent,) = run.population
         assert agent.actor.describe() == found.final.network

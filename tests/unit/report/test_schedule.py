@@ -83,13 +83,6 @@ def test_budgets_move_no_change(tmp_path: Path) -> None:
         assert manifest.as_dict()["evolution"]["schedule"] == CHANGES
 
 
-def test_constants_are_all_changes_from_the_start_and_the_founder_has_none(tmp_path: Path) -> None:
-    found = schedule_of(line(tmp_path / "run"))
-    assert found.constants().as_dict()["evolution"]["schedule"] == [{**change, "env_steps": 0} for change in CHANGES]
-    assert found.unchanged().evolution.schedule == []
-    assert found.unchanged() != found.manifest  # no changes are another thing than no schedule
-
-
 def test_a_value_without_a_birth_is_a_change_too(tmp_path: Path) -> None:
     """Member 0 stays for six generations, and its lr is set by hand after the fourth."""
     rows = [member(n, 0, 0, 10.0 + n, **{"hp.lr": 0.001 if n < 4 else 0.005}) for n in range(6)]
@@ -300,9 +293,3 @@ def test_a_file_with_another_content_is_not_replaced(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"{file} is there already. fix: another --out, or remove it." in done.stderr
     assert file.read_text().endswith("# mine\n")
-
-
-def test_options_of_the_verdict_need_it(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["schedule", str(line(tmp_path / "run")), "--seeds", "1-3"])
-    assert result.exit_code == 2
-    assert "--seeds needs --verdict. fix: --verdict, or leave --seeds out." in result.output
