@@ -115,9 +115,10 @@ def evaluation_lines(run: Run, evaluation: Evaluation) -> list[str]:
     if target is not None:
         rows.append(f"target  {target:10.2f}   {'reached' if evaluation.mean >= target else 'not reached'} by the mean")
     if run.random_play is not None and run.random_play.score is not None:
-        verdict = run.random_play.verdict(evaluation.mean, evaluation.error)
+        verdict = run.random_play.verdict(evaluation.mean, evaluation.error, evaluation.returns)
         rows.append(f"random  {run.random_play.score.mean:10.2f}   {BESIDE[verdict]}")
     return rows
 
 
-BESIDE = {1: "the agent is better", 0: "the agent is no better", -1: "the agent is worse", None: ""}
+BESIDE = {"better": "the agent is better", "no better": "the agent is no better", "worse": "the agent is worse",
+          "unclear": "too few episodes to compare", None: ""}  # fmt: skip

@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -244,20 +245,23 @@ def _score_tile(run: RunRecords) -> Tile:
         low, high = test["ci95"]
         many = f"95 % interval {tidy(low)} to {tidy(high)}, {len(test['returns'])} {test.get('of', 'fresh episodes')}"
         error = Evaluation.from_returns(test["returns"]).error
-        return Tile("score of the best agent", tidy(test["mean"]), many + _beside(run, test["mean"], error), "lead")
+        beside = _beside(run, test["mean"], error, test["returns"])
+        return Tile("score of the best agent", tidy(test["mean"]), many + beside, "lead")
     where = f"in the run itself: no closing test yet{_beside(run, best)}"
     return Tile("best fitness", tidy(best), where, "lead")
 
 
-def _beside(run: RunRecords, mean: float | None, error: float = 0.0) -> str:
+def _beside(run: RunRecords, mean: float | None, error: float = 0.0, returns: Sequence[float] = ()) -> str:
     """The score of random play, or before training, and whether the best agent is better."""
     baseline, before = run.random_play, Evaluation.from_dict(run.facts.get("before"))
     if before is not None:
         return f"; before training {tidy(before.mean)}"
     if baseline is None or baseline.score is None:
         return ""
-    verdict = None if mean is None or not math.isfinite(mean) else baseline.verdict(mean, error)
-    comparison = {0: ": no better", -1: ": better than this"}.get(1 if verdict is None else verdict, "")
+    verdict = None if mean is None or not math.isfinite(mean) else baseline.verdict(mean, error, returns)
+    comparison = {
+        "no better": ": no better", "worse": ": better than this", "unclear": ", too few episodes to compare"
+    }.get(verdict or "", "")  # fmt: skip
     return f"; random play {tidy(baseline.score.mean)}{comparison}"
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from agilerl.telemetry.console import count, number
-from agilerl.telemetry.evaluation import Baseline, Evaluation
+from agilerl.telemetry.evaluation import Baseline, Evaluation, Verdict
 from agilerl.telemetry.record import Birth
 
-FEW = 3  # minimum number of generations for a conclusion
+FEW, LONG = 3, 8  # minimum number of generations for a conclusion, and for advice to change what learns
 RISING = 0.05  # share of the total gain: more than this in the last quarter of a run counts as still improving
 FLAT = 0.05  # share of the total gain: generations that differ by less are on a plateau
 MEASURES = {"completions": "reward", "preferences": "preference margin", "examples": "log-probability of a token"}
@@ -44,7 +44,7 @@ class Ended:
         diverged: number of diverged members that were replaced.
         from_replay: whether members learn from single steps in a replay memory.
         measure: score of a language policy; None if scores are returns.
-        before, after: its scores by item on the report split; None without one.
+        before, after: scores by episode of the closing test, or by item on the report split; None without one.
         time: where the time went, in words; "" if not worth saying.
     """
 
@@ -86,10 +86,12 @@ class Ended:
         return self.from_replay and 0 < (self.updates or 0) <= sum(map(len, self.history))
 
     @property
-    def verdict(self) -> int | None:
+    def verdict(self) -> Verdict | None:
         """`Baseline.verdict` of the score; None if either is unknown."""
-        is_known = self.score is not None and self.random_play is not None
-        return self.random_play.verdict(self.score, self.error) if is_known else None  # type: ignore[union-attr, arg-type]
+        if self.score is None or self.random_play is None:
+            return None
+        returns = () if self.after is None else self.after.returns
+        return self.random_play.verdict(self.score, self.error, returns)
 
     @property
     def reached(self) -> bool:
@@ -177,11 +179,13 @@ def _beside_random(run: Ended) -> str:
     if run.verdict is None or run.random_play is None or run.random_play.score is None:
         return ""
     level = number(run.random_play.score.mean)
-    if run.verdict > 0:
+    if run.verdict == "unclear":
+        return f" (random play {level} in {len(run.random_play.score.returns)} episodes: too few to compare)"
+    if run.verdict == "better":
         return f" (random play {level})"
     if run.reached:
         return f" (random play {level}: it reaches the target too)"
-    return f" (random play {level}: {'nothing was learned' if run.verdict == 0 else 'worse than that'})"
+    return f" (random play {level}: {'nothing was learned' if run.verdict == 'no better' else 'worse than that'})"
 
 
 def _best_agent(run: Ended) -> str:
@@ -238,15 +242,16 @@ def _next(run: Ended) -> str:
         return f"{many} little of what can be learned. Next: {go_on}."
     other = f"another algorithm ({run.others})"
     gained, late = _gains(run)
-    if run.verdict in (0, -1):
+    if run.verdict in ("no better", "worse"):
         return f"Next: {other}, {go_on}, or look whether rewards differ."
     if gained <= 0:
         nothing = "It scores no more than the first generation did."
         return f"{nothing} Next, if that is not the most there is: {other}, or look whether rewards differ."
     if run.stopped in ("budget", "minutes") and late > RISING * gained:
         return f"It was still getting better. Next: {go_on}."
-    change = f"{other}, a larger network (--set network.latent_dim=128), or a larger population"
     flat = _flat(run, gained)
+    change = f"{other}, a larger network (--set network.latent_dim=128), or a larger population"
+    change = change if flat >= LONG else go_on
     if flat >= FEW:
         stayed = f"Its best fitness has stayed at about {number(_best(run)[-1])} for {flat} generations"
         return f"{stayed}, which may be the most there is. Next, if it is not: {change}."

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 RESAMPLES = 5000
+MIN_EPISODES, CHANCE = 5, 0.05  # for a standard error; probability of a difference by chance
+
+Verdict = Literal["better", "worse", "no better", "unclear"]
 
 
 @dataclass(frozen=True)
@@ -106,17 +109,34 @@ class Baseline:
         mean, low, high = interval(self.score.mean, *self.score.ci95)
         return f"random play: mean {mean}, 95% CI {low}..{high} over {len(self.score.returns)} episodes"
 
-    def verdict(self, mean: float, error: float = 0.0) -> int | None:
-        """Compare a mean with random play: 1 if it is higher by more than two standard errors of the difference, -1 if
-        lower, 0 if the difference is not significant; None if random play was not measured.
+    def verdict(self, mean: float, error: float = 0.0, returns: Sequence[float] = ()) -> Verdict | None:
+        """Compare a mean return with random play; None if random play was not measured.
+
+        Better and worse: by more than two standard errors of the difference. No better: even two standard errors more
+        would be a gain of less than the standard deviation of random returns. With fewer than `MIN_EPISODES` episodes
+        standard errors are too uncertain themselves: all returns of one side must then exceed all of the other, in an
+        arrangement that chance gives in less than one of twenty cases (the exact rank-sum test, Wilcoxon 1945).
 
         Args:
-            mean, error: of held-out episodes and its standard error.
+            mean, error: of held-out episodes and its standard error. returns: of these episodes, if known.
         """
         if self.score is None:
             return None
+        random = self.score.returns
         gap, noise = mean - self.score.mean, 2 * math.hypot(error, self.score.error)
-        return 0 if abs(gap) <= noise else int(math.copysign(1, gap))
+        direction: Verdict = "better" if gap > 0 else "worse"
+        if min(len(random), len(returns) or MIN_EPISODES) < MIN_EPISODES:
+            return direction if _are_separate(random, returns) else "unclear"
+        if abs(gap) > noise:
+            return direction
+        return "no better" if gap + noise <= self.score.std else "unclear"
+
+
+def _are_separate(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether all values of one side exceed all of the other, which chance gives with a probability below 0.05."""
+    if not first or not second or 2 / math.comb(len(first) + len(second), len(first)) >= CHANCE:
+        return False
+    return max(first) < min(second) or max(second) < min(first)
 
 
 def interval(mean: float, low: float, high: float) -> tuple[str, str, str]:

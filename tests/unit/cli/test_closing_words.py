@@ -157,13 +157,48 @@ NOTHING = Baseline(Evaluation.from_returns([0.0] * 20))
 
 @pytest.mark.parametrize(
     ("mean", "error", "verdict"),
-    [(0.53, 0.0, 0), (0.72, 0.0, 0), (0.74, 0.0, 1), (0.74, 0.1, 0), (0.26, 0.0, -1), (0.28, 0.0, 0), (0.5, 0.0, 0)],
+    [
+        (0.53, 0.0, "no better"),
+        (0.72, 0.0, "no better"),  # 0.22 + 2 x 0.1147 is less than the deviation, 0.513
+        (0.74, 0.0, "better"),
+        (0.74, 0.1, "unclear"),  # 0.24 + 2 x 0.152
+        (0.26, 0.0, "worse"),
+        (0.28, 0.0, "no better"),
+        (0.5, 0.0, "no better"),
+    ],
 )
-def test_a_score_is_above_random_play_by_more_than_two_standard_errors(mean: float, error: float, verdict: int) -> None:
+def test_a_score_is_above_random_play_by_more_than_two_standard_errors(mean: float, error: float, verdict: str) -> None:
     assert COIN.score is not None
     assert COIN.score.error == pytest.approx(0.11471, abs=1e-5)  # sqrt(0.25 * 20 / 19) / sqrt(20)
     assert COIN.verdict(mean, error) == verdict
     assert Baseline(skipped="no environment").verdict(mean) is None
+
+
+@pytest.mark.parametrize(
+    ("random", "returns", "verdict"),
+    [
+        ([-878.0, -202.0], [-4.7] * 10, "better"),  # 2 of 66 arrangements: 0.03
+        ([-878.0, -202.0], [-900.0] * 10, "worse"),
+        ([-878.0, -202.0], [-4.7] * 6, "unclear"),  # 2 of 28 arrangements: 0.07
+        ([-878.0, -202.0], [*[-4.7] * 9, -300.0], "unclear"),  # not apart
+        ([0.0] * 20, [1.0, 1.0], "better"),  # 2 of 231
+        ([0.0], [1.0], "unclear"),
+        ([0.0, 10.0] * 3, [4.0, 9.0] * 3, "unclear"),  # 6.5 beside 5: noise of 5.0 beside a deviation of 5.5
+    ],
+)
+def test_a_comparison_is_only_as_sure_as_its_sample(random: list[float], returns: list[float], verdict: str) -> None:
+    score = Evaluation.from_returns(returns)
+    assert Baseline(Evaluation.from_returns(random)).verdict(score.mean, score.error, returns) == verdict
+
+
+def test_too_few_episodes_to_compare_give_no_advice_to_change_the_algorithm() -> None:
+    few = Baseline(Evaluation.from_returns([-878.0, -202.0]))
+    rising = [[-592.0], [-300.0], [-100.0], [-60.0], [-5.0]]
+    run = replace(ENDED, target=None, score=-4.7, error=1.0, stopped="minutes", random_play=few, history=rising)
+    words = in_words(replace(run, after=Evaluation.from_returns([-4.7] * 6)))
+    assert "a mean return of -4.7 (random play -540 in 2 episodes: too few to compare) in 64k" in words
+    assert words.endswith("It was still getting better. Next: agilerl resume runs/Hills-v0/ppo-0001 --steps 40000.")
+    assert "(random play -540) in 64k" in in_words(replace(run, after=Evaluation.from_returns([-4.7] * 10)))
 
 
 def test_what_plays_no_better_than_at_random_is_told_so() -> None:
