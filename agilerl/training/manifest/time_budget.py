@@ -27,17 +27,9 @@ TOO_LONG, TRIAL_SHARE = 10.0, 0.05  # seconds, or share of the budget, after whi
 
 
 def check_minutes(manifest: Manifest, minutes: float) -> None:
-    """Raise ConfigError for a time budget that is not positive and finite, or for a language model.
-
-    The budget of a language model is in prompts.
-    """
+    """Raise ConfigError for a time budget that is not positive and finite."""
     if not 0 < minutes < math.inf:
         raise ConfigError(f"minutes must be above 0 and finite; got {minutes!r}. fix: minutes=10.")
-    algorithm = find_algorithm(manifest.algorithm.name)
-    if algorithm.learns_language:
-        raise ConfigError(
-            f"minutes is for environments; {manifest.algorithm.name} counts {algorithm.experience.steps}. fix: steps."
-        )
 
 
 def steps_in(
@@ -116,7 +108,7 @@ def tried_steps(
         check: called between vector steps; an exception it raises ends the trial and is propagated.
 
     Raises:
-        ConfigError: not a positive number, or language models, whose budget is in prompts.
+        ConfigError: not a positive number.
     """
     members, training = manifest.training.pop_size, manifest.training
     stopwatch = Stopwatch(time.perf_counter(), min(TOO_LONG, TRIAL_SHARE * 60 * minutes))

@@ -94,6 +94,9 @@ def test_generations_are_as_short_as_the_budget_asks_for() -> None:
     assert lengths(measured.with_short_generations(team, 1_000.0, 1.0))[:2] == (937, 1_875)
     data = build_manifest("CartPole-v1", "CQN", preset=False, population=2, overrides={"dataset": "run"})
     assert lengths(measured.with_short_generations(data, 1e3, 1.0))[3] is None, "its steps are updates"
+    prompts = build_manifest("arithmetic/addition-2", "GRPO", population=4)
+    measured.check_minutes(prompts, 3.0)
+    assert lengths(measured.with_short_generations(prompts, 50.0, 3.0))[:2] == (140, 281), "2,250 prompts of each"
 
 
 def test_a_range_of_rollouts_is_kept() -> None:
