@@ -148,14 +148,11 @@ def tournament(**kinds: float) -> dict[str, Any]:
     return {f"mutation.probabilities.{kind}": value for kind, value in every.items()}
 
 
-def pbt(interval: int, **sets: Any) -> dict[str, Any]:
-    return {"evolution.scheme": "pbt", "evolution.interval": interval, **{f"evolution.{k}": v for k, v in sets.items()}}
+def pbt(interval: int) -> dict[str, Any]:
+    return {"evolution.scheme": "pbt", "evolution.interval": interval}
 
 
 ALONE = {"training.pop_size": 1, "evolution.founders": "equal", "evolution.widths": None}
-RACE_THEN_PBT = {
-    "evolution.scheme": "race", "evolution.survivors": 4, "evolution.then": "pbt", "evolution.interval": 10,
-}  # fmt: skip
 STEPS = tournament(no_mut=0.5, rl_hp_mut=0.5)
 ARMS = {
     "single": Arm({"training.pop_size": 1}, evolution=False),  # what one member costs
@@ -164,7 +161,6 @@ ARMS = {
     "random": Arm(evolution=False),
     "race": Arm({"evolution.scheme": "race"}),
     "race-4": Arm({"evolution.scheme": "race", "evolution.survivors": 4}),
-    "race-4-pbt-10": Arm(RACE_THEN_PBT),
     "tournament": Arm(STEPS),
     "tournament-architecture": Arm(tournament(no_mut=0.5, rl_hp_mut=0.25, arch_mut=0.25)),
     "tournament-frozen": Arm(tournament(no_mut=1.0)),
@@ -175,10 +171,7 @@ ARMS = {
     "pbt-3": Arm(pbt(3)),
     "pbt-10": Arm(pbt(10)),
     "pbt-33": Arm(pbt(33)),
-    "pbt-10-frozen": Arm(pbt(10, explore=False)),
-    "pbt-10-unselected": Arm(pbt(10, parents="random")),
     "pbt-10-resets": Arm({**pbt(10), "mutation.reset_dormant": 0.025}),
-    "pbt-10-per-second": Arm(pbt(10, objective="score_per_second")),
     "mf_pbt": Arm({"evolution.scheme": "mf_pbt", "evolution.frequencies": [1, 10]}),
     "pb2": Arm({"evolution.scheme": "pb2"}),
     "ipbt": Arm({"evolution.scheme": "ipbt"}),
@@ -192,26 +185,6 @@ ARMS = {
         {"training.pop_size": 1, "evolution.founders": "equal"}, evolution=False, rules=True, drawn=False, plain=False
     ),
     "command-share": Arm({"training.pop_size": 4, "training.eval_share": 0.25}, rules=True, drawn=False, plain=False),
-    "command-2-pbt-10-own": Arm(  # in the command's own dimensions
-        {**RACE_THEN_PBT, "evolution.survivors": 2, "training.pop_size": 4}, rules=True, drawn=False, plain=False
-    ),
-    "command-2-pbt-10": Arm(
-        {
-            **RACE_THEN_PBT,
-            "evolution.survivors": 2,
-            "training.pop_size": 4,
-            **{
-                f"mutation.rl_hp_selection.{name}": {"min": low, "max": high}
-                for name, (low, high) in SPACES["PPO"].items()
-                if name not in ("lr", "gamma", "ent_coef")
-            },
-        },
-        rules=True,
-        drawn=False,
-        plain=False,
-        only="PPO",
-    ),
-    "rule-race-4-pbt-10": Arm(RACE_THEN_PBT, rules=True),
 }
 
 

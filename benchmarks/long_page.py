@@ -87,7 +87,6 @@ def verdict_rows(members: int = MEMBERS) -> list[str]:
 PAIRS = (
     ("command", "rule"), ("command", "command-fixed"), ("command-fixed", "rule"), ("command", "command-one"),
     ("command-fixed", "command-one"), ("command-one", "rule"), ("command", "rule-default"), ("rule-default", "rule"),
-    ("rule-race-4-pbt-10", "rule"),
 )  # fmt: skip
 
 

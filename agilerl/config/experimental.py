@@ -26,11 +26,6 @@ EXPERIMENTAL = (
         "evolution.scheme", ("tournament", "race", "halving"),
         "`pbt` of 16 members was behind a race on MinAtar/Breakout-v1; `pb2`, `mf_pbt` and `ipbt` were not measured",
     ),
-    Experimental(
-        "evolution.then", (None,),
-        "`pbt` after a race to two was ahead of the race alone in five of ten runs; `pb2` and `ipbt` were not measured",
-    ),
-    Experimental("evolution.objective", ("score",), "not measured"),
     Experimental("evolution.mode", ("generations",), "its scores were not compared with those of generations"),
     Experimental("mutation.reset_dormant", (None,), "not measured"),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
 from agilerl.config.convert import convert, is_published
-from agilerl.config.keys import KEY_ALIASES, RANGES, SECTION_ALIASES, TOP_LEVEL_ALIASES
+from agilerl.config.keys import KEY_ALIASES, RANGES, REMOVED, SECTION_ALIASES, TOP_LEVEL_ALIASES
 from agilerl.config.presets import has_preset, preset_content
 from agilerl.config.problems import errors_of_keys, explain
 from agilerl.config.schema import ADDED_LATER, OF_TOURNAMENTS, WITHOUT_WAITING, Manifest, Training, has_replay
@@ -79,6 +79,9 @@ def normalise(data: Mapping[str, Any], source: str) -> dict[str, Any]:
             value = plain.pop(alias)
             if value is not None or name != "name":
                 _put(plain.setdefault(section, {}), name, value, alias, source, section)
+    for section, usual in REMOVED.items():
+        if isinstance(plain.get(section), Mapping):
+            plain[section] = {k: v for k, v in plain[section].items() if k not in usual or v != usual[k]}
     for (section, alias), name in KEY_ALIASES.items():
         if isinstance(plain.get(section), Mapping) and alias in plain[section]:
             plain[section] = dict(plain[section])

@@ -281,13 +281,7 @@ class Evolution(Section):
     # "bandit"), in subpopulations at several frequencies (mf_pbt), or at an interval that grows on plateaus (ipbt)
     scheme: Literal["tournament", "halving", "race", "pbt", "pb2", "mf_pbt", "ipbt"] = "tournament"
     interval: Count = 1  # pbt: generations between two selections; ipbt: until its first restart
-    explore: bool = True  # pbt, ipbt: whether copies change their hyperparameters
-    parents: Literal["best", "random"] = "best"  # pbt: random selects nobody, to measure what selection adds
-    # tournament, pbt, mf_pbt: what selects members. score_per_second: (fitness - lowest fitness of all) / operations of
-    # training per step, which are counted, not measured; the best agent of the run is that of the best score
-    objective: Literal["score", "score_per_second"] = "score"
     survivors: Count = 1  # halving, race: members left at the end
-    then: Literal["pbt", "pb2", "ipbt"] | None = None  # halving, race: scheme of the survivors, two or more
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
     certainty: Positive = 3.0  # race: standard errors behind the leader at which a member is stopped
@@ -350,9 +344,8 @@ def _change_problems(algorithm: str, change: ScheduledChange) -> Iterator[str]:
 
 
 OF_SCHEMES = {
-    "survivors": ("halving", "race"), "then": ("halving", "race"), "certainty": ("race",),
+    "survivors": ("halving", "race"), "certainty": ("race",),
     "until": ("halving",), "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"),
-    "explore": ("pbt", "ipbt"), "parents": ("pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
 
@@ -361,9 +354,6 @@ OF_TOURNAMENTS = (
     "tournament_selection.elitism",
 )  # fmt: skip
 """Settings that apply to tournaments only."""
-
-PER_COST = ("tournament", "pbt", "mf_pbt")
-"""Schemes that can select by score per second; others compare returns themselves, or gains of fitness."""
 
 WITHOUT_WAITING = {
     "evolution.scheme": "tournament", "evolution.restarts": False, "training.share": "shard",
@@ -405,7 +395,7 @@ class Manifest(Section):
         """Raise every problem between keys at once."""
         rules = (
             self._mutable_name_problems, self._scheme_problems, self._schedule_problems, self._mode_problems,
-            self._objective_problems, self._training_episodes_problems, self._experience_problems,
+            self._training_episodes_problems, self._experience_problems,
             self._companion_problems,
         )  # fmt: skip
         problems = [ValueError(problem) for rule in rules for problem in rule()]
@@ -433,13 +423,12 @@ class Manifest(Section):
 
     def _scheme_problems(self) -> Iterator[str]:
         scheme = self.evolution.scheme
-        then = self.evolution.then if scheme in OF_SCHEMES["then"] else None  # elsewhere a problem by itself
         unread = [key for key in OF_TOURNAMENTS if scheme != "tournament" and _differs(self, key)]
         if unread:
             keys = ", ".join(unread)
             yield (
                 f"{keys} {'is' if len(unread) == 1 else 'are'} of evolution.scheme=tournament; with {scheme} "
-                f"{WITHOUT_MUTATION[then or scheme]}. fix: evolution.scheme=tournament, or leave {keys} out."
+                f"{WITHOUT_MUTATION[scheme]}. fix: evolution.scheme=tournament, or leave {keys} out."
             )
         usual, widths = Evolution(), self.evolution.widths
         if widths is not None and (self.evolution.founders != "spread" or widths[0] > widths[1]):
@@ -447,27 +436,18 @@ class Manifest(Section):
                 f"evolution.widths={list(widths)} bound the units of founders that are spread, from and to; "
                 f"got founders={self.evolution.founders}. fix: evolution.founders=spread, evolution.widths=[64,256]."
             )
-        after = "" if then is None else f" and then={then}"
         for name, schemes in OF_SCHEMES.items():
-            if not {scheme, then} & set(schemes) and vars(self.evolution)[name] != vars(usual)[name]:
+            if scheme not in schemes and vars(self.evolution)[name] != vars(usual)[name]:
                 yield (
-                    f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}{after}. "
+                    f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
                     f"fix: evolution.scheme={schemes[0]}, or leave evolution.{name} out."
                 )
-        if then is not None and self.evolution.survivors < 2:
-            yield (
-                f"evolution.then={then} selects among the survivors of {scheme}; expected two or more, got "
-                f"evolution.survivors={self.evolution.survivors}. fix: evolution.survivors=4, or leave evolution.then "
-                "out."
-            )
-        explorer = f"then={then}" if then is not None else f"scheme={scheme}"
-        explores = explorer.partition("=")[2] in ("pbt", "pb2", "mf_pbt", "ipbt") and self.evolution.explore
-        if explores and not self.mutation.rl_hp_selection:
+        if scheme in ("pbt", "pb2", "mf_pbt", "ipbt") and not self.mutation.rl_hp_selection:
             declared = hyperparameters(find_algorithm(self.algorithm.name))
             name = next((name for name in declared if name.startswith("lr")), "batch_size")
             span = "{min: 1e-4, max: 1e-2}" if name.startswith("lr") else "{min: 16, max: 256}"
             yield (
-                f"evolution.{explorer} changes hyperparameters, and mutation.rl_hp_selection names none. "
+                f"evolution.scheme={scheme} changes hyperparameters, and mutation.rl_hp_selection names none. "
                 f"fix: give the ranges of some: mutation.rl_hp_selection.{name}={span}."
             )
         founders, survivors = self.training.pop_size, self.evolution.survivors
@@ -514,29 +494,6 @@ class Manifest(Section):
             yield (
                 f"evolution.mode=async trains, evaluates and selects one shard at a time, while others train; got "
                 f"{asked}, for which all members must have ended the same generation. fix: {fix}."
-            )
-
-    def _objective_problems(self) -> Iterator[str]:
-        evolution, cls = self.evolution, find_algorithm(self.algorithm.name)
-        experience = cls.experience
-        if evolution.objective == "score":
-            return
-        wrong = {
-            f"evolution.scheme={evolution.scheme} compares returns or gains themselves": evolution.scheme
-            not in PER_COST,
-            "evolution.parents=random selects nobody": evolution.parents == "random",
-            "evolution.schedule is the evolution of one agent": evolution.schedule is not None,
-            "evolution.mode=async selects while others train": evolution.mode == "async",
-            "training.fitness=fqe is no score": self.training.fitness == "fqe",
-            f"the operations of {self.algorithm.name}, which {experience.says}, are not counted": cls.reads_texts
-            or not experience.is_counted,
-        }
-        reasons = [reason for reason, holds in wrong.items() if holds]
-        if reasons:
-            other = "evolution.scheme=tournament, or " if evolution.scheme not in PER_COST else ""
-            yield (
-                "evolution.objective=score_per_second selects by score and counted operations, with evolution.scheme "
-                f"{', '.join(PER_COST)}; {reasons[0]}. fix: {other}evolution.objective=score."
             )
 
     def _training_episodes_problems(self) -> Iterator[str]:
@@ -618,11 +575,7 @@ class Manifest(Section):
                 "restart_ranges",
                 "mode",
                 "max_lag",
-                "objective",
                 "interval",
-                "explore",
-                "parents",
-                "then",
             ):
                 if vars(self.evolution)[name] == vars(Evolution())[name]:
                     del content["evolution"][name]

@@ -193,8 +193,7 @@ def gaussian_processes(scheme: str = "pb2") -> Any:
         from sklearn import gaussian_process
     except ImportError:
         raise ConfigError(
-            f"{scheme} (evolution.scheme or evolution.then): scikit-learn is not installed. "
-            'fix: pip install "agilerl[bandit]"'
+            f'{scheme} (evolution.scheme): scikit-learn is not installed. fix: pip install "agilerl[bandit]"'
         ) from None
     return gaussian_process
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from agilerl.errors import ConfigError
 from agilerl.hpo import effects
 from agilerl.hpo.bandit import Gains, gaussian_processes, places_of, propose
 from agilerl.hpo.evolution import Births
@@ -65,15 +64,14 @@ class IteratedTraining(TruncationSelection):
     copies of the best quarter, and a plateau is `hpo.stopping.is_stuck` over the last `PATIENCE` selections.
 
     Args:
-        interval: generations between two selections until the first restart. explores, parents, seed: see
-            `TruncationSelection`.
+        interval: generations between two selections until the first restart. seed: of the draws.
     Raises:
         ConfigError: scikit-learn is not installed.
     """
 
-    def __init__(self, interval: int, explores: bool, parents: str, seed: int) -> None:
+    def __init__(self, interval: int, seed: int) -> None:
         gaussian_processes("ipbt")
-        super().__init__(interval, explores, parents, seed)
+        super().__init__(interval, seed)
         self.first = interval  # until the first restart
         self.waited = 0  # generations since the last selection
         self.history: list[list[float]] = []  # fitness at each selection since the last restart
@@ -105,18 +103,13 @@ class IteratedTraining(TruncationSelection):
     ) -> tuple[list[Any], Births]:
         rng = stream(self.seed, Purpose.FOUNDERS, generation)
         ranges = dict(population[0].registry.hp_config.items())
-        if self.explores and not ranges:
-            raise ConfigError(
-                "evolution.scheme=ipbt chooses hyperparameters, and mutation.rl_hp_selection names none. "
-                "fix: name ranges there, or evolution.explore=false."
-            )
         order = [int(slot) for slot in rank(fitness).argsort()]
         best = order[-max(1, len(order) // QUARTER) :]
         after, births, free = list(population), [], max(agent.index for agent in population) + 1
         pending: list[tuple[float, ...]] = []
         for slot in order[:-1]:
             parent = population[best[int(rng.integers(len(best)))]]
-            values = propose(self.gains.trials, pending, generation + 1, ranges, rng) if self.explores else {}
+            values = propose(self.gains.trials, pending, generation + 1, ranges, rng)
             after[slot], birth = successor(parent, free, values, generation, "restart")
             restart_weights(after[slot], OLD_SHARE, rng)
             pending.append(places_of(after[slot], ranges))

@@ -71,17 +71,14 @@ class TruncationSelection(Evolution):
     """Replace the worst quarter by copies of the best quarter, every hyperparameter one step up or down (PBT).
 
     Truncation selection and perturbation of Jaderberg et al. 2017 (arXiv:1711.09846), section 4.1, with quarters for
-    its fifths. Two switches take it apart: without `explores` copies have their parents' hyperparameters, which leaves
-    the choice among seeds; with random parents nobody is chosen, which leaves the changes.
+    its fifths.
 
     Args:
-        interval: generations between two selections. explores: whether copies change hyperparameters.
-        parents: "best"; or "random": the members that are replaced and their parents are drawn from all.
-        seed: of the draws.
+        interval: generations between two selections. seed: of the draws.
     """
 
-    def __init__(self, interval: int, explores: bool, parents: str, seed: int) -> None:
-        self.interval, self.explores, self.parents, self.seed = interval, explores, parents, seed
+    def __init__(self, interval: int, seed: int) -> None:
+        self.interval, self.seed = interval, seed
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -96,13 +93,12 @@ class TruncationSelection(Evolution):
         """Return the population after one selection, and its births."""
         rng = stream(self.seed, Purpose.SELECTION, generation)
         count = len(population) // QUARTER or int(len(population) > 1)
-        drawn = rng.permutation(len(population)) if self.parents == "random" else rank(fitness).argsort()
-        order = [int(slot) for slot in drawn]  # worst first
+        order = [int(slot) for slot in rank(fitness).argsort()]  # worst first
         after, births, free = list(population), [], max(agent.index for agent in population) + 1
-        best = order[-count:] if self.parents == "best" else order[count:]
+        best = order[-count:]
         for slot in order[:count]:
             parent = population[best[int(rng.integers(len(best)))]]
-            after[slot], birth = successor(parent, free, perturbed(parent, rng) if self.explores else {}, generation)
+            after[slot], birth = successor(parent, free, perturbed(parent, rng), generation)
             births.append(birth)
             free += 1
         return after, tuple(births)

@@ -154,45 +154,6 @@ def _mean_of_finite(values: Sequence[float]) -> float:
     return float(np.mean(finite)) if finite else -np.inf
 
 
-class Survivors(Evolution):
-    """Stop members by one evolution until `count` are left, and let these evolve by another one.
-
-    Args:
-        until: stops members (`Race`, `SuccessiveHalving`). then: of the survivors. count: of survivors.
-    """
-
-    shrinks = True
-
-    def __init__(self, until: Evolution, then: Evolution, count: int) -> None:
-        self.until, self.then, self.count, self.sets_size = until, then, count, until.sets_size
-
-    def next(
-        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
-    ) -> tuple[list[Any], Births]:
-        """Apply one of the two, by the number of members."""
-        present = self.then if len(population) <= self.count else self.until
-        return present.next(population, records, generation)
-
-    def begin_anew(self, env_steps: int) -> None:
-        for each in (self.until, self.then):
-            each.begin_anew(env_steps)
-
-    def budget_left(self, env_steps: int) -> None:
-        for each in (self.until, self.then):
-            each.budget_left(env_steps)
-
-    def renamed(self, ids: Mapping[int, int]) -> None:
-        for each in (self.until, self.then):
-            each.renamed(ids)
-
-    def state(self) -> dict[str, Any]:
-        return {**self.then.state(), **self.until.state()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        for each in (self.until, self.then):
-            each.load_state(state)
-
-
 class Restarts(Evolution):
     """Wrap another evolution, and start a population of new founders on a plateau.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agilerl.report.plot import Mark, Plot, Stroke, Tick, area, dots, frame, line, segments, spans_decades
@@ -121,49 +121,6 @@ def architecture_charts(run: RunRecords, lines: bool = True, points: bool = True
 
             plots.append(_lineages(run, title, of, values, lines, points))
     return plots, ""
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Places of (cost, fitness) that no other point beats in both, by rising cost; the first of equal ones."""
-    front: list[int] = []
-    for place in sorted(range(len(points)), key=lambda at: (points[at][0], -points[at][1])):
-        if not front or points[place][1] > points[front[-1]][1]:
-            front.append(place)
-    return front
-
-
-def cost_chart(run: RunRecords, everyone: bool = True) -> Plot | None:
-    """Last fitness of every member over the counted cost of its training, with the Pareto front as steps.
-
-    None if no costs are recorded, or if all are equal.
-
-    Args:
-        everyone: members behind the front too; omitted if there are too many.
-    """
-    last = {m.id: m for g in run.generations for m in g if math.isfinite(m.fitness)}
-    shown = [(m, m.operations_per_step) for m in last.values() if m.operations_per_step is not None]
-    points = [(cost, m.fitness) for m, cost in shown]
-    costs = [cost for cost, _ in points]
-    if not points or min(costs) == max(costs):
-        return None
-    width, height = LOW
-    values = [fitness for _, fitness in points]
-    floor = _floor(values)
-    plot, x, y = frame(
-        "fitness by cost", costs, [max(v, floor) for v in values], width=width, height=height,
-        xlabel="operations of training per step", log_x=spans_decades(costs),
-    )  # fmt: skip
-    front = pareto_front(points)
-    corners: list[tuple[float, float]] = []
-    for place in front:
-        cost, fitness = x(points[place][0]), y(max(points[place][1], floor))
-        corners += [(cost, corners[-1][1]), (cost, fitness)] if corners else [(cost, fitness)]
-        member = shown[place][0]
-        text = f"member {member.id}: fitness {tidy(member.fitness)}, {tidy(points[place][0])} operations a step"
-        plot.marks.append(Mark(cost, fitness, f"{text}, {member.network}"))
-    places = dict.fromkeys((round(x(cost), 1), round(y(max(fitness, floor)), 1)) for cost, fitness in points)
-    plot.strokes += [Stroke("dots", dots(places) if everyone else ""), Stroke("best", line(corners))]
-    return plot
 
 
 def growth(network: str) -> Growth:

@@ -178,7 +178,6 @@ def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
         "plots": plots,
         "constant": constant,
         "growths": growths,
-        "costs": charts.cost_chart(run, detail.dots),
         "network": network,
         "scores": scoreboard(run),
         "trees": detail.trees,

@@ -19,7 +19,6 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.runs.newborns import Newborns, born_together, ended_by, newborns
 from agilerl.telemetry.evaluation import Baseline
-from agilerl.telemetry.files import COST
 from agilerl.telemetry.record import Birth
 from agilerl.telemetry.time_spent import TimeSpent
 
@@ -33,7 +32,6 @@ class Member:
     Attributes:
         fitness: −∞ if it diverged, NaN if none is recorded. hyperparameters: by name.
         mutation: of its birth, as in the table.
-        operations_per_step: estimated cost of its training; None if it is not counted, or in runs of earlier versions.
     """
 
     generation: int
@@ -47,7 +45,6 @@ class Member:
     is_best: bool
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
     confirmation: float | None = None
-    operations_per_step: float | None = None
 
 
 @dataclass(frozen=True)
@@ -306,7 +303,6 @@ def _member(row: Mapping[str, str]) -> Member:
         is_best=row["is_best"] == "1",
         hyperparameters=hyperparameters,
         confirmation=float(row["confirmation"]) if row.get("confirmation") else None,
-        operations_per_step=float(row[COST]) if row.get(COST) else None,
     )
 
 

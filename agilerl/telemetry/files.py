@@ -18,7 +18,6 @@ MEMBER_COLUMNS = (
     "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",
     "is_best",
 )  # fmt: skip
-COST = "operations_per_step"
 GENERATION_COLUMNS = (
     "population_env_steps",
     "evaluation_env_steps",
@@ -85,7 +84,7 @@ class CsvSink(_FileSink):
 
     Hyperparameters are columns `hp.<name>`. Returns of a team's agents that are not summed are `fitness.<agent>` and
     `score.<agent>`, if the first generation has them. Counters are `details.<name>`. Opponents of self-play are the
-    last column. `operations_per_step` is missing where it is not counted.
+    last column.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -103,7 +102,6 @@ class CsvSink(_FileSink):
             names = sorted(
                 {key for row in rows for key in row if key.startswith(("hp.", "fitness.", "score.", "details."))}
             )
-            names += [COST] if any(row.get(COST) is not None for row in rows) else []
             more = ["opponents"] if record.opponents else []
             self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS, *more]
         writer = csv.DictWriter(file, self._columns, extrasaction="ignore", lineterminator="\n")
@@ -120,7 +118,6 @@ def _row(record: GenerationRecord, member: MemberRecord) -> dict[str, Any]:
     row |= {f"fitness.{agent}": value for agent, value in member.agents.items()}
     row |= {f"score.{agent}": value for agent, value in member.agent_scores.items()}
     row |= {f"details.{name}": value for name, value in member.details.items()}
-    row[COST] = member.operations_per_step
     row["opponents"] = " ".join(record.opponents)
     row["seconds"] = round(record.seconds, 3)
     row["is_best"] = int(member.is_best)

@@ -103,7 +103,6 @@ class MemberRecord:
     agent_scores: Mapping[str, float] = field(default_factory=dict)
     # Further counters: of its source, summed; `reset_units`: dormant units reset before this generation.
     details: Mapping[str, float] = field(default_factory=dict)
-    operations_per_step: float | None = None  # estimated cost of its training; None if it is not counted
 
 
 @dataclass(frozen=True)

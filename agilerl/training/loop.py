@@ -30,7 +30,6 @@ from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
-from agilerl.training.member_cost import MemberCosts
 from agilerl.training.pace import Pace
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
@@ -107,7 +106,6 @@ class TrainingLoop:
         self.sinks = Sinks(sinks)
         source.ranks = ranks
         source.open(self.population, seed, self.check, options.shards)
-        self.costs = MemberCosts(int(source.facts()["num_envs"]) * ranks.size)
         self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
         self.dispatcher: Dispatcher | None = None
         if executor is not None or options.shards > 1:

@@ -198,7 +198,6 @@ def member_records(loop: TrainingLoop, fitness: Sequence[float], tallies: Sequen
             network=_architecture(agent),
             is_best=slot == leader,
             details={**tally.details, **({} if loop.resets is None else loop.resets.details_of(agent))},
-            operations_per_step=loop.costs.if_counted(agent),
         )
         for slot, (agent, tally) in enumerate(zip(loop.population, tallies, strict=True))
     )

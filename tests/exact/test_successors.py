@@ -18,12 +18,10 @@ import torch
 import agilerl.algorithms
 from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, process_over, propose
-from agilerl.hpo.evolution import Family, add_births
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.iterated import IteratedTraining, restart_weights, shrink_and_perturb
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection, perturbed
-from agilerl.hpo.racing import Race, SuccessiveHalving, Survivors
 from agilerl.telemetry.record import MemberRecord
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
@@ -53,68 +51,6 @@ def records(members: list[Member], fitness: list[float]) -> list[MemberRecord]:
     for member, value in zip(members, fitness, strict=True):
         member.fitness.append(value)
     return [replace(RECORD, id=m.index, fitness=f) for m, f in zip(members, fitness, strict=True)]
-
-
-# -- survivors of a race -----------------------------------------------------------------------------------------------
-
-
-def test_the_survivors_of_a_race_evolve_once_the_others_have_been_stopped() -> None:
-    """Returns of 1, 9, 9, 9 on average: the first ends after two generations, then the worst copies the best."""
-    members = [Member(i, 1e-3) for i in range(4)]
-    for member, mean in zip(members, (1.0, 9.0, 9.0, 9.0), strict=True):
-        member.scores = [mean - 1, mean + 1, mean - 1, mean + 1]
-    scheme = Survivors(Race(survivors=3), TruncationSelection(2, explores=False, parents="best", seed=3), 3)
-    fitness = {0: 9.0, 1: 2.0, 2: 9.5, 3: 4.0}
-    for generation in (1, 2):
-        rows = records(members, [fitness[member.index] for member in members])
-        members, births = scheme.next(members, rows, generation)
-        assert births == (), "while members are stopped none is born"
-    assert [member.index for member in members] == [1, 2, 3]
-    again = Survivors(Race(survivors=3), TruncationSelection(2, explores=False, parents="best", seed=5), 3)
-    again.load_state(scheme.state())
-    for race in (scheme, again):
-        assert race.next(members, records(members, [2.0, 9.5, 4.0]), 3) == (members, ()), "an interval of two"
-        after, (birth,) = race.next(members, records(members, [2.0, 9.5, 4.0]), 4)
-        assert [member.weights for member in after] == ["w2", "w2", "w3"]
-        assert (birth.id, birth.parent, birth.parent_fitness) == (4, 2, 9.5)
-
-
-def test_gains_follow_newborns_whose_ids_had_been_used() -> None:
-    """Members 2 and 3 have ended, so the copy of member 0, whose first free id seems to be 2, becomes member 4."""
-    founders = [Member(i, 1e-3) for i in range(4)]
-    family, left = Family(founders), founders[:2]
-    scheme = Survivors(Race(2), PopulationBandit(seed=0), 2)
-    after, births = scheme.next(left, records(left, [3.0, 1.0]), 1)
-    assert [birth.id for birth in births] == [2]
-    (birth,) = add_births(scheme, family, births, after, [0, 1])
-    assert [member.index for member in after] == [0, 4]
-    assert (birth.id, birth.parent) == (4, 0)
-    scheme.next(after, records(after, [4.0, 3.5]), 2)
-    assert [trial.gain for trial in scheme.then.gains.trials] == [1.0, 0.5]
-
-
-def test_only_the_survivors_of_halving_evolve() -> None:
-    """Rungs of 200 of 600 steps: 25 of 8 members, 50 more of 4. Two are left, and the worse one copies the other."""
-    members = [Member(i, 1e-3) for i in range(8)]
-    halving = SuccessiveHalving(8, 600, 2)
-    scheme = Survivors(halving, TruncationSelection(1, explores=False, parents="best", seed=3), 2)
-    assert halving.rungs == [(4, 25), (2, 75)]
-    for steps, left in ((24, 8), (25, 4), (74, 4), (75, 2)):
-        rows = [replace(row, env_steps=steps) for row in records(members, [float(m.index) for m in members])]
-        members, births = scheme.next(members, rows, 1)
-        assert (len(members), births) == (left, ())
-    rows = [replace(row, env_steps=76) for row in records(members, [6.0, 7.0])]
-    after, (birth,) = scheme.next(members, rows, 1)
-    assert ([member.weights for member in after], birth.parent) == (["w7", "w7"], 7)
-
-
-def test_the_survivors_of_new_founders_begin_at_the_first_interval() -> None:
-    """What the population before reached is no plateau of new founders."""
-    for until in (Race(4), SuccessiveHalving(4, 400, 4)):
-        scheme = Survivors(until, IteratedTraining(1, True, "best", seed=0), 4)
-        scheme.then.interval, scheme.then.waited, scheme.then.history = 4, 2, [[9.0] * 4] * 6
-        scheme.begin_anew(1000)
-        assert (scheme.then.interval, scheme.then.waited, scheme.then.history) == (1, 0, [])
 
 
 # -- places in a range -------------------------------------------------------------------------------------------------
@@ -332,8 +268,8 @@ def test_a_member_without_a_number_is_the_worst() -> None:
 # -- truncation selection ----------------------------------------------------------------------------------------------
 
 
-def truncation(explores: bool = True, parents: str = "best", interval: int = 1) -> TruncationSelection:
-    return TruncationSelection(interval, explores, parents, seed=0)
+def truncation(interval: int = 1) -> TruncationSelection:
+    return TruncationSelection(interval, seed=0)
 
 
 def test_truncation_replaces_the_worst_quarter_one_step_away_from_the_best() -> None:
@@ -350,25 +286,6 @@ def test_truncation_waits_for_its_interval() -> None:
     scheme = truncation(interval=3)
     reached = [len(scheme.next(members, records(members, [3, 1, 2, 0]), number)[1]) for number in range(1, 7)]
     assert reached == [0, 0, 1, 0, 0, 1]
-
-
-def test_truncation_without_exploration_copies_hyperparameters() -> None:
-    members = [Member(i, 1e-3 * (i + 1)) for i in range(4)]
-    after, (birth,) = truncation(explores=False).next(members, records(members, [0, 1, 2, 3]), 1)
-    assert (after[0].weights, after[0].lr, birth.kind) == ("w3", 4e-3, "none")
-
-
-def test_random_parents_follow_no_fitness() -> None:
-    """Over 200 generations each of four members is replaced about 50 times, whatever its fitness."""
-    members = [Member(i, 1e-3) for i in range(4)]
-    scheme, known = truncation(parents="random"), records(members, [0, 1, 2, 3])
-    replaced = [0] * 4
-    for generation in range(200):
-        after, (birth,) = scheme.next(members, known, generation)
-        slot = next(place for place, member in enumerate(after) if member.index == birth.id)
-        replaced[slot] += 1
-        assert birth.parent != slot
-    assert min(replaced) > 30
 
 
 def test_a_discount_moves_by_its_horizon() -> None:
@@ -419,7 +336,7 @@ def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest
     """Gains end after the third selection: seven selections and no progress in four of them. Then every second."""
     monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, share, rng: setattr(agent, "hooks", -1))
     members: list[Any] = [Member(i, 1e-3) for i in range(4)]
-    scheme = IteratedTraining(1, True, "best", seed=0)
+    scheme = IteratedTraining(1, seed=0)
     best = [0.0, 5.0, 10.0, *(10.0 for _ in range(12))]
     counts = []
     for generation, top in enumerate(best, 1):
@@ -433,32 +350,16 @@ def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest
     assert counts[:first] == [1] * first
     assert scheme.interval == 2
     assert counts[first + 1 : first + 5] == [0, 1, 0, 1]
-    again = IteratedTraining(1, True, "best", seed=5)
+    again = IteratedTraining(1, seed=5)
     again.load_state(json.loads(json.dumps(scheme.state())))
     assert again.state() == scheme.state()
 
 
-def test_only_a_restart_that_explores_needs_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, share, rng: None)
-    members = [Member(k, 1e-3) for k in range(4)]
-    for member in members:
-        member.registry.hp_config = HyperparameterConfig()
-    scheme, births = IteratedTraining(1, False, "best", seed=0), ()
-    for generation in range(1, 9):
-        births = scheme.next(members, records(members, [4.0, 3.0, 2.0, 1.0]), generation)[1]
-    assert [(birth.kind, birth.parent) for birth in births] == [("restart", 0)] * 3
-    assert scheme.interval == 2
-    eager = IteratedTraining(1, True, "best", seed=0)
-    eager.history = [[4.0]] * 7
-    with pytest.raises(ConfigError, match=r"rl_hp_selection names none\. fix: .*explore=false"):
-        eager.next(members, records(members, [4.0, 3.0, 2.0, 1.0]), 8)
-
-
 def test_the_scheme_that_lacks_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    for scheme, make in (("pb2", PopulationBandit), ("ipbt", lambda seed: IteratedTraining(1, True, "best", seed))):
+    for scheme, make in (("pb2", PopulationBandit), ("ipbt", lambda seed: IteratedTraining(1, seed))):
         with pytest.raises(
             ConfigError,
-            match=rf"{scheme} \(evolution\.scheme or evolution\.then\): scikit-learn is not installed\. fix: ",
+            match=rf"{scheme} \(evolution\.scheme\): scikit-learn is not installed\. fix: ",
         ):
             make(0)

@@ -52,7 +52,6 @@ USUAL: dict[str, Any] = {
 SCHEMES: dict[str, dict[str, Any]] = {
     "tournament": {"mutation.probabilities.params_mut": 1.0, "mutation.mutate_elite": True},
     "race": {"scheme": "race", "certainty": 0.1, "survivors": 2},
-    "race-pbt": {"scheme": "race", "certainty": 0.1, "survivors": 2, "then": "pbt", "interval": 2},
     "halving": {"scheme": "halving"},
     "pb2": {"scheme": "pb2"},
     "mf_pbt": {"scheme": "mf_pbt", "frequencies": [1, 2], "population": 8},

@@ -39,11 +39,6 @@ RACE = {**CASE, "scheme": "race", "certainty": 0.5, "eval_members": 2}
 BANDIT = {**CASE, "scheme": "pb2", "training.evolve_from": 0.0}
 FREQUENCIES = {**CASE, "scheme": "mf_pbt", "frequencies": [1, 3], "population": 8, "training.evolve_from": 0.0}
 RESTARTS = {**RACE, "target_score": 1e6, "patience": 1, "restarts": True, "steps": 2048}
-PER_SECOND = {
-    **CASE, "scheme": "tournament", "evolution.objective": "score_per_second", "steps": 768,
-    "training.evolve_from": 0.0,
-    "mutation.probabilities.arch_mut": 1.0, "mutation.rl_hp_selection.update_epochs": {"min": 1, "max": 8},
-}  # fmt: skip
 # Nobody's fitness can exceed 20; with this seed the first generation has less, so that there is something to gain, and
 # training returns rise for seven generations longer.
 PATIENT = {**RACE, "steps": 2048, "patience": 3, "seed": 18, "eval_steps": 20, "widths": None}
@@ -64,7 +59,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 CASES = {
     "race": RACE, "restarts": RESTARTS, "patient": PATIENT, "replay": SAC, "halving": HALVING, "pb2": BANDIT,
-    "mf_pbt": FREQUENCIES, "per_second": PER_SECOND,
+    "mf_pbt": FREQUENCIES,
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from agilerl.training.manifest import build
 
 # Two members of the first generation, one of the third and fourth: where copies of others stand by then.
 DIVERGED = {0: (0, 2), 2: (1,), 3: (0,)}
-ENDING = ("race", "race-pbt", "halving")
+ENDING = ("race", "halving")
 
 
 @contextmanager

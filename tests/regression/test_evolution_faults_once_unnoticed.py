@@ -51,7 +51,7 @@ class Script:
         self.fitness, self.rescores, self.confirmations = list(fitness), [], list(confirmed or [])
         self.first: list[Any] = []  # the members of the first generation
 
-        def population(_: Evaluator, learner: Any, generation: int) -> list[float]:
+        def population(_: Evaluator, learner: Any, generation: int, episodes: int | None = None) -> list[float]:
             self.first = self.first or list(learner.agents)
             return self.fitness[generation]
 

@@ -60,9 +60,8 @@ def write_run(
     usual = {"status": status, "algo": "DQN", "env_id": "CartPole-v1", "seed": seed, "device": "cpu", "result": result}
     (path / "run.json").write_text(json.dumps({**usual, **facts}))
     (path / "config.yaml").write_text(SETTINGS.format(seed=seed, lr=lr))
-    costs = ["operations_per_step"] if any("operations_per_step" in row for row in rows) else []
     with open(path / "metrics.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, [*COLUMNS, *costs], lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     (path / "evolution.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in births))

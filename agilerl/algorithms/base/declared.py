@@ -58,8 +58,6 @@ class Experience:
         on_policy: whether all of it was collected by the current policy. The policy must then not change before it
             has learned.
         steps: unit of budgets and records, as named in texts.
-        is_counted: whether the operations of its training follow from networks, batch size and epochs
-            (`training.member_cost`).
     """
 
     name: str
@@ -67,18 +65,15 @@ class Experience:
     on_policy: bool = False
     steps: str = "env steps"
     has_training_episodes: bool = True
-    is_counted: bool = False
 
 
 STRUCTURE = frozenset({"share_encoders", "recurrent"})  # of most algorithms; see `EvolvableAlgorithm.structure`
-TRANSITIONS = Experience("transitions", "learns from replay", is_counted=True)
+TRANSITIONS = Experience("transitions", "learns from replay")
 ROUNDS = Experience("rounds", "learns from the rewards of the arms that it chooses", steps="rounds")
-ROLLOUTS = Experience("rollouts", "learns from its own rollouts", on_policy=True, is_counted=True)
-DATASET = Experience("dataset", "learns from a data set", steps="updates", has_training_episodes=False, is_counted=True)
-TEAM_TRANSITIONS = Experience("team_transitions", "learns from replay of several agents", is_counted=True)
-TEAM_ROLLOUTS = Experience(
-    "team_rollouts", "learns from its own rollouts of several agents", on_policy=True, is_counted=True
-)
+ROLLOUTS = Experience("rollouts", "learns from its own rollouts", on_policy=True)
+DATASET = Experience("dataset", "learns from a data set", steps="updates", has_training_episodes=False)
+TEAM_TRANSITIONS = Experience("team_transitions", "learns from replay of several agents")
+TEAM_ROLLOUTS = Experience("team_rollouts", "learns from its own rollouts of several agents", on_policy=True)
 COMPLETIONS = Experience(
     "completions", "learns from rewards of what it writes", steps="prompts", has_training_episodes=False
 )

@@ -21,14 +21,13 @@ from agilerl.config.experimental import experimental_in
 from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.widths import within_widths
 from agilerl.errors import AgileRLError, ConfigError, warn_once
-from agilerl.hpo.cost import PerCost, TournamentPerCost
 from agilerl.hpo.dormant import DormantResets, check_resettable
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.iterated import IteratedTraining
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection
-from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, Survivors
+from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving
 from agilerl.hpo.schedule import Change, Schedule, begin_with
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import OffPolicyOptions
@@ -43,7 +42,6 @@ from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.task import Task
-from agilerl.training.member_cost import MemberCosts
 from agilerl.training.population import set_lanes
 from agilerl.training.random_play import random_play
 from agilerl.training.result import EvolveResult
@@ -99,8 +97,6 @@ def run_manifest(
             f"training.explore_least scales the noise of Box actions; {manifest.environment.name} has "
             f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
         )
-    if manifest.evolution.objective == "score_per_second":
-        MemberCosts(manifest.environment.num_envs).of(population[0])  # raises before training what would raise in it
     threshold = manifest.mutation.reset_dormant if evolution else None
     if threshold is not None:
         check_resettable(population[0], threshold)
@@ -147,24 +143,19 @@ def run_manifest(
 
 def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
     """Return a note of settings that have no effect in this run; none for those that presets contain."""
-    objective, threshold = manifest.evolution.objective, manifest.mutation.reset_dormant
-    names = [f"evolution.objective={objective}"] if objective != "score" else []
+    threshold, scheme = manifest.mutation.reset_dormant, manifest.evolution.scheme
     if not evolution:
-        names += [f"mutation.reset_dormant={threshold:g}"] if threshold is not None else []
-        return [f"no effect without evolution: {', '.join(names)}"] if names else []
-    scheme, then = manifest.evolution.scheme, manifest.evolution.then
-    names += [f"evolution.then={then}"] if then is not None else []
-    names += [f"evolution.scheme={scheme}"] if scheme in ("pbt", "pb2", "ipbt") else []
+        return [] if threshold is None else [f"no effect without evolution: mutation.reset_dormant={threshold:g}"]
     members, survivors = manifest.training.pop_size, manifest.evolution.survivors
-    if members == 1 and names:
-        return [f"no effect on a population of one member: {', '.join(names)}"]
+    if members == 1 and scheme in ("pbt", "pb2", "ipbt"):
+        return [f"no effect on a population of one member: evolution.scheme={scheme}"]
     notes = []
-    if scheme in ("race", "halving") and then is None and 1 < members <= survivors:
+    if scheme in ("race", "halving") and 1 < members <= survivors:
         notes = [f"no effect on a population of {members} members: evolution.survivors={survivors} ends none of them"]
     by_returns = ["scheme=race"] if scheme == "race" else []
     by_returns += ["judge=training"] if manifest.evolution.judge == "training" else []
     rescored = manifest.training.elite_rescore_episodes
-    if rescored and by_returns and then is None:
+    if rescored and by_returns:
         notes.append(
             f"no effect on selection by evolution.{by_returns[0]}, which compares training returns: "
             f"training.elite_rescore_episodes={rescored}"
@@ -282,40 +273,25 @@ def make_evolution(
     return Restarts(scheme, anew, training.patience)
 
 
-def _of_quarters(scheme: str, manifest: Manifest, seed: int) -> Evolution:
-    """A scheme that replaces the worst quarter of the members by copies of the best."""
-    if scheme == "pb2":
-        return PopulationBandit(seed)
-    asked, kind = manifest.evolution, TruncationSelection if scheme == "pbt" else IteratedTraining
-    return kind(asked.interval, asked.explore, asked.parents, seed)
-
-
-def _with_survivors(until: Evolution, manifest: Manifest, seed: int) -> Evolution:
-    """A race or halving, after which the members that are left evolve if `evolution.then` says how."""
-    then, count = manifest.evolution.then, manifest.evolution.survivors
-    return until if then is None else Survivors(until, _of_quarters(then, manifest, seed), count)
-
-
 def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     asked, training = manifest.evolution, manifest.training
     if asked.schedule is not None:
         return Schedule(scheduled(manifest), seed)
     if asked.scheme == "race":
-        return _with_survivors(Race(asked.survivors, asked.certainty), manifest, seed)
+        return Race(asked.survivors, asked.certainty)
     if asked.scheme == "halving":
         budget = training.max_steps * training.pop_size
-        halving = SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge, asked.until)
-        return _with_survivors(halving, manifest, seed)
-    cost = MemberCosts(manifest.environment.num_envs).of if asked.objective == "score_per_second" else None
-    if asked.scheme in ("pbt", "pb2", "ipbt"):
-        of_quarters = _of_quarters(asked.scheme, manifest, seed)
-        return of_quarters if cost is None else PerCost(of_quarters, cost)
+        return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge, asked.until)
+    if asked.scheme == "pbt":
+        return TruncationSelection(asked.interval, seed)
+    if asked.scheme == "pb2":
+        return PopulationBandit(seed)
+    if asked.scheme == "ipbt":
+        return IteratedTraining(asked.interval, seed)
     if asked.scheme == "mf_pbt":
-        frequencies = MultipleFrequencies(asked.frequencies, training.pop_size, seed)
-        return frequencies if cost is None else PerCost(frequencies, cost)
+        return MultipleFrequencies(asked.frequencies, training.pop_size, seed)
     chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
-    make_tournament = TournamentSelection if cost is None else partial(TournamentPerCost, cost=cost)
-    tournament = make_tournament(
+    tournament = TournamentSelection(
         selection.tournament_size, selection.elitism, manifest.training.pop_size, selection.eval_loop, seed=seed
     )
     mutation = Mutations(

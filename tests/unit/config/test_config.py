@@ -376,9 +376,6 @@ def test_without_training_episodes_none_can_rank_members(algo: str, setting: dic
         ("until=0.5", "race"),
         ("frequencies=[1,2]", "pb2"),
         ("interval=2", "mf_pbt"),
-        ("explore=false", "tournament"),
-        ("parents=random", "ipbt"),
-        ("then=pbt", "pb2"),
         ("interval=2", "race"),
     ],
 )
@@ -476,17 +473,13 @@ def test_every_problem_of_a_schedule_is_named() -> None:
     assert "fix: after={lr: " in problems
 
 
-def test_a_scheme_of_survivors_where_nobody_survives_is_one_problem() -> None:
-    with pytest.raises(ConfigError) as raised:
-        apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), ["evolution.then=pbt", "evolution.interval=5"])
-    assert "evolution.then is of scheme halving and race; got it with tournament." in str(raised.value)
-    assert "evolution.interval is of scheme pbt and ipbt; got it with tournament." in str(raised.value)
-    for other in ("survivors=4", "names none"):
-        assert other not in str(raised.value)
-    sets = ["evolution.scheme=race", "evolution.survivors=2", "evolution.then=pb2", "evolution.explore=false"]
-    with pytest.raises(ConfigError, match=r"explore is of scheme .*; got it with race and then=pb2") as raised:
-        apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), [*sets, "mutation.probabilities.arch_mut=1"])
-    assert "with race members change their hyperparameters alone." in str(raised.value)
+def test_default_values_of_removed_settings_are_read_and_others_are_unknown() -> None:
+    old = {"objective": "score", "explore": True, "parents": "best", "then": None}
+    manifest = manifest_from({"algorithm": {"name": "PPO"}, "evolution": {"scheme": "race", **old}})
+    assert manifest.hash() == manifest_from({"algorithm": {"name": "PPO"}, "evolution": {"scheme": "race"}}).hash()
+    for name, value in {"explore": False, "parents": "random", "then": "pbt", "objective": "score_per_second"}.items():
+        with pytest.raises(ConfigError, match=rf"evolution\.{name}"):
+            manifest_from({"algorithm": {"name": "PPO"}, "evolution": {"scheme": "race", name: value}})
 
 
 def test_fixes_fit_the_algorithm_and_halving_its_founders() -> None:
@@ -494,17 +487,6 @@ def test_fixes_fit_the_algorithm_and_halving_its_founders() -> None:
         apply_sets(manifest_from({"algorithm": {"name": "SAC"}}), ["evolution.scheme=pbt"])
     with pytest.raises(ConfigError, match=r"survivors=9 of halving must not exceed .*pop_size=4\. fix: .*survivors=4"):
         apply_sets(manifest_from({"algorithm": {"name": "PPO"}}), ["evolution.scheme=halving", "survivors=9"])
-
-
-def test_survivors_that_evolve_are_two_or_more_and_read_the_settings_of_their_scheme() -> None:
-    manifest = manifest_from({"algorithm": {"name": "PPO"}, "evolution": {"scheme": "race"}})
-    with pytest.raises(ConfigError, match=r"expected two or more, got evolution\.survivors=1\. .*fix: "):
-        apply_sets(manifest, ["evolution.then=pbt"])
-    with pytest.raises(ConfigError, match=r"evolution\.then=pbt changes hyperparameters, and .* names none\. fix: "):
-        apply_sets(manifest, ["evolution.then=pbt", "evolution.survivors=2"])
-    ranges = "mutation.rl_hp_selection.lr={min: 1e-4, max: 1e-2}"
-    chosen = apply_sets(manifest, ["evolution.then=pbt", "evolution.survivors=2", "evolution.interval=5", ranges])
-    assert (chosen.evolution.then, chosen.evolution.interval) == ("pbt", 5)
 
 
 @pytest.mark.parametrize(
@@ -551,12 +533,11 @@ def test_resets_of_dormant_units_are_part_of_a_manifests_hash_only_if_there_are_
 
 
 def test_settings_of_population_based_training_leave_the_hashes_of_earlier_manifests_alone() -> None:
-    """Hashes by the version before it had `interval`, `explore` and `parents`."""
+    """Hashes by the version before it had `interval`."""
     assert manifest_from({"evolution": {"scheme": "race"}}).hash() == "2a6fadeffe2f97e0"
     assert manifest_from({"evolution": {"founders": "spread"}}).hash() == "d9be76f68cd4f961"
     pbt = manifest_from({"evolution": {"scheme": "pbt"}, "mutation": {"rl_hp_selection": {"lr": {"min": 1, "max": 2}}}})
-    changed = [apply_sets(pbt, [f"evolution.{text}"]) for text in ("interval=2", "explore=false", "parents=random")]
-    assert len({manifest.hash() for manifest in (pbt, *changed)}) == 4
+    assert apply_sets(pbt, ["evolution.interval=2"]).hash() != pbt.hash()
 
 
 @pytest.mark.parametrize("algo", ["GRPO", "DPO", "SFT"])

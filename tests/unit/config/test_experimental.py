@@ -21,11 +21,10 @@ PAGE = Path(__file__).parents[3] / "docs" / "evolution.md"
     ("settings", "named"),
     [
         (["evolution.scheme=race", "evolution.survivors=2"], []),
-        (["evolution.scheme=race", "evolution.survivors=2", "evolution.then=pbt"], ["evolution.then=pbt"]),
         (["evolution.scheme=ipbt"], ["evolution.scheme=ipbt"]),
         (
-            ["mutation.reset_dormant=0.1", "evolution.objective=score_per_second"],
-            ["evolution.objective=score_per_second", "mutation.reset_dormant=0.1"],
+            ["mutation.reset_dormant=0.1", "evolution.scheme=pbt"],
+            ["evolution.scheme=pbt", "mutation.reset_dormant=0.1"],
         ),
     ],
 )

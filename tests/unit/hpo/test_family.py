@@ -53,7 +53,7 @@ def test_a_copy_is_never_of_a_member_that_has_diverged() -> None:
 
 def test_evolution_every_few_generations_is_of_the_kind_that_it_applies() -> None:
     founders = [Agent(0), Agent(1)]
-    for inner in (Race(), Restarts(Race(), list, 2), TruncationSelection(1, False, "best", 0)):
+    for inner in (Race(), Restarts(Race(), list, 2), TruncationSelection(1, 0)):
         every = EveryFew(inner, 2)
         assert (every.shares_budget, every.shrinks, every.sets_size) == (
             inner.shares_budget, inner.shrinks, inner.sets_size,
