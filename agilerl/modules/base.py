@@ -213,7 +213,7 @@ class EvolvableModule(nn.Module):
         """Build a module with the architecture of `spec` and fresh weights; `arguments`: `device`, `random_seed`."""
         data = dict(spec)
         if data.pop("class", cls.__name__) != cls.__name__:
-            raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
+            raise ConfigError(wrong_class(cls, spec))
         module = cls(**{**data, **taken_by(cls, arguments)})
         return module.to(arguments.get("device", module.device))
 
@@ -427,6 +427,14 @@ class EvolvableModule(nn.Module):
             self.last_transfer[name] = (
                 leading_block(old or (), new) if same_rank else Transfer(tuple(fresh(size) for size in new))
             )
+
+
+def wrong_class(cls: type, spec: Mapping[str, Any]) -> str:
+    """Message for the spec of another class."""
+    return (
+        f"this is the spec of a {spec['class']}, not of a {cls.__name__}. "
+        "fix: make the agent with its network, then agent.load_checkpoint(path)."
+    )
 
 
 def described(value: Any) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agilerl import foreign
 from agilerl.errors import AlgorithmError, ConfigError, RunError
-from agilerl.modules.base import described
+from agilerl.modules.base import described, wrong_class
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.encoders import ENCODERS
 from agilerl.signatures import constructor_arguments, taken_by
@@ -59,7 +59,7 @@ def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -
     """Build a network of class `cls` with the architecture of `spec`; see `EvolvableNetwork.from_spec`."""
     data = dict(spec)
     if data.pop("class", cls.__name__) != cls.__name__:
-        raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
+        raise ConfigError(wrong_class(cls, spec))
     encoder = data.pop("encoder_cls", None)
     if encoder == BORROWED and "encoder_cls" not in arguments:
         raise ConfigError(
