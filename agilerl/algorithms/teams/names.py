@@ -58,6 +58,11 @@ class Named(Mapping[str, Any]):
             raise ConfigError(f"{self._owner.algo}: {unknown_name(self._prefix, name, self)}")
         return self._owner.__dict__[key]
 
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """The torch optimisers by group, of `actor_optimizers` and its like."""
+        return {group: wrapper.optimizer for group, wrapper in self.items()}
+
     def _key(self, name: object) -> str:
         key = f"{self._prefix}.{name}"
         is_agent = key not in self._owner.__dict__ and name in self._owner.agent_ids
