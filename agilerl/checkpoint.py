@@ -88,6 +88,11 @@ def put_files(made: Path, folder: Path, last: str) -> None:
     sync_folder(folder.parent)
 
 
+def with_suffix(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a saved elite, which ends in `.pt`, as published."""
+    return Path(path if str(path).endswith(".pt") else f"{path}.pt")
+
+
 def save_tree(path: str | os.PathLike[str], tree: Mapping[str, Any]) -> None:
     """Write nested dicts, lists and tuples of tensors, arrays, numbers, strings and None as one safetensors file.
 

@@ -217,12 +217,17 @@ def render_mode(env: Any) -> str | None:
 
 def observation_space(env: Any, prefix: str = "") -> Any:
     """Return the observation space of an environment or agent, or None; `prefix`: "single_" for a vector."""
-    return getattr(env, f"{prefix}observation_space", None)
+    return _called(getattr(env, f"{prefix}observation_space", None))
 
 
 def action_space(env: Any, prefix: str = "") -> Any:
     """Return the action space of an environment or agent, or None; `prefix`: "single_" for a vector."""
-    return getattr(env, f"{prefix}action_space", None)
+    return _called(getattr(env, f"{prefix}action_space", None))
+
+
+def _called(space: Any) -> Any:
+    """Return the result of a method without arguments; PettingZoo's methods by agent are unchanged."""
+    return space() if inspect.ismethod(space) and not inspect.signature(space).parameters else space
 
 
 SPACES = (("observation_space", observation_space), ("action_space", action_space))

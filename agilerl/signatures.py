@@ -55,6 +55,12 @@ def constructor_arguments(cls: Any) -> dict[str, inspect.Parameter]:
     return dict(arguments)
 
 
+def taken_by(cls: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the arguments that the constructor of a class takes by name."""
+    parameters = constructor_arguments(cls)
+    return {k: v for k, v in arguments.items() if k in parameters or takes_any_name(parameters)}
+
+
 def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
     """Return a constructor with other defaults, visible in its signature: for the published name of a variant."""
     signature = inspect.signature(constructor)

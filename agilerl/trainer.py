@@ -11,6 +11,7 @@ from agilerl import foreign
 from agilerl.algorithms import canonical_name
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.api import train
+from agilerl.checkpoint import with_suffix
 from agilerl.errors import ConfigError, NotAvailableYetError, warn_once
 from agilerl.telemetry import TensorBoardSink, WandbSink
 from agilerl.training.run import Run
@@ -158,8 +159,8 @@ class LocalTrainer:
             self._env, self._algo, config=self._config or None, out=out, verbose=verbose, sinks=sinks, **more
         )
         if save_elite:
-            name = f"{run.manifest.environment.name.replace('/', '-')}-elite_{run.manifest.algorithm.name}.pt"
-            run.best.save_checkpoint(elite_path or name)
+            name = f"{run.manifest.environment.name.replace('/', '-')}-elite_{run.manifest.algorithm.name}"
+            run.best.save_checkpoint(with_suffix(elite_path or name))
         return run.population, run.history
 
 

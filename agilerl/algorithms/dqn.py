@@ -62,6 +62,7 @@ class DQN(RLAlgorithm):
     action_spaces = ("Discrete", "MultiDiscrete")
     action_form = DiscreteActions()
     criterion = UpdateLoss(nn.MSELoss)
+    cudagraphs = capturable = False  # published attributes
 
     actor_target: EvolvableModule
     optimizer: OptimizerWrapper

@@ -100,8 +100,7 @@ class MADDPG(team_critics.CentralisedCritics):
         self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
         self.O_U_noise, self.vect_noise_dim = O_U_noise, vect_noise_dim
         self.theta, self.dt, self.temperature = theta, dt, temperature
-        self.expl_noise = team_critics.noise_by_component(self, "expl_noise", expl_noise)
-        self.mean_noise = team_critics.noise_by_component(self, "mean_noise", mean_noise)
+        self.expl_noise, self.mean_noise = expl_noise, mean_noise
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
         self._build(
             networks_by_group(self, "actor_networks", actor_networks),

@@ -91,8 +91,7 @@ class MATD3(team_critics.CentralisedCritics):
         self.lr_actor, self.lr_critic, self.gamma, self.tau = lr_actor, lr_critic, gamma, tau
         self.O_U_noise, self.vect_noise_dim = O_U_noise, vect_noise_dim
         self.theta, self.dt, self.temperature = theta, dt, temperature
-        self.expl_noise = team_critics.noise_by_component(self, "expl_noise", expl_noise)
-        self.mean_noise = team_critics.noise_by_component(self, "mean_noise", mean_noise)
+        self.expl_noise, self.mean_noise = expl_noise, mean_noise
         self.noise_state = np.zeros((vect_noise_dim, self.action_size))
         self.policy_freq, self.policy_noise, self.noise_clip = policy_freq, policy_noise, noise_clip
         both = (None, None) if critic_networks is None else critic_networks

@@ -71,7 +71,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         seed: int | None = None,
     ) -> None:
         super().__init__(memory_size if memory_size is not None else max_size, device or "cpu", dtype, seed=seed)
-        if not agent_ids:
+        if agent_ids is None or not len(agent_ids):
             raise ConfigError("MultiAgentReplayBuffer needs agent_ids. fix: agent_ids=env.possible_agents.")
         self.agent_ids = [str(agent) for agent in agent_ids]
         self.observation_spaces = observation_spaces
@@ -154,7 +154,7 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
     def add(self, data: Any) -> None:
         """Add a batch of transitions by agent: `MultiAgentTransition`, a dict of dicts or a TensorDict, [B, ...]."""
-        data = dict(data if isinstance(data, Mapping) else data.to_dict())
+        data = dict(data.to_dict() if foreign.has_methods(data, "to_dict") else data)  # nested TensorDicts too
         for name in ("obs", "next_obs"):
             presence = data.pop(f"{name}_present", None)
             if presence is not None:
@@ -372,7 +372,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
                 data["idxs"] = idxs
             return data
         fields = tuple(
-            trees.map_leaves(lambda leaf: leaf.to(self.dtype), by_agent[self._roles[name]]) for name in self.field_names
+            trees.map_leaves(lambda leaf: leaf.to(self.dtype), by_agent.get(self._roles[name], {}))
+            for name in self.field_names
         )
         fields = tuple(
             self._with_presence(rows, name, value) for name, value in zip(self.field_names, fields, strict=True)

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agilerl.algorithms import DEFAULT_ALGORITHM
-from agilerl.config.convert import is_published
+from agilerl.algorithms import DEFAULT_ALGORITHM, find_algorithm
+from agilerl.config.convert import convert, is_published
 from agilerl.config.keys import located
 from agilerl.config.load import (
     NO_ENVIRONMENT,
@@ -64,7 +64,7 @@ def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
     try:
         data = read_data(path)
         if is_published(data):
-            _load(path, env_id)
+            _load(path, env_id or _in_call(data))
             return []
         plain = prepared(data, source, env_id)
     except AgileRLError as error:
@@ -81,6 +81,12 @@ def problems_of(path: str | Path, env_id: str | None = None) -> list[Problem]:
     except AgileRLError as error:
         return _of_error(error, source)
     return _of_validation(errors_of(whole), algorithm)
+
+
+def _in_call(data: Any) -> str | None:
+    """Return a stand-in for the environment of a language algorithm, which published files do not name."""
+    algorithm = find_algorithm(convert(data).content["algorithm"]["name"])
+    return "text" if algorithm.learns_language else None
 
 
 def _load(path: str | Path, env_id: str | None) -> None:

@@ -1,44 +1,50 @@
 """Conversion of configurations of the published library (AgileRL 2.x, both generations of names) to manifests.
 
 The older generation has INIT_HP, MUTATION_PARAMS and NET_CONFIG. The newer one has the manifest's sections and some
-extra keys. Missing keys take the published default, not that of a preset. Keys without a counterpart are reported.
+extra keys. Missing keys take the published default, not that of a preset. Keys without a counterpart are ignored and
+named in one warning; only what looks like a misspelt key is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from agilerl.algorithms import available, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.ignored import ignored_by
-from agilerl.config.schema import Encoder, Head, Network
+from agilerl.config.schema import Encoder, Head, Manifest, Network
 from agilerl.errors import ConfigError, nearest
+from agilerl.ranges import describe
 
 OLDER = ("INIT_HP", "MUTATION_PARAMS", "NET_CONFIG")
 # Keys that a section has in the newer generation only: section -> names. Its complete files have at least two.
 NEWER = {
-    "algorithm": ("cudagraphs",),
+    "algorithm": ("cudagraphs", "use_vllm", "vllm_config"),
+    "environment": ("env_type", "dataset", "features", "targets", "prompt_template"),
     "mutation": ("rand_seed", "super_param_mut", "regrama_param_mut", "function_preserving"),
-    "network": ("arch",),
-    "training": ("eval_loop",),
+    "network": ("arch", "pretrained_model_name_or_path", "max_context_length"),
+    "training": ("eval_loop", "evaluation_interval"),
     "selection_strategy": ("strategy",),
     "tournament_selection": ("strategy",),
     "replay_buffer": ("memory_size", "per", "standard_buffer", "n_step_buffer", "per_buffer"),
 }
-# INIT_HP -> (section, key) of the manifest; every other key is a hyperparameter or in `DROPPED`.
+# INIT_HP and MUTATION_PARAMS -> (section, key) of the newer generation; every other key is a hyperparameter or unknown.
 PLACES = {
     "ENV_NAME": ("environment", "name"), "NUM_ENVS": ("environment", "num_envs"), "ALGO": ("algorithm", "name"),
     "MAX_STEPS": ("training", "max_steps"), "POP_SIZE": ("training", "pop_size"),
     "POPULATION_SIZE": ("training", "pop_size"), "EVO_STEPS": ("training", "evo_steps"),
     "EVAL_STEPS": ("training", "eval_steps"), "LEARNING_DELAY": ("training", "learning_delay"),
-    "EPS_START": ("training", "eps_start"), "EPS_END": ("training", "eps_end"), "EPS_DECAY": ("training", "eps_decay"),
-    "TARGET_SCORE": ("training", "target_score"), "MEMORY_SIZE": ("replay_buffer", "max_size"),
-    "N_STEP": ("replay_buffer", "n_step"), "PER": ("replay_buffer", "prioritized"), "ALPHA": ("replay_buffer", "alpha"),
+    "EVAL_LOOP": ("training", "eval_loop"), "EPS_START": ("training", "eps_start"), "EPS_END": ("training", "eps_end"),
+    "EPS_DECAY": ("training", "eps_decay"), "TARGET_SCORE": ("training", "target_score"),
+    "MEMORY_SIZE": ("replay_buffer", "max_size"), "N_STEP": ("replay_buffer", "n_step"),
+    "PER": ("replay_buffer", "prioritized"), "ALPHA": ("replay_buffer", "alpha"),
     "TOURN_SIZE": ("tournament_selection", "tournament_size"), "ELITISM": ("tournament_selection", "elitism"),
-    "LEARNING_RATE": ("algorithm", "lr"), "LAMBDA": ("algorithm", "lamb"),
+    "LEARNING_RATE": ("algorithm", "lr"), "LAMBDA": ("algorithm", "lamb"), "MUT_SD": ("mutation", "mutation_sd"),
 }  # fmt: skip
+RENAMED = {"memory_size": "max_size", "per": "prioritized"}  # keys of the newer generation
+MODELS = {"pretrained_model_name_or_path": "model_name", "lora_config": "lora_config"}  # of its section `network`
 CHANCES = ("no_mut", "arch_mut", "new_layer", "params_mut", "act_mut", "rl_hp_mut")
 BUDGETS_IN_EPISODES = "budgets are environment steps here: --steps, training.evo_steps"
 DROPPED = {
@@ -48,14 +54,19 @@ DROPPED = {
     "MAX_EPISODES": BUDGETS_IN_EPISODES,
     "EVO_EPOCHS": BUDGETS_IN_EPISODES,
     "WANDB": "agilerl train --track",
-    "CUDAGRAPHS": "there are none here",
-    "COMPILE": "there is none here",
+    "DATASET": "--dataset, or the argument of the environment",
+    "DISTRIBUTED_TRAINING": "accelerate launch",
+    "USE_ROLLOUT_BUFFER": "there is always one",
+    "MAX_MODEL_LEN": "the environment's max_context_length",
+    "MAX_CONTEXT_LENGTH": "the environment's max_context_length",
+    "ADVANTAGE_GRANULARITY": "algorithm.granularity",
     "MIN_ACTION": "the environment's own bounds hold",
     "MAX_ACTION": "the environment's own bounds hold",
     "RAND_SEED": "training.seed, 0 unless it is given, is the seed of every draw, those of mutations included",
 }
-SAID_ONLY_IF_SET = ("WANDB", "CUDAGRAPHS", "COMPILE", "CHANNELS_LAST", "RAND_SEED")
-ARCHITECTURES = {"mlp": {}, "cnn": {}, "multi_input": {}, "composed": {}, "simba": {"simba": True}}
+UNTOLD = ("CHANNELS_LAST", "USE_ROLLOUT_BUFFER")  # ignored without a word: nothing changes by them
+ARCHITECTURES = ("mlp", "cnn", "multi_input", "composed", "simba", "lstm")
+MISSPELT = 0.8  # share of equal letters from which an unknown key is an error
 
 
 @dataclass
@@ -64,17 +75,57 @@ class Conversion:
 
     Attributes:
         content: sections of a manifest, every hyperparameter of the algorithm written out.
-        notes: a line for each key without a counterpart: the key and its replacement.
+        ignored: keys without a counterpart -> what replaces them, or an empty text.
+        problems: mistakes, a message with a fix for each.
+        paths: `section.key` -> path in the file, where they differ.
     """
 
     content: dict[str, dict[str, Any]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    ignored: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    paths: dict[str, str] = field(default_factory=dict)
 
     def put(self, section: str, key: str, value: Any) -> None:
         self.content.setdefault(section, {})[key] = value
 
-    def drop(self, key: str, why: str) -> None:
-        self.notes.append(f"{key}: no counterpart here ({why})")
+    def ignore(self, name: str, value: Any, why: str = "") -> None:
+        """Record a key without a counterpart, unless it is off or changes nothing."""
+        path = self.paths.get(name, name)
+        key = path.rpartition(".")[2].upper()
+        if value is not None and value is not False and key not in UNTOLD:
+            self.ignored[path] = DROPPED.get(key, why)
+
+    def unknown(self, name: str, value: Any, names: Iterable[str], why: str = "") -> None:
+        """Ignore an unknown key; one that is almost a name is a problem."""
+        path, key = self.paths.get(name, name), name.rpartition(".")[2]
+        close = [] if key.upper() in DROPPED else nearest(key, sorted(names), 1, MISSPELT)
+        if not close:
+            self.ignore(name, value, why)
+            return
+        right = close[0].upper() if path.isupper() else close[0]
+        self.problems.append(f"{path} is not a known key. Did you mean {right!r}? fix: {right}.")
+
+    def section(self, value: Any, name: str) -> dict[str, Any]:
+        """Return a section's keys, none of a value that is not one."""
+        if name in ("algorithm", "environment") and isinstance(value, str):
+            return {"name": value}
+        if value is not None and not isinstance(value, Mapping):
+            self.problems.append(f"{name} must be a section of keys; got {value!r}. fix: leave it out.")
+        return {str(key): part for key, part in value.items()} if isinstance(value, Mapping) else {}
+
+    def whole(self, value: Any, name: str) -> int:
+        try:
+            return 1 if value is None else int(value)
+        except (TypeError, ValueError, OverflowError):
+            path = self.paths.get(name, name)
+            fix = f"fix: {path.rpartition('.')[2]}: 1."
+            self.problems.append(f"{path} must be a whole number; got {value!r}. {fix}")
+            return 1
+
+    def note(self) -> str:
+        """Return one line that names the ignored keys; empty if there is none."""
+        keys = [f"{path} ({why})" if why else path for path, why in self.ignored.items()]
+        return f"no counterpart here: {', '.join(keys)}" if keys else ""
 
 
 def is_published(data: Any) -> bool:
@@ -92,173 +143,90 @@ def convert(data: Mapping[str, Any], source: str = "config") -> Conversion:
     """Translate a configuration of the published library.
 
     Raises:
-        ConfigError: a key unknown to both libraries, or a value of the wrong type.
+        ConfigError: no algorithm.
         AlgorithmError, NotAvailableYetError: an unknown algorithm, or one that is not implemented yet.
     """
+    conversion = Conversion()
     older = any(str(key).upper() in OLDER for key in data)
-    conversion = _of_older(data, source) if older else _of_newer(data, source)
+    sections = (_sections_of_older if older else _sections)(conversion, data)
+    algorithm = sections.pop("algorithm", {})
+    if "name" not in algorithm:
+        path, key = ("INIT_HP.ALGO", "ALGO") if older else ("algorithm.name", "name")
+        problems = [*conversion.problems, f"{path} is missing. fix: add it, such as {key}: DQN."]
+        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
+    declared = _with_published_defaults(conversion, canonical_name(str(algorithm.pop("name"))))
+    network = sections.pop("network", {})
+    model = {new: network.pop(old) for old, new in MODELS.items() if old in network}
+    if isinstance(adapter := model.get("lora_config"), Mapping):
+        model["lora_config"] = {"r" if key == "lora_r" else key: value for key, value in adapter.items()}
+    _algorithm(conversion, algorithm | model, declared)
+    _mutation(conversion, sections.pop("mutation", {}), declared)
+    _evaluation(conversion, sections.get("training", {}), sections.get("environment", {}))
+    selection = sections.get("tournament_selection", {})
+    if selection.pop("strategy", "tournament") != "tournament":
+        for key, value in sections.pop("tournament_selection").items():
+            conversion.ignore(f"selection_strategy.{key}", value, "members are selected by tournament")
+    for section, keys in sections.items():
+        _put(conversion, section, keys)
+    if "N_STEP" in declared and "n_step" in conversion.content.get("replay_buffer", {}):
+        conversion.put("algorithm", declared["N_STEP"], conversion.content["replay_buffer"]["n_step"])
+    _network(conversion, network)
     _drop_ignored(conversion)
     return conversion
 
 
-# -- INIT_HP, MUTATION_PARAMS, NET_CONFIG ------------------------------------------------------------------------------
+def _sections(conversion: Conversion, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the sections of a file of the newer generation."""
+    sections = {str(key): conversion.section(value, str(key)) for key, value in data.items()}
+    selection = sections.pop("selection_strategy", None)
+    return sections if selection is None else {**sections, "tournament_selection": selection}
 
 
-def _of_older(data: Mapping[str, Any], source: str) -> Conversion:
-    sections = {str(key).upper(): _section(value, str(key), source) for key, value in data.items()}
-    conversion, init_hp = Conversion(), _upper(sections.pop("INIT_HP", {}))
-    mutation, network = _upper(sections.pop("MUTATION_PARAMS", {})), sections.pop("NET_CONFIG", {})
-    for key in sections:
-        conversion.drop(key, "a section of its own")
-    if "ALGO" not in init_hp:
-        raise ConfigError(f"{source}: INIT_HP.ALGO is missing. fix: add it, such as ALGO: DQN.")
-    algo = canonical_name(str(init_hp["ALGO"]))
-    declared = _with_published_defaults(conversion, algo)
-    # LR sets both learning rates of an actor-critic algorithm; it comes first, so that LR_ACTOR or LR_CRITIC wins.
-    for key, value in sorted(init_hp.items(), key=lambda item: item[0] != "LR"):
-        _older_key(conversion, key, value, declared, source)
-    _evaluation(conversion, init_hp.get("EVAL_LOOP"), source, "INIT_HP.EVAL_LOOP", "INIT_HP.NUM_ENVS")
-    _mutation(conversion, mutation, declared, source)
-    _network(conversion, _flat_network(network), source)
-    conversion.put("algorithm", "name", algo)
-    return conversion
-
-
-def _older_key(conversion: Conversion, key: str, value: Any, declared: Mapping[str, str], source: str) -> None:
-    if key == "EVAL_LOOP":
-        return
-    if key in DROPPED:
-        if value not in (None, False) and key not in ("CHANNELS_LAST",):
-            conversion.drop(f"INIT_HP.{key}", DROPPED[key])
-    elif key in PLACES and not (key == "LEARNING_RATE" and "LR" not in declared):
-        if value is not None or key in ("EVAL_STEPS", "TARGET_SCORE"):
-            conversion.put(*PLACES[key], value)
-        if key == "N_STEP" and "N_STEP" in declared:
-            conversion.put("algorithm", declared["N_STEP"], value)
-    elif key in declared:
-        conversion.put("algorithm", declared[key], value)
-    elif key == "LR" and "LR_ACTOR" in declared:
-        for name in ("LR_ACTOR", "LR_CRITIC"):
-            conversion.put("algorithm", declared[name], value)
-    elif key in _all_hyperparameters():
-        conversion.drop(f"INIT_HP.{key}", "of another algorithm")
-    else:
-        raise ConfigError(f"{source}: {_unknown(f'INIT_HP.{key}', key, {*PLACES, *DROPPED, *declared})}")
-
-
-def _mutation(conversion: Conversion, parameters: Mapping[str, Any], declared: Mapping[str, str], source: str) -> None:
-    """Convert MUTATION_PARAMS: probabilities, strength, and bounds of hyperparameters as MIN_X and MAX_X."""
-    valid_names = {key.upper() for key in CHANCES} | {"MUT_SD", "MUTATION_SD", "RAND_SEED", "RL_HP_SELECTION"}
-    chances: dict[str, Any] = {}
-    limits: dict[str, dict[str, Any]] = {}
-    wanted = parameters.get("RL_HP_SELECTION")
+def _sections_of_older(conversion: Conversion, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return INIT_HP, MUTATION_PARAMS and NET_CONFIG as sections of the newer generation."""
+    upper = {str(key).upper(): value for key, value in data.items()}
+    init_hp, mutation, network = (conversion.section(upper.pop(name, None), name) for name in OLDER)
+    for key, value in upper.items():
+        conversion.ignore(key, value)
+    wanted = mutation.pop("RL_HP_SELECTION", None)
     if wanted is not None and not isinstance(wanted, list | tuple | set | Mapping):
-        raise ConfigError(
-            f"{source}: MUTATION_PARAMS.RL_HP_SELECTION must be a list of names; got {wanted!r}. "
-            "fix: RL_HP_SELECTION: [lr]."
+        conversion.problems.append(
+            f"MUTATION_PARAMS.RL_HP_SELECTION must be a list of names; got {wanted!r}. fix: RL_HP_SELECTION: [lr]."
         )
-    for key, value in parameters.items():
-        bound, _, name = key.partition("_")
-        if key.lower() in CHANCES:
-            chances[key.lower()] = value
-        elif key in ("MUT_SD", "MUTATION_SD"):
-            conversion.put("mutation", "mutation_sd", value)
-        elif key in DROPPED:
-            conversion.drop(f"MUTATION_PARAMS.{key}", DROPPED[key])
-        elif bound in ("MIN", "MAX") and name:
-            for hyperparameter in _hyperparameters_named(name, declared):
-                if wanted is None or str(name).lower() in {str(one).lower() for one in wanted}:
-                    limits.setdefault(hyperparameter, {})[bound.lower()] = value
-            if not _hyperparameters_named(name, declared):
-                conversion.drop(f"MUTATION_PARAMS.{key}", f"{name.lower()} is not a hyperparameter of the algorithm")
-        elif key not in valid_names:
-            raise ConfigError(f"{source}: {_unknown(f'MUTATION_PARAMS.{key}', key, valid_names)}")
-    for hyperparameter, bounds in limits.items():
-        if len(bounds) < 2:
-            raise ConfigError(
-                f"{source}: MUTATION_PARAMS has one limit of {hyperparameter}. "
-                f"fix: MIN_{hyperparameter.upper()} and MAX_{hyperparameter.upper()}."
-            )
-    conversion.put("mutation", "probabilities", chances)
-    conversion.put("mutation", "rl_hp_selection", limits)
-
-
-def _hyperparameters_named(name: str, declared: Mapping[str, str]) -> list[str]:
-    """Our names for a published one: LR means both learning rates of an actor-critic algorithm."""
-    if name in declared:
-        return [declared[name]]
-    return [declared[key] for key in ("LR_ACTOR", "LR_CRITIC") if name == "LR" and key in declared]
+        wanted = None
+    chosen = None if wanted is None else {str(name).lower() for name in wanted}
+    sections: dict[str, dict[str, Any]] = {"algorithm": {}, "mutation": {}, "network": _flat_network(network)}
+    for origin, otherwise, keys in (("INIT_HP", "algorithm", init_hp), ("MUTATION_PARAMS", "mutation", mutation)):
+        for key, value in keys.items():
+            bound, _, name = key.lower().partition("_")
+            section, place = PLACES.get(key.upper(), (otherwise, key.lower()))
+            if otherwise == "mutation" and place in CHANCES:
+                sections[section].setdefault("probabilities", {})[place] = value
+                continue
+            if otherwise == "mutation" and bound in ("min", "max") and name:
+                if chosen is None or name in chosen:
+                    limits = sections[section].setdefault("rl_hp_selection", {})
+                    limits.setdefault(name, {})[bound] = value
+                    conversion.paths[f"{section}.rl_hp_selection.{name}"] = f"{origin}.{key.upper()}"
+                continue
+            sections.setdefault(section, {})[place] = value
+            conversion.paths[f"{section}.{place}"] = f"{origin}.{key.upper()}"
+    for name, limits in sections["mutation"].get("rl_hp_selection", {}).items():
+        if len(limits) < 2:
+            bounds = f"MIN_{name.upper()} and MAX_{name.upper()}"
+            conversion.problems.append(f"MUTATION_PARAMS has one limit of {name}. fix: {bounds}.")
+    return sections
 
 
 def _flat_network(network: Mapping[str, Any]) -> dict[str, Any]:
     """Nest the encoder keys of the oldest form, {arch: mlp, hidden_size: [64, 64], mlp_activation: ReLU}."""
+    network = {"hidden_size" if key == "h_size" else key: value for key, value in network.items()}
     if not {"hidden_size", "channel_size"} & set(network):
-        return dict(network)
+        return network
     top = {*Network.model_fields, "arch", "squash_output"}
     encoder = {key.removeprefix("mlp_").removeprefix("cnn_"): value for key, value in network.items() if key not in top}
     encoder.pop("output_activation", None)  # of the latent vector: its activation is the encoder's
     return {**{key: value for key, value in network.items() if key in top}, "encoder_config": encoder}
-
-
-# -- the newer generation ---------------------------------------------------------------------------------------------
-
-
-def _of_newer(data: Mapping[str, Any], source: str) -> Conversion:
-    conversion = Conversion()
-    sections = {str(key): _section(value, str(key), source) for key, value in data.items()}
-    algorithm = sections.pop("algorithm", {})
-    if "name" not in algorithm:
-        raise ConfigError(f"{source}: algorithm.name is missing. fix: add it, such as name: DQN.")
-    algo = canonical_name(str(algorithm.pop("name")))
-    declared = _with_published_defaults(conversion, algo)
-    conversion.put("algorithm", "name", algo)
-    for key, value in algorithm.items():
-        if key.upper() in DROPPED:
-            _note_if_set(conversion, f"algorithm.{key}", value)
-        else:  # unknown keys are reported when the manifest is validated
-            conversion.put("algorithm", declared.get(key.upper(), key), value)
-    mutation = sections.pop("mutation", {})
-    for key, value in mutation.items():
-        if key == "rl_hp_selection":
-            bounds = {
-                hyperparameter: limits
-                for name, limits in _section(value, "mutation.rl_hp_selection", source).items()
-                for hyperparameter in _hyperparameters_or_name(str(name), declared)
-            }
-            conversion.put("mutation", key, bounds)
-        elif key in NEWER["mutation"]:
-            _note_if_set(conversion, f"mutation.{key}", value)
-        else:
-            conversion.put("mutation", key, value)
-    training = sections.pop("training", {})
-    _evaluation_of_newer(conversion, training, sections.get("environment", {}), source)
-    for key, value in training.items():
-        conversion.put("training", key, value)
-    selection = sections.pop("selection_strategy", None) or sections.pop("tournament_selection", {})
-    for key, value in selection.items():
-        if selection.get("strategy", "tournament") != "tournament":
-            conversion.drop(f"selection_strategy.{key}", "members are selected by tournament")
-        elif key != "strategy":
-            conversion.put("tournament_selection", key, value)
-    for key, value in sections.pop("replay_buffer", {}).items():
-        conversion.put("replay_buffer", {"memory_size": "max_size", "per": "prioritized"}.get(key, key), value)
-    _network(conversion, sections.pop("network", {}), source)
-    for name, section in sections.items():
-        for key, value in section.items():
-            conversion.put(name, key, value)
-    return conversion
-
-
-def _hyperparameters_or_name(name: str, declared: Mapping[str, str]) -> list[str]:
-    return _hyperparameters_named(name.upper(), declared) or [name]
-
-
-def _note_if_set(conversion: Conversion, path: str, value: Any) -> None:
-    if value not in (None, False):
-        conversion.drop(path, DROPPED.get(path.rpartition(".")[2].upper(), "there is no such option"))
-
-
-# -- both generations -------------------------------------------------------------------------------------------------
 
 
 def _with_published_defaults(conversion: Conversion, algo: str) -> dict[str, str]:
@@ -266,6 +234,7 @@ def _with_published_defaults(conversion: Conversion, algo: str) -> dict[str, str
     declared = hyperparameters(find_algorithm(algo))
     for name, each in declared.items():
         conversion.put("algorithm", name, each.published)
+    conversion.put("algorithm", "name", algo)
     ignored = ignored_by(find_algorithm(algo).experience.name)
     usual = {"max_steps": 1_000_000, "learning_delay": 0, "eps_start": 1.0, "eps_end": 0.1, "eps_decay": 0.995}
     conversion.content["training"] = {key: value for key, value in usual.items() if f"training.{key}" not in ignored}
@@ -273,84 +242,109 @@ def _with_published_defaults(conversion: Conversion, algo: str) -> dict[str, str
     return {name.upper(): name for name in declared}
 
 
-def _evaluation(conversion: Conversion, rounds: Any, source: str, rounds_key: str, num_envs_key: str) -> None:
-    """Convert EVAL_LOOP: rounds of one episode in each environment; fitness is the mean of the last `rounds`.
-
-    Args:
-        rounds_key, num_envs_key: the keys of the file, for messages.
-    """
-    rounds = 1 if rounds is None else _whole(rounds, rounds_key, source)
-    num_envs = _whole(conversion.content["environment"]["num_envs"] or 1, num_envs_key, source)
-    conversion.put("training", "eval_episodes", rounds * num_envs)
-    conversion.put("tournament_selection", "eval_loop", rounds)
-
-
-def _whole(value: Any, path: str, source: str) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        fix = f"fix: {path.rpartition('.')[2]}: 1."
-        raise ConfigError(f"{source}: {path} must be a whole number; got {value!r}. {fix}") from None
+def _algorithm(conversion: Conversion, keys: Mapping[str, Any], declared: Mapping[str, str]) -> None:
+    """Put hyperparameters. LR sets both rates of an actor-critic algorithm; LR_ACTOR or LR_CRITIC wins."""
+    own = hyperparameters(find_algorithm(conversion.content["algorithm"]["name"]))
+    others = {name for algo in available() for name in hyperparameters(find_algorithm(algo))}
+    for key, value in sorted(keys.items(), key=lambda item: item[0].lower() != "lr"):
+        names, path = _hyperparameters_named(key, declared), f"algorithm.{key}"
+        for name in names:
+            if value is not None or "null" in describe(own[name].values):
+                conversion.put("algorithm", name, value)
+        if not names and key in {name.lower() for name in others}:
+            conversion.ignore(path, value, "of another algorithm")
+        elif not names:
+            known = {**declared, **PLACES} if path in conversion.paths else declared
+            conversion.unknown(path, value, known)
 
 
-def _evaluation_of_newer(
-    conversion: Conversion, training: dict[str, Any], environment: Mapping[str, Any], source: str
-) -> None:
-    if "num_envs" in environment:
-        conversion.put("environment", "num_envs", environment["num_envs"])
-    rounds = training.pop("eval_loop", None)
+def _hyperparameters_named(name: str, declared: Mapping[str, str]) -> list[str]:
+    """Our names for a published one: LR means both learning rates of an actor-critic algorithm."""
+    if name.upper() in declared:
+        return [declared[name.upper()]]
+    return [declared[key] for key in ("LR_ACTOR", "LR_CRITIC") if name.upper() == "LR" and key in declared]
+
+
+def _mutation(conversion: Conversion, keys: dict[str, Any], declared: Mapping[str, str]) -> None:
+    """Put probabilities, strength, and the bounds of the algorithm's hyperparameters."""
+    name = "mutation.rl_hp_selection"
+    bounds: dict[str, Any] = {}
+    for key, limits in conversion.section(keys.pop("rl_hp_selection", None), name).items():
+        own = _hyperparameters_named(key, declared)
+        bounds |= dict.fromkeys(own, limits)
+        if not own:
+            conversion.unknown(f"{name}.{key}", limits, declared.values(), "not a hyperparameter of the algorithm")
+    conversion.put("mutation", "rl_hp_selection", bounds)
+    conversion.put("mutation", "probabilities", keys.pop("probabilities", {}))
+    _put(conversion, "mutation", keys, CHANCES)
+
+
+def _put(conversion: Conversion, section: str, keys: Mapping[str, Any], others: Iterable[str] = ()) -> None:
+    """Put keys of a section; `others`: further names that may be meant by an unknown one."""
+    kind: Any = Manifest.model_fields[section].annotation if section in Manifest.model_fields else None
+    fields = () if kind is None else kind.model_fields
+    for key, value in keys.items():
+        name = RENAMED.get(key, key)
+        if name not in fields:
+            conversion.unknown(f"{section}.{key}", value, {*fields, *others})
+        elif value is not None or name in ("eval_steps", "target_score"):
+            conversion.put(section, name, value)
+
+
+def _evaluation(conversion: Conversion, training: dict[str, Any], environment: dict[str, Any]) -> None:
+    """Convert EVAL_LOOP: rounds of one episode in each environment; fitness is the mean of the last `rounds`."""
+    num_envs = conversion.whole(environment.pop("num_envs", None), "environment.num_envs")
+    rounds = conversion.whole(training.pop("eval_loop", None), "training.eval_loop")
+    conversion.put("environment", "num_envs", num_envs)
     if "eval_episodes" not in training:
-        _evaluation(conversion, rounds, source, "training.eval_loop", "environment.num_envs")
+        conversion.put("training", "eval_episodes", rounds * num_envs)
+        conversion.put("tournament_selection", "eval_loop", rounds)
 
 
-def _network(conversion: Conversion, network: Mapping[str, Any], source: str) -> None:
+def _network(conversion: Conversion, network: dict[str, Any]) -> None:
     """Convert the network section: dense encoders go to `network.encoder_config`, others to `network.encoder`."""
-    config = dict(network)
-    arch = config.pop("arch", None)
-    is_recurrent = bool(config.pop("recurrent", False)) or arch == "lstm"
-    if is_recurrent:
-        if "recurrent" not in conversion.content["algorithm"]:
-            raise ConfigError(
-                f"{source}: a recurrent {conversion.content['algorithm'].get('name', 'network')} is not there. "
-                "fix: PPO, or an encoder_config with hidden_size."
-            )
+    arch, algorithm = network.pop("arch", None), conversion.content["algorithm"]
+    is_recurrent = bool(network.pop("recurrent", False)) or arch == "lstm"
+    if is_recurrent and "recurrent" in algorithm:
         conversion.put("algorithm", "recurrent", True)
+    elif is_recurrent:
+        conversion.problems.append(
+            f"a recurrent {algorithm['name']} is not there. fix: PPO, or an encoder_config with hidden_size."
+        )
     elif arch is not None and str(arch) not in ARCHITECTURES:
-        raise ConfigError(f"{source}: {_unknown('arch', str(arch), {*ARCHITECTURES, 'lstm'})}")
-    for key, value in (ARCHITECTURES.get(arch, {}) if arch else {}).items():
-        conversion.put("network", key, value)
-    encoder = _section(config.pop("encoder_config", None), "encoder_config", source)
-    head = _section(config.pop("head_config", None), "head_config", source)
-    dense = set(encoder) <= {*Encoder.model_fields, *DENSE_ONLY}
-    if config.get("simba") or arch == "simba" or not dense or conversion.content["algorithm"].get("recurrent"):
+        conversion.problems.append(
+            f"network.arch={arch} is not a known architecture. fix: one of {', '.join(ARCHITECTURES)}."
+        )
+    if network.pop("simba", False) or arch == "simba":
+        conversion.put("network", "simba", True)
+    encoder = conversion.section(network.pop("encoder_config", None), "encoder_config")
+    head = conversion.section(network.pop("head_config", None), "head_config")
+    is_dense = set(encoder) <= {*Encoder.model_fields, *DENSE_ONLY}
+    if conversion.content.get("network", {}).get("simba") or not is_dense or algorithm.get("recurrent"):
         conversion.put("network", "encoder", {key: value for key, value in encoder.items() if value is not None})
     elif encoder:
-        conversion.put(
-            "network", "encoder_config", _dense(conversion, encoder, "encoder_config", set(Encoder.model_fields))
-        )
+        conversion.put("network", "encoder_config", _dense(conversion, encoder, "encoder_config", Encoder))
     if head:
-        conversion.put("network", "head_config", _dense(conversion, head, "head_config", set(Head.model_fields)))
-    if config.get("squash_output") and "squash_output" in conversion.content["algorithm"]:
-        conversion.put("algorithm", "squash_output", bool(config.pop("squash_output")))
-    for key, value in config.items():
-        if key in Network.model_fields:
-            conversion.put("network", key, value)
-        else:
-            _note_if_set(conversion, f"network.{key}", value)
+        conversion.put("network", "head_config", _dense(conversion, head, "head_config", Head))
+    if network.get("squash_output") and "squash_output" in algorithm:
+        conversion.put("algorithm", "squash_output", bool(network.pop("squash_output")))
+    _put(conversion, "network", network)
 
 
 # Keys of dense layers that manifests do not have: their defaults describe how layers are built here.
 DENSE_ONLY = ("init_layers", "output_vanish", "output_layernorm", "output_activation", "noisy", "noise_std", "rainbow")
 
 
-def _dense(conversion: Conversion, layers: Mapping[str, Any], name: str, valid_names: set[str]) -> dict[str, Any]:
+def _dense(conversion: Conversion, layers: Mapping[str, Any], name: str, kind: Any) -> dict[str, Any]:
     config = {}
     for key, value in layers.items():
-        if key in valid_names:
+        if key in kind.model_fields:
             if value is not None or key == "output_activation":
                 config[key] = value
-        elif key not in ("init_layers", "output_vanish") or value is False:
-            _note_if_set(conversion, f"network.{name}.{key}", value)
+        elif key not in ("init_layers", "output_vanish"):
+            conversion.unknown(f"network.{name}.{key}", value, set(kind.model_fields) - {"output_activation"})
+        elif value is False:
+            conversion.ignore(f"network.{name}.{key}", "false")
     return config
 
 
@@ -361,33 +355,8 @@ def _drop_ignored(conversion: Conversion) -> None:
         section, _, key = path.partition(".")
         if section in conversion.content and (not key or key in conversion.content[section]):
             left = conversion.content.pop(section) if not key else {key: conversion.content[section].pop(key)}
-            for name in left:
-                conversion.drop(f"{section}.{name}", f"it means nothing to {algo}")
+            for name, value in left.items():
+                conversion.ignore(f"{section}.{name}", value, f"it means nothing to {algo}")
     replay = conversion.content.get("replay_buffer", {})
-    if not replay.get("prioritized") and replay.pop("alpha", None) is not None:
-        conversion.drop("replay_buffer.alpha", "it is of prioritized replay")
-
-
-def _section(value: Any, name: str, source: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if name in ("algorithm", "environment") and isinstance(value, str):
-        return {"name": value}
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{source}: {name} must be a section of keys; got {value!r}. fix: leave it out.")
-    return {str(key): each for key, each in value.items()}
-
-
-def _upper(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key.upper(): value for key, value in section.items()}
-
-
-def _all_hyperparameters() -> set[str]:
-    """Hyperparameters of all algorithms: one INIT_HP may serve several."""
-    return {name.upper() for algo in available() for name in hyperparameters(find_algorithm(algo))}
-
-
-def _unknown(path: str, key: str, valid_names: Any) -> str:
-    close = nearest(key, sorted(valid_names), limit=1)
-    hint, fix = (f" Did you mean {close[0]!r}?", close[0]) if close else ("", "leave it out")
-    return f"{path} is not a known key.{hint} fix: {fix}."
+    if not replay.get("prioritized"):
+        conversion.ignore("replay_buffer.alpha", replay.pop("alpha", None), "it is of prioritized replay")

@@ -252,11 +252,19 @@ def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, al
         raise ConfigError(f"{source}: is a configuration of {algorithm}, not of {algo}. fix: leave --algo out.")
     if env_id is not None:
         conversion.put("environment", "name", env_id)
+    problems = [f"{source}: {problem}" for problem in conversion.problems]
     if "name" not in conversion.content["environment"]:
-        raise ConfigError(f"{source}: INIT_HP.ENV_NAME is missing. fix: add it, or name the environment in the call.")
-    for note in conversion.notes:
-        warnings.warn(f"{source}: {note}.", AgileRLWarning, stacklevel=4)
-    return manifest_from(conversion.content, source)
+        where = "INIT_HP.ENV_NAME" if conversion.paths else "environment.name"
+        problems.append(f"{source}: {where} is missing. fix: add it, or name the environment in the call.")
+    try:
+        manifest = manifest_from(conversion.content, source)
+    except ConfigError as error:
+        raise ConfigError("\n".join([*problems, str(error)])) from None
+    if problems:
+        raise ConfigError("\n".join(problems))
+    if conversion.ignored:
+        warnings.warn(f"{source}: {conversion.note()}.", AgileRLWarning, stacklevel=4)
+    return manifest
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

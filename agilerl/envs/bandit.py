@@ -14,9 +14,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from agilerl import foreign
+from agilerl import foreign, tree
 from agilerl.errors import EnvError, unknown_choice
 from agilerl.rng import Purpose, resolve_seed, stream
+from agilerl.spaces import nested
 
 ROUNDS = 100
 """Rounds of an episode, in training and evaluation: fitness is the reward of this many rounds."""
@@ -97,21 +98,25 @@ class BanditRounds(gym.Env[np.ndarray, Any]):
 
     def __init__(self, bandit: Any) -> None:
         self.bandit = bandit
-        shape = (int(bandit.arms), *bandit.context_dim)
+        shape, space = (int(bandit.arms), *bandit.context_dim), foreign.observation_space(bandit)
         high = np.finfo(np.float32).max
-        space = foreign.observation_space(bandit)
-        self.observation_space = space if isinstance(space, spaces.Box) else spaces.Box(-high, high, shape, np.float32)
+        self.observation_space = spaces.Box(-high, high, shape, np.float32) if space is None else space
         self.action_space = spaces.Discrete(int(bandit.arms))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         if seed is not None and foreign.has_methods(self.bandit, "seed"):
             self.bandit.seed(seed)
-        return np.asarray(self.bandit.reset(), dtype=np.float32), {}
+        return self._contexts(self.bandit.reset()), {}
 
     def step(self, action: int) -> Any:
         contexts, reward = self.bandit.step(int(action))
-        return np.asarray(contexts, dtype=np.float32), float(reward), False, False, {}
+        return self._contexts(contexts), float(reward), False, False, {}
+
+    def _contexts(self, contexts: Any) -> Any:
+        return tree.map_leaves(
+            lambda part, rows: np.asarray(rows, part.dtype), nested(self.observation_space), contexts
+        )
 
 
 def disjoint(features: np.ndarray, arms: int) -> np.ndarray:

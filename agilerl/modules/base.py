@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import numpy as np
 import torch
+from gymnasium import Space
 from torch import nn
 
 from agilerl import foreign
 from agilerl.errors import ConfigError, unknown_name, warn_once
-from agilerl.modules.copying import copy_module
+from agilerl.modules.copying import copy_module, copy_value
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.morph import Index, Transfer, fresh, leading_block, prefixed
 from agilerl.rng import Purpose, resolve_seed, stream
+from agilerl.signatures import taken_by
 from agilerl.tree import map_leaves
 
 Fresh = Literal["preserve", "random"]
@@ -27,6 +29,7 @@ SURROUNDINGS = frozenset({
     "num_inputs", "num_outputs", "input_shape", "input_size", "observation_space", "sample_input", "device", "name",
     "random_seed",
 })  # fmt: skip
+_DATA = (bool, int, float, str, torch.Tensor, np.ndarray, np.generic, Space)  # constructor arguments kept in specs
 _TABLES = ("_parameters", "_buffers", "_modules")  # torch's storage of non-plain attributes
 _unseeded = itertools.count()  # makes unseeded modules differ from each other, but not between runs of a script
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -188,7 +191,8 @@ class EvolvableModule(nn.Module):
         arguments = dict(bound.arguments)
         arguments.update(arguments.pop("kwargs", {}))
         for name in arguments:
-            if name in self.__dict__ or isinstance(getattr(type(self), name, None), property):
+            is_part = name in self._modules and isinstance(arguments[name], nn.Module)
+            if is_part or name in self.__dict__ or isinstance(getattr(type(self), name, None), property):
                 arguments[name] = getattr(self, name)
         arguments = {k: list(v) if isinstance(v, list) else v for k, v in arguments.items()}
         return arguments | {"device": self.device, "random_seed": self.random_seed}
@@ -199,22 +203,29 @@ class EvolvableModule(nn.Module):
         return {k: v for k, v in self.get_init_dict().items() if k not in SURROUNDINGS}
 
     def spec(self) -> dict[str, Any]:
-        """Return the architecture as data, JSON-able if the constructor's arguments are; see `from_spec`."""
+        """Return the architecture as data: modules by their specs, other objects by their class; see `from_spec`."""
         drop = ("device", "random_seed")
-        return {"class": type(self).__name__, **{k: v for k, v in self.get_init_dict().items() if k not in drop}}
+        arguments = {k: described(v) for k, v in self.get_init_dict().items() if k not in drop}
+        return {"class": type(self).__name__, **arguments}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:
         """Build a module with the architecture of `spec` and fresh weights; `arguments`: `device`, `random_seed`."""
         data = dict(spec)
         if data.pop("class", cls.__name__) != cls.__name__:
-            raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
-        return cls(**{**data, **arguments})
+            raise ConfigError(wrong_class(cls, spec))
+        module = cls(**{**data, **taken_by(cls, arguments)})
+        return module.to(arguments.get("device", module.device))
 
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> Self:
-        """Build with `from_spec`; user-defined modules and encoder classes come from this instance.
+        """Build with `from_spec`; user-defined modules, objects and encoder classes come from this instance.
         more: `random_seed`, of the fresh weights."""
-        return type(self).from_spec(spec, device=device, **more)
+        return type(self).from_spec(self.with_objects(spec, device, **more), device=device, **more)
+
+    def with_objects(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> dict[str, Any]:
+        """Return the spec with what `described` replaced: modules rebuilt, copies of this instance's other objects."""
+        own = self.get_init_dict()
+        return {name: _with_objects(value, own.get(name), device, more) for name, value in spec.items()}
 
     def clone(self) -> Self:
         """Return an independent copy without shared storage or generators, and without probe inputs."""
@@ -416,6 +427,42 @@ class EvolvableModule(nn.Module):
             self.last_transfer[name] = (
                 leading_block(old or (), new) if same_rank else Transfer(tuple(fresh(size) for size in new))
             )
+
+
+def wrong_class(cls: type, spec: Mapping[str, Any]) -> str:
+    """Message for the spec of another class."""
+    return (
+        f"this is the spec of a {spec['class']}, not of a {cls.__name__}. "
+        "fix: make the agent with its network, then agent.load_checkpoint(path)."
+    )
+
+
+def described(value: Any) -> Any:
+    """Return a constructor argument as data: modules by their specs, other objects by the name of their class."""
+    if isinstance(value, EvolvableModule):
+        return value.spec()
+    if isinstance(value, Mapping):
+        return {key: described(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(described, value))
+    if value is None or isinstance(value, _DATA):
+        return value
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return {"class": f"{named.__module__}.{named.__qualname__}"}
+
+
+def _with_objects(data: Any, own: Any, device: str | torch.device, more: Mapping[str, Any]) -> Any:
+    """Invert `described` with the corresponding argument `own` of an existing module."""
+    if type(data) in (list, tuple) and type(own) in (list, tuple):
+        pairs = itertools.zip_longest(data, own[: len(data)])
+        return type(data)(_with_objects(part, mine, device, more) for part, mine in pairs)
+    if not isinstance(data, Mapping) or own is None or isinstance(own, _DATA):
+        return data
+    if isinstance(own, EvolvableModule) and "class" in data:  # whose sizes were checked
+        return own.rebuilt(data, device, **more)
+    if isinstance(own, Mapping):
+        return {key: _with_objects(part, own.get(key), device, more) for key, part in data.items()}
+    return copy_value(own, {})
 
 
 class ModuleDict(EvolvableModule):

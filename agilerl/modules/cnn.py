@@ -153,10 +153,24 @@ def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
     return {**config, "max_hidden_layers": len(channels)} if len(channels) > MAX_LAYERS else config
 
 
+def planar(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return Conv2d options for Conv3d ones, which read single images as published: as volumes of depth 1."""
+    if options.get("block_type") != "Conv3d":
+        return options
+    layers = {name: options[name] for name in ("kernel_size", "stride_size", "padding_size") if name in options}
+    for name, sizes in layers.items():
+        if isinstance(sizes, list | tuple):
+            layers[name] = [size[-2:] if isinstance(size, list | tuple) else size for size in sizes]
+    return {**options, **layers, "block_type": "Conv2d"}
+
+
 def with_usual_layers(config: Mapping[str, Any], input_shape: Sequence[int]) -> dict[str, Any]:
-    """Fill in `usual_layers` unless `config` specifies any layer option, or is not for a Conv2d."""
+    """Fill in `usual_layers` of images unless `config` specifies any layer option; see also `planar`."""
+    if len(input_shape) != 3:
+        return dict(config)
+    config = planar(config)
     is_set = any(config.get(name) is not None for name in GEOMETRY) or config.get("block_type") not in (None, "Conv2d")
-    return dict(config) if is_set or len(input_shape) != 3 else {**usual_layers(input_shape), **config}
+    return dict(config) if is_set else {**usual_layers(input_shape), **config}
 
 
 def check_fits(geometry: ConvGeometry) -> None:

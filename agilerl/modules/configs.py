@@ -135,7 +135,7 @@ class MlpNetConfig(NetConfig):
 
 @dataclass(frozen=True)
 class CnnNetConfig(NetConfig):
-    """Options of an `EvolvableCNN` used as encoder, with its defaults."""
+    """Options of an `EvolvableCNN` used as encoder, with its defaults. `sample_input` is ignored: the space decides."""
 
     channel_size: tuple[int, ...] | list[int] = (32, 32)
     kernel_size: Any = 3
@@ -150,6 +150,7 @@ class CnnNetConfig(NetConfig):
     max_channel_size: int = option(EvolvableCNN, "max_channel_size")
     layer_norm: bool = option(EvolvableCNN, "layer_norm")
     init_layers: bool = option(EvolvableCNN, "init_layers")
+    sample_input: Any = dataclass_field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         channels = as_widths(list(self.channel_size), "channel_size")
@@ -240,7 +241,7 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     """Merge `config` (a mapping, a net config or None) over `defaults`; unknown keys raise ConfigError.
 
     A mapping with all the keys of a net config is treated as one converted by `dataclasses.asdict`: values equal to the
-    module's defaults are not set there either.
+    module's defaults are not set there either. `sample_input` is ignored: the space determines the input.
     """
     options = _set_values({} if config is None else config)
     if not isinstance(options, Mapping):
@@ -250,6 +251,7 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
         fields = {field.name: field for field in dataclasses.fields(kind)}
         options = {key: value for key, value in config.items() if is_set(fields[key], value)}
     valid_names = set(constructor_arguments(owner)) - SURROUNDINGS
+    options = {key: value for key, value in options.items() if key != "sample_input"}
     for key in options:
         if key not in valid_names:
             sentence = unknown_name("key", str(key), valid_names).removeprefix(f"unknown key {str(key)!r}.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from agilerl.errors import ConfigError
+from agilerl.modules.base import EvolvableModule, EvolvableWrapper
 from agilerl.modules.layers import DenseStack
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, takes_options
@@ -57,6 +58,11 @@ class RewardNetwork(EvolvableNetwork):
         """Return the output layer."""
         return self.head_net.model.get_submodule("linear_output")
 
+    @property
+    def width(self) -> int:
+        """m, the inputs of the output layer."""
+        return int(self.head_net.hidden_size[-1])
+
     def hidden(self, x: Any) -> Tensor:
         """Return the inputs h [..., m] of the output layer for preprocessed contexts."""
         features = self._encode(x)
@@ -90,3 +96,43 @@ class RewardNetwork(EvolvableNetwork):
         last = DenseStack(head.layers[-1:], head.parameters[-1:], head.buffers[-1:])
         hidden = joined({"encoder": stacks["encoder"], HIDDEN: below})
         return None if hidden is None else {HIDDEN: hidden, OUTPUT: last}
+
+
+class RewardModule(EvolvableWrapper):
+    """f(x; θ) of an evolvable module of the script, and the inputs h of its last linear layer: -> [..., 1 + m].
+
+    Raises:
+        TypeError: no evolvable module, or none that ends with a linear layer of one output.
+    """
+
+    def __init__(self, module: EvolvableModule) -> None:
+        last = _last_linear(module) if isinstance(module, EvolvableModule) else None
+        if last is None or last.out_features != 1:
+            raise TypeError(
+                "actor_network of a bandit must be an EvolvableModule with one output, of a linear layer; got "
+                f"{type(module).__name__}. fix: EvolvableMLP(context_dim, 1, [64]), or net_config."
+            )
+        super().__init__(module)
+
+    def _last(self) -> nn.Linear:
+        return cast(nn.Linear, _last_linear(self.wrapped))
+
+    @property
+    def width(self) -> int:
+        """m, the inputs of the last linear layer."""
+        return self._last().in_features
+
+    def output(self, obs: Any) -> Tensor:
+        """Return (f, h) [B, 1 + m] for contexts [B, *context]."""
+        read: list[Tensor] = []
+        hook = self._last().register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+        try:
+            return torch.cat((self.wrapped(obs), read[-1]), -1)
+        finally:
+            hook.remove()
+
+
+def _last_linear(module: nn.Module) -> nn.Linear | None:
+    """Return the last linear layer in the order of definition, or None."""
+    layers = [part for _, part in module.named_modules() if isinstance(part, nn.Linear)]
+    return layers[-1] if layers else None

@@ -582,7 +582,7 @@ class EvolvableNetwork(EvolvableModule):
 
     def rebuilt(self, spec: Mapping[str, Any], device: str | torch.device, **more: Any) -> Self:
         """Build from a spec, with this network's encoder class if the spec names it, or with its source."""
-        kind = type(self.encoder)
+        kind, spec = type(self.encoder), self.with_objects(spec, device, **more)
         if self.encoder_source is not None and spec.get("encoder_cls") == specs.BORROWED:
             encoder = {**specs.stand_in(self.encoder_source), "latent_dim": spec["latent_dim"]}
             network = type(self).from_spec(spec, device=device, **encoder, **more)

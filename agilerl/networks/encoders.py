@@ -135,7 +135,7 @@ def _check_fits(space: spaces.Space[Any], cls: type[EvolvableModule], config: An
         kind = dict(config if isinstance(config, Mapping) else vars(config) if config else {}).get("block_type")
         kind = kind or "Conv2d"
         needed = AXES.get(kind, axes)  # the encoder reports an unknown kind itself
-        if axes != needed:
+        if axes != needed and (axes, kind) != (3, "Conv3d"):  # see `cnn.planar`
             raise ConfigError(
                 f"a {kind} encoder reads observations of {needed} axes, channels included; got {_seen(axes, space)}. "
                 f"fix: {_fix(space)}"

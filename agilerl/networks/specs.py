@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from agilerl import foreign
 from agilerl.errors import AlgorithmError, ConfigError, RunError
+from agilerl.modules.base import described, wrong_class
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.encoders import ENCODERS
-from agilerl.signatures import constructor_arguments
+from agilerl.signatures import constructor_arguments, taken_by
 from agilerl.spaces import space_from_json, space_to_json
 
 # Options that are attributes of every network, whether or not its class takes them as arguments.
@@ -51,14 +52,14 @@ def spec_of(network: Any) -> dict[str, Any]:
         data[name] = getattr(network, name)
         if data[name] == usual:
             del data[name]
-    return {"class": type(network).__name__, **data}
+    return {"class": type(network).__name__, **described(data)}
 
 
 def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -> Any:
     """Build a network of class `cls` with the architecture of `spec`; see `EvolvableNetwork.from_spec`."""
     data = dict(spec)
     if data.pop("class", cls.__name__) != cls.__name__:
-        raise ConfigError(f"this is the spec of a {spec['class']}, not of a {cls.__name__}")
+        raise ConfigError(wrong_class(cls, spec))
     encoder = data.pop("encoder_cls", None)
     if encoder == BORROWED and "encoder_cls" not in arguments:
         raise ConfigError(
@@ -76,10 +77,10 @@ def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -
             del data[name]
     taken = constructor_arguments(cls)
     later = {name: data.pop(name) for name in OPTIONS if name in data and name not in taken}
-    network = cls(**{**data, **arguments})
+    network = cls(**{**data, **taken_by(cls, arguments)})
     for name, value in later.items():
         setattr(network, name, value)
-    return network
+    return network.to(arguments.get("device", network.device))
 
 
 def stand_in(encoder_source: Any) -> dict[str, Any]:
@@ -107,15 +108,14 @@ def architecture(encoder: Any) -> str:
 def check_sizes(networks: Mapping[str, Any], source: str) -> None:
     """Raise RunError if a specification asks for layers far larger than its weights.
     `networks`: name -> {"spec": result of `spec()`, "weights": name -> tensor}. source: for the message."""
-    for name, saved in networks.items():
-        stored = sum(w.numel() for w in saved["weights"].values() if isinstance(w, Tensor))
+    for name, spec, weights in ((k, spec, v["weights"]) for k, v in networks.items() for spec in _specs(v["spec"])):
+        stored = sum(w.numel() for w in weights.values() if isinstance(w, Tensor))
         limit = max(FREE, 4 * stored)
-        spec = saved["spec"]
         lists = _lists(spec)
         widths = [width for sizes in lists for width in sizes]
         space = spec.get("observation_space") or {}
         latent = int(spec.get("latent_dim", 1))
-        inputs = _features(space) if isinstance(spec, Mapping) else 1
+        inputs = _features(space)
         outputs = _features(spec.get("action_space") or {}) * int(spec.get("num_atoms", 1) or 1)
         pairs = [a * b for sizes in lists for a, b in itertools.pairwise(sizes)]
         largest = max([1, *widths])
@@ -130,6 +130,15 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
                 f"{source}: {name} asks for layers of {max(asked, seen)} weights, but {stored} are stored with it. "
                 "fix: do not use this file."
             )
+
+
+def _specs(spec: Any, is_whole: bool = True) -> Iterator[Mapping[str, Any]]:
+    """Iterate over a specification and those of the modules in its arguments."""
+    if isinstance(spec, Mapping):
+        if is_whole or "class" in spec:
+            yield spec
+        for value in spec.values():
+            yield from _specs(value, False)
 
 
 def _of_transformer(config: Any) -> int:

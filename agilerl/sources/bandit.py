@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from agilerl import tree as trees
 from agilerl.engine.learner import Learner
 from agilerl.envs.bandit import is_bandit, rounds_of
 from agilerl.envs.lanes import name_of
@@ -18,7 +19,7 @@ from agilerl.sources.acting import Acting
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import Running, Shard, Steps
 from agilerl.sources.updates import Updates
-from agilerl.spaces import short_form
+from agilerl.spaces import nested, short_form
 
 
 class BanditActing(Acting):
@@ -40,7 +41,7 @@ class BanditActing(Acting):
         chosen = np.empty((len(self.agents), self.num_envs), dtype=np.int64)
         for number, group in enumerate(self.learner.groups):
             members, (inverse, scale) = group.members, self._designs[number]
-            outputs = self.learner.outputs_of(number, rows[members])
+            outputs = self.learner.outputs_of(number, trees.take(rows, members))
             member_draws = tuple(draw[members] for draw in draws)
             mask = None if legal is None else group.lead.legal_choices(legal[members])
             chosen[members], inverse = group.lead.choose(outputs, inverse, scale, member_draws, mask)
@@ -51,8 +52,9 @@ class BanditActing(Acting):
         """Return the contexts of the chosen arms; a round has no next observation, and a zero takes its place."""
         missed = np.where(batch.mask, 1 - batch.reward, 0.0)
         self._regret += missed.reshape(len(self.agents), -1).sum(1)
-        contexts = obs[np.arange(len(obs)), action]
-        return contexts, action, replace(batch, final_obs=np.zeros((len(obs), 1), dtype=np.float32))
+        lanes = np.arange(len(action))
+        contexts = trees.map_leaves(lambda leaf: leaf[lanes, action], obs)
+        return contexts, action, replace(batch, final_obs=np.zeros((len(action), 1), dtype=np.float32))
 
     def end(self) -> Running | None:
         for group, (inverse, _) in zip(self.learner.groups, self._designs, strict=True):
@@ -96,7 +98,8 @@ class BanditSource(OffPolicySource):
         """
         space, actions = OffPolicySource.spaces(env)
         arms = actions.n if isinstance(actions, spaces.Discrete) else 0
-        if arms and (not isinstance(space, spaces.Box) or len(space.shape) not in (2, 4) or space.shape[0] != arms):
+        shapes: list[Any] = [part.shape or () for part in trees.leaves(nested(space))]
+        if arms and any(len(shape) not in (1, 2, 4) or shape[0] != arms for shape in shapes):
             raise AlgorithmError(
                 f"{name_of(env)} shows {short_form(space)}, and bandits read the contexts of all {arms} arms, "
                 f"[{arms}, ...]. fix: an id such as bandit/iris, or BanditEnv(features, targets)."
@@ -109,8 +112,7 @@ class BanditSource(OffPolicySource):
             if agent.is_design_stale:
                 count = min(agent.rounds, len(memory))
                 places = memory.in_order()[len(memory) - count :]
-                contexts = memory.gather(places)["obs"] if count else torch.zeros(0, *agent.network_space.shape)
-                agent.rebuild_design(contexts)
+                agent.rebuild_design(memory.gather(places)["obs"] if count else None)
         return (yield from super().run(shard, lanes, learner))
 
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:

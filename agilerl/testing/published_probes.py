@@ -1,11 +1,12 @@
 """Tasks of the published single-agent probe environments, in three observation forms.
 
-Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both; actions are
-Discrete, or Box in [0, 1]. This project's own tests use the probes of `agilerl.testing.probes`.
+Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both, whose values are
+independent; actions are Discrete, or Box in [0, 1]. This project's own tests use the probes of `testing.probes`.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import gymnasium
@@ -15,36 +16,39 @@ from gymnasium import spaces
 from agilerl.errors import EnvError
 
 SIDE = 3  # pixels
-WIDTH = 0.5  # distance from the best action at which its term of the reward is 0
 GAMMA = 0.99  # of `q_values` and `v_values`
+State = tuple[int, int]  # values of `discrete` and `box`; equal except in dictionaries
 
 
 class PublishedProbe(gymnasium.Env[Any, Any]):
     """Base class: one step from a random state; a subclass defines the reward.
 
     Attributes:
-        num_states: S. num_choices: A, of Discrete actions. width: W, components of Box actions; 0 for Discrete ones.
-        form: "vector" (integers), "image" or "dict".
+        num_values: of the integer and of the pixels. num_choices: A, of Discrete actions.
+        width: W, components of Box actions; 0 for Discrete ones. form: "vector" (integers), "image" or "dict".
+        states: [S] values of both keys. num_states: S. state: number of the current one.
         observations: [S] observation of each state.
         sample_obs: observation of each state, as a batch of one. sample_actions: an action [1, W] for each state.
         q_values, v_values: their values for γ = 0.99; for Discrete actions of every action.
         policy_values: the best action in each state; None if all are equally good.
     """
 
-    num_states: ClassVar[int] = 1
+    num_values: ClassVar[int] = 1
     num_choices: ClassVar[int] = 1
     width: ClassVar[int] = 0
     form: ClassVar[str] = "vector"
 
     def __init__(self) -> None:
-        image = spaces.Box(0.0, float(self.num_states > 1), (1, SIDE, SIDE), np.float32)
-        number = spaces.Discrete(self.num_states)
+        self.states = self._all_states()
+        self.num_states = len(self.states)
+        image = spaces.Box(0.0, float(self.num_values > 1), (1, SIDE, SIDE), np.float32)
+        number = spaces.Discrete(self.num_values)
         forms = {"vector": number, "image": image, "dict": spaces.Dict(discrete=number, box=image)}
         self.observation_space = forms[self.form]
         self.action_space = (
             spaces.Box(0.0, 1.0, (self.width,), np.float32) if self.width else spaces.Discrete(self.num_choices)
         )
-        self.observations = [self._show(state) for state in range(self.num_states)]
+        self.observations = [self._show(state) for state in self.states]
         self.sample_obs = [self._batched(obs) for obs in self.observations]
         best = self.best_actions()
         self.policy_values: list[Any] = [None] * self.num_states if best is None else best.tolist()
@@ -54,9 +58,13 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
         self.v_values: list[list[float]] = self.expected_q(GAMMA).max(axis=1, keepdims=True).tolist()
         self.state = 0
 
-    def _show(self, state: int) -> Any:
-        picture = np.full((1, SIDE, SIDE), state, np.float32)
-        return {"vector": state, "image": picture, "dict": {"discrete": state, "box": picture}}[self.form]
+    def _all_states(self) -> list[State]:
+        both = itertools.product(range(self.num_values), repeat=2)
+        return [(number, pixel) for number, pixel in both if self.form == "dict" or number == pixel]
+
+    def _show(self, state: State) -> Any:
+        number, picture = state[0], np.full((1, SIDE, SIDE), state[1], np.float32)
+        return {"vector": number, "image": picture, "dict": {"discrete": number, "box": picture}}[self.form]
 
     def _batched(self, obs: Any) -> Any:
         if isinstance(obs, dict):
@@ -77,12 +85,12 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
         super().reset(seed=seed)
         self.state = int(self.np_random.integers(self._starts())) if self._starts() > 1 else 0
-        return self._show(self.state), {}
+        return self._show(self.states[self.state]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = self._reward(self.state, self._taken(action))
+        reward = self._reward(self.states[self.state], self._taken(action))
         self.state, is_over = self._follow(self.state)
-        return self._show(self.state), float(reward), is_over, False, {}
+        return self._show(self.states[self.state]), float(reward), is_over, False, {}
 
     # -- the task ----------------------------------------------------------------------------------------------------
 
@@ -94,7 +102,7 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
         """Next state, terminated."""
         return state, True
 
-    def _reward(self, state: int, action: np.ndarray) -> float:
+    def _reward(self, state: State, action: np.ndarray) -> float:
         raise NotImplementedError
 
     def best_actions(self) -> np.ndarray | None:
@@ -115,29 +123,37 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
 
     def values_of(self, actions: np.ndarray, gamma: float) -> np.ndarray:
         """[S] value of an action [S, W] (or [S, 1] choices) in each state, followed by optimal actions."""
-        return np.array([self._reward(state, action) for state, action in enumerate(actions)], np.float64)
+        pairs = zip(self.states, actions, strict=True)
+        return np.array([self._reward(state, action) for state, action in pairs], np.float64)
 
 
 class _Constant(PublishedProbe):
     """One state, one step, reward 1 whatever the action. Q = 1. Fails: the value head, the loss, the optimiser."""
 
-    def _reward(self, state: int, action: np.ndarray) -> float:
+    def _reward(self, state: State, action: np.ndarray) -> float:
         return 1.0
 
 
 class _ObsDependent(PublishedProbe):
-    """Two start states, one step; -1 in state 0 and 1 in state 1. Fails: the input path."""
+    """One step; -1 for the value 0, 1 for the value 1; of dictionaries 1 if both keys agree. Fails: the input path."""
 
-    num_states = 2
+    num_values = 2
 
-    def _reward(self, state: int, action: np.ndarray) -> float:
-        return 2.0 * state - 1.0
+    def _reward(self, state: State, action: np.ndarray) -> float:
+        is_good = state[0] == state[1] if self.form == "dict" else state[0] == 1
+        return 1.0 if is_good else -1.0
 
 
 class _Discounted(PublishedProbe):
-    """Two steps, reward 0 then 1. Q = γ, 1. Fails: the discount, the next observation."""
+    """Two steps, reward 0 then 1; of dictionaries the sum of both keys, 2. Q = γ, 1 or 2γ, 2.
 
-    num_states = 2
+    Fails: the discount, the next observation.
+    """
+
+    num_values = 2
+
+    def _all_states(self) -> list[State]:
+        return [(0, 0), (1, 1)]
 
     def _starts(self) -> int:
         return 1
@@ -145,51 +161,51 @@ class _Discounted(PublishedProbe):
     def _follow(self, state: int) -> tuple[int, bool]:
         return 1, state == 1
 
-    def _reward(self, state: int, action: np.ndarray) -> float:
-        return float(state)
+    def _reward(self, state: State, action: np.ndarray) -> float:
+        return float(sum(state) if self.form == "dict" else state[0])
 
     def values_of(self, actions: np.ndarray, gamma: float) -> np.ndarray:
-        return np.array([gamma, 1.0])
+        last = super().values_of(actions, gamma)[1]
+        return np.array([gamma * last, last])
 
 
 class _FixedObsPolicy(PublishedProbe):
-    """One state, one step; action 1 pays 1, action 0 pays -1. Box actions: 1 - ((a - 0.75) / 0.5)².
+    """One state, one step; action 1 pays 1, action 0 pays -1. Box actions: -‖a - best‖², the best one is 1.
 
     Fails: which output is which action, the gradient of the policy.
     """
 
     num_choices = 2
 
-    def _best(self, state: int) -> Any:
-        return 1 if not self.width else np.full(self.width, 0.75)
+    def _best(self, state: State) -> np.ndarray:
+        return np.ones(max(self.width, 1), int)
 
-    def _reward(self, state: int, action: np.ndarray) -> float:
-        best = self._best(state)
+    def _reward(self, state: State, action: np.ndarray) -> float:
         if self.width:
-            return float(1 - (((action - best) / WIDTH) ** 2).mean())
-        return 1.0 if action[0] == best else -1.0
+            return -float(((action - self._best(state)) ** 2).sum())
+        return 1.0 if action[0] == self._best(state)[0] else -1.0
 
     def best_actions(self) -> np.ndarray | None:
-        return np.stack([np.asarray(self._best(state)) for state in range(self.num_states)])
+        best = np.stack([self._best(state) for state in self.states])
+        return best.astype(np.float64) if self.width else best[:, 0]
 
 
 class _Policy(_FixedObsPolicy):
-    """Two start states; 1 for the action of the state's number, else -1.
+    """One step; the action of the state's value pays 1, any other -1; both keys of a dictionary have to agree with it.
 
-    Box actions: 1 - ((a - best) / 0.5)², the mean over components; best is 0.25 in state 0 and 0.75 in state 1, and
-    the other way round in the second component. Fails: the policy's use of its input.
+    Box actions: -‖a - best‖²; of one component the value is best, of two (1, 0) for 0 and (0, 1) for 1. A dictionary
+    has the value 1 if both keys are 1. Fails: the policy's use of its input.
     """
 
-    num_states = 2
+    num_values = 2
 
-    def _best(self, state: int) -> Any:
-        return state if not self.width else np.where((np.arange(self.width) + state) % 2, 0.75, 0.25)
+    def _best(self, state: State) -> np.ndarray:
+        value = int(all(state))
+        return np.array([1 - value, value] if self.width == 2 else [value])
 
-
-def probe(name: str, task: type[PublishedProbe], form: str, width: int = 0) -> Any:
-    """The published class of a task in one form; `width`: components of Box actions, 0 for Discrete ones."""
-    inside = {"form": form, "width": width, "__doc__": task.__doc__, "__module__": "agilerl.utils.probe_envs"}
-    return type(name, (task,), inside)
+    def _reward(self, state: State, action: np.ndarray) -> float:
+        agrees = bool(self.width) or state[0] == state[1]
+        return super()._reward(state, action) if agrees else -1.0
 
 
 TASKS = {
@@ -199,3 +215,18 @@ TASKS = {
     "FixedObsPolicy": _FixedObsPolicy,
     "Policy": _Policy,
 }
+FORMS = {"": "vector", "Image": "image", "Dict": "dict"}
+
+
+def _probe(name: str, task: str, form: str, width: int) -> Any:
+    inside = {"form": form, "width": width, "__doc__": TASKS[task].__doc__, "__module__": "agilerl.utils.probe_envs"}
+    return type(name, (TASKS[task],), inside)
+
+
+PROBES: dict[str, Any] = {
+    name: _probe(name, task, form, 0 if not actions else 2 if task == "Policy" else 1)
+    for task, actions, (shown, form) in itertools.product(TASKS, ("", "ContActions"), FORMS.items())
+    for name in [f"{task}{actions}{shown}Env"]
+}
+"""The published classes by name: every task with both kinds of actions in every form."""
+PROBES["PolicyContActionsImageEnvSimple"] = _probe("PolicyContActionsImageEnvSimple", "Policy", "image", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from agilerl.errors import EnvError
-from agilerl.testing.published_probes import SIDE, WIDTH
+from agilerl.testing.published_probes import FORMS, SIDE
 from agilerl.testing.team_probes import (
     ConstantTeam,
     DiscountedTeam,
@@ -32,9 +33,11 @@ class PublishedTeam(TeamProbe):
     """Base class: a task of `testing.team_probes` with published spaces.
 
     Observations are integers, images [1, 3, 3] of one value, or dictionaries `discrete` and `box` of both; actions are
-    Discrete(2) or Box(0, 1, (1,)), where 0.25 corresponds to sign 0 and 0.75 to sign 1.
+    Discrete(2) or Box(0, 1, (1,)), where 0 corresponds to sign 0 and 1 to sign 1, and a term of the reward is minus the
+    squared distance from the best one.
 
     Attributes:
+        agents: both agents at all times, as published.
         observation_space, action_space: mappings by agent, and callable.
     """
 
@@ -61,6 +64,11 @@ class PublishedTeam(TeamProbe):
     def max_num_agents(self) -> int:
         return len(self.possible_agents)
 
+    def step(self, action: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        result = super().step(action)
+        self.agents = list(self.possible_agents)
+        return result
+
     def _form(self, sign: int) -> Any:
         picture = np.full((1, SIDE, SIDE), sign, np.float32)
         return {"vector": sign, "image": picture, "dict": {"discrete": sign, "box": picture}}[self.form]
@@ -74,10 +82,10 @@ class PublishedTeam(TeamProbe):
         return float(flat[0])
 
     def _term(self, action: np.ndarray, best: Any) -> np.ndarray:
-        return np.asarray(1 - ((action - best) / WIDTH) ** 2) if self.is_continuous else super()._term(action, best)
+        return np.asarray(-((action - best) ** 2)) if self.is_continuous else super()._term(action, best)
 
     def _good(self, sign: Any) -> Any:
-        return 0.25 + 0.5 * np.asarray(sign) if self.is_continuous else np.asarray(sign)
+        return np.asarray(sign, float) if self.is_continuous else np.asarray(sign)
 
 
 TASKS = {
@@ -90,11 +98,17 @@ TASKS = {
 }
 
 
-def team_probe(name: str, task: str, form: str = "vector", continuous: bool = False) -> Any:
-    """The published class of a task in one form."""
-
+def _probe(name: str, task: str, form: str, continuous: bool) -> Any:
     def __init__(self: Any) -> None:
         PublishedTeam.__init__(self, form, continuous)
 
     inside = {"__init__": __init__, "__doc__": TASKS[task].__doc__, "__module__": "agilerl.utils.probe_envs_ma"}
     return type(name, (PublishedTeam, TASKS[task]), inside)
+
+
+PROBES: dict[str, Any] = {
+    name: _probe(name, task, form, bool(actions))
+    for task, actions, (shown, form) in itertools.product(TASKS, ("", "ContActions"), FORMS.items())
+    for name in [f"{task}{actions}{shown}Env"]
+}
+"""The published classes by name: every task with both kinds of actions in every form."""

@@ -20,6 +20,7 @@ from agilerl.algorithms.base.adapted import (
 )
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
+from agilerl.checkpoint import with_suffix
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.env_ids import check_lookup
 from agilerl.envs.observed_masks import without_mask
@@ -140,7 +141,8 @@ class Request:
             if result.generations and (not result.updates or result.unchanged or rare):
                 _warn_unchanged(self.function, result, rare)
             if asked["save_elite"] and ranks.is_main:  # before any rank returns, so that all of them can read it
-                result.best.save_checkpoint(asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}.pt")
+                elite_path = asked["elite_path"] or f"{asked['env_name']}-elite_{self.name}"
+                result.best.save_checkpoint(with_suffix(elite_path))
         history: list[list[Any]] = result.by_agent or result.history or [list(map(_last_fitness, result.population))]
         trained = result.population
         return trained if self._wrapper is None else [self._wrapper(agent) for agent in trained], history

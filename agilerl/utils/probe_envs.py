@@ -17,49 +17,22 @@ from agilerl import tree as trees
 from agilerl.components.data import Transition
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.testing.probes import RecallEnv
-from agilerl.testing.published_probes import TASKS, probe
+from agilerl.testing.published_probes import PROBES
 
-ConstantRewardEnv = probe("ConstantRewardEnv", TASKS["ConstantReward"], "vector")
-ConstantRewardImageEnv = probe("ConstantRewardImageEnv", TASKS["ConstantReward"], "image")
-ConstantRewardDictEnv = probe("ConstantRewardDictEnv", TASKS["ConstantReward"], "dict")
-ConstantRewardContActionsEnv = probe("ConstantRewardContActionsEnv", TASKS["ConstantReward"], "vector", 1)
-ConstantRewardContActionsImageEnv = probe("ConstantRewardContActionsImageEnv", TASKS["ConstantReward"], "image", 1)
-ConstantRewardContActionsDictEnv = probe("ConstantRewardContActionsDictEnv", TASKS["ConstantReward"], "dict", 1)
-ObsDependentRewardEnv = probe("ObsDependentRewardEnv", TASKS["ObsDependentReward"], "vector")
-ObsDependentRewardImageEnv = probe("ObsDependentRewardImageEnv", TASKS["ObsDependentReward"], "image")
-ObsDependentRewardDictEnv = probe("ObsDependentRewardDictEnv", TASKS["ObsDependentReward"], "dict")
-ObsDependentRewardContActionsEnv = probe("ObsDependentRewardContActionsEnv", TASKS["ObsDependentReward"], "vector", 1)
-ObsDependentRewardContActionsImageEnv = probe(
-    "ObsDependentRewardContActionsImageEnv", TASKS["ObsDependentReward"], "image", 1
-)
-ObsDependentRewardContActionsDictEnv = probe(
-    "ObsDependentRewardContActionsDictEnv", TASKS["ObsDependentReward"], "dict", 1
-)
-DiscountedRewardEnv = probe("DiscountedRewardEnv", TASKS["DiscountedReward"], "vector")
-DiscountedRewardImageEnv = probe("DiscountedRewardImageEnv", TASKS["DiscountedReward"], "image")
-DiscountedRewardDictEnv = probe("DiscountedRewardDictEnv", TASKS["DiscountedReward"], "dict")
-DiscountedRewardContActionsEnv = probe("DiscountedRewardContActionsEnv", TASKS["DiscountedReward"], "vector", 1)
-DiscountedRewardContActionsImageEnv = probe(
-    "DiscountedRewardContActionsImageEnv", TASKS["DiscountedReward"], "image", 1
-)
-DiscountedRewardContActionsDictEnv = probe("DiscountedRewardContActionsDictEnv", TASKS["DiscountedReward"], "dict", 1)
-FixedObsPolicyEnv = probe("FixedObsPolicyEnv", TASKS["FixedObsPolicy"], "vector")
-FixedObsPolicyImageEnv = probe("FixedObsPolicyImageEnv", TASKS["FixedObsPolicy"], "image")
-FixedObsPolicyDictEnv = probe("FixedObsPolicyDictEnv", TASKS["FixedObsPolicy"], "dict")
-FixedObsPolicyContActionsEnv = probe("FixedObsPolicyContActionsEnv", TASKS["FixedObsPolicy"], "vector", 1)
-FixedObsPolicyContActionsImageEnv = probe("FixedObsPolicyContActionsImageEnv", TASKS["FixedObsPolicy"], "image", 1)
-FixedObsPolicyContActionsDictEnv = probe("FixedObsPolicyContActionsDictEnv", TASKS["FixedObsPolicy"], "dict", 1)
-PolicyEnv = probe("PolicyEnv", TASKS["Policy"], "vector")
-PolicyImageEnv = probe("PolicyImageEnv", TASKS["Policy"], "image")
-PolicyDictEnv = probe("PolicyDictEnv", TASKS["Policy"], "dict")
-PolicyContActionsEnv = probe("PolicyContActionsEnv", TASKS["Policy"], "vector", 2)
-PolicyContActionsImageEnv = probe("PolicyContActionsImageEnv", TASKS["Policy"], "image", 2)
-PolicyContActionsImageEnvSimple = probe("PolicyContActionsImageEnvSimple", TASKS["Policy"], "image", 1)
-PolicyContActionsDictEnv = probe("PolicyContActionsDictEnv", TASKS["Policy"], "dict", 1)
+__all__ = [
+    *PROBES, "MemoryEnv", "check_policy_on_policy_with_probe_env", "check_policy_q_learning_with_probe_env",
+    "check_q_learning_with_probe_env",
+]  # fmt: skip
 MemoryEnv = RecallEnv
-
 VALUE_ERROR = 0.15  # of returns between -1 and 1: tolerance for a short run of a small network
-ACTION_ERROR = 0.125  # of a range of 1
+ACTION_ERROR = 0.2  # of a range of 1: the reward is 0.04 below the best
+
+
+def __getattr__(name: str) -> Any:
+    """Return a probe environment of `testing.published_probes` by its name."""
+    if name in PROBES:
+        return PROBES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def check_q_learning_with_probe_env(

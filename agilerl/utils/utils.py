@@ -15,6 +15,7 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_
 from agilerl.algorithms.base.agent import check_device
 from agilerl.algorithms.base.declared import STRUCTURE
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.checkpoint import with_suffix
 from agilerl.envs.team_infos import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
@@ -304,7 +305,7 @@ def tournament_selection_and_mutation(
     elite, population = tournament.select(population)
     population = mutation.mutation(population)
     if save_elite:
-        elite.save_checkpoint(elite_path or f"{env_name}-elite_{algo or elite.algo}.pt")
+        elite.save_checkpoint(with_suffix(elite_path or f"{env_name}-elite_{algo or elite.algo}"))
     return population
 
 

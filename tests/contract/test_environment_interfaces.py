@@ -394,3 +394,33 @@ def test_training_with_healed_in_the_infos_keeps_every_step(way: str) -> None:
 def test_a_run_with_healed_in_the_infos_plays_whole_episodes() -> None:
     run = agilerl.train(Named, "DQN", population=1, steps=100, evo_steps=100, out=None, verbose=False, num_envs=2)
     assert run.history == [[5.0]]
+
+
+# -- spaces as methods -------------------------------------------------------------------------------------------------
+
+
+class ByMethod:
+    """A vector environment of no class of Gymnasium whose spaces are methods."""
+
+    num_envs, metadata, render_mode, spec = 2, {"autoreset_mode": AutoresetMode.NEXT_STEP}, None, None
+
+    def single_observation_space(self) -> Any:
+        return OBS
+
+    def single_action_space(self) -> Any:
+        return ACTIONS
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((2, 1), np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros((2, 1), np.float32), np.ones(2), np.zeros(2, bool), np.ones(2, bool), {}
+
+    def close(self) -> None: ...
+
+
+def test_spaces_of_a_vector_may_be_methods() -> None:
+    lanes = VectorLanes(ByMethod())
+    assert (lanes.single_observation_space, lanes.single_action_space) == (OBS, ACTIONS)
+    pop = create_population("DQN", observation_space=OBS, action_space=ACTIONS, population_size=1, num_envs=2)
+    assert pop[0].test(ByMethod(), max_steps=5) == 1.0

@@ -141,6 +141,11 @@ def test_a_device_is_kept_as_it_was_given() -> None:
     """Published: a string or a torch.device, kept as well."""
     assert DQN(VECTOR, spaces.Discrete(2), device="cpu").device == "cpu"
     assert DQN(VECTOR, spaces.Discrete(2), device=torch.device("cpu")).device == torch.device("cpu")
+    assert DQN(VECTOR, spaces.Discrete(2), device="cpu", accelerator=object()).device == torch.device("cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert math.isclose(PPO(VECTOR, BOX).action_std_init, 0.6)
+
+
+def test_graphs_of_cuda_are_off() -> None:
+    assert [DQN(VECTOR, spaces.Discrete(2), cudagraphs=on).capturable for on in (False, True)] == [False, False]

@@ -828,7 +828,7 @@ def test_a_probe_shows_what_its_name_says(name: str) -> None:
         assert env.observation_space.shape == (1, 3, 3)
     assert isinstance(env.action_space, spaces.Box if "ContActions" in name else spaces.Discrete)
     if "ContActions" in name:
-        width = 2 if name in ("PolicyContActionsEnv", "PolicyContActionsImageEnv") else 1
+        width = 2 if name in ("PolicyContActionsEnv", "PolicyContActionsImageEnv", "PolicyContActionsDictEnv") else 1
         assert env.action_space == spaces.Box(0, 1, (width,), np.float32)
     obs, info = env.reset(seed=0)
     assert env.observation_space.contains(obs)
@@ -870,12 +870,27 @@ def test_rewards_of_probes_by_hand() -> None:
     env = probes.PolicyEnv()
     assert env.q_values == [[1, -1], [-1, 1]]
     box = probes.PolicyContActionsEnv()
-    assert box.policy_values == [[0.25, 0.75], [0.75, 0.25]]
+    assert box.policy_values == [[1, 0], [0, 1]]
     box.state = 0
-    assert box.step([0.25, 0.25])[1] == 0.5  # one component is right, the other is off by the width
+    assert box.step([0.75, 0.5])[1] == -0.3125  # -(0.25² + 0.5²)
     fixed = probes.FixedObsPolicyContActionsEnv()
-    assert fixed.step([0.5])[1] == pytest.approx(0.75)
-    assert fixed.values_of(np.array([[0.0]]), 0.9) == pytest.approx([1 - 2.25])
+    assert fixed.step([0.25])[1] == -0.5625  # -(1 - 0.25)²
+    assert fixed.values_of(np.array([[0.0]]), 0.9) == pytest.approx([-1])
+    simple = probes.PolicyContActionsImageEnvSimple()
+    assert simple.policy_values == [[0], [1]]
+
+
+def test_the_keys_of_a_dictionary_have_values_of_their_own() -> None:
+    """States (discrete, box): (0, 0), (0, 1), (1, 0), (1, 1)."""
+    seen = [(int(obs["discrete"]), int(obs["box"].mean())) for obs in probes.PolicyDictEnv().observations]
+    assert seen == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert probes.ObsDependentRewardDictEnv().q_values == [[1], [-1], [-1], [1]]
+    assert probes.PolicyDictEnv().q_values == [[1, -1], [-1, -1], [-1, -1], [-1, 1]]
+    assert probes.PolicyContActionsDictEnv().policy_values == [[1, 0], [1, 0], [1, 0], [0, 1]]
+    last = probes.DiscountedRewardDictEnv()
+    assert last.q_values == [[pytest.approx(1.98)], [2]]
+    last.reset()
+    assert [last.step(0)[1] for _ in range(2)] == [0, 2]
 
 
 def test_probes_take_what_agents_return() -> None:
@@ -932,8 +947,8 @@ def test_values_are_learned_and_checked(name: str) -> None:
 def test_critics_and_policies_are_learned_and_checked(name: str) -> None:
     env = getattr(probes, name)()
     # A policy that learns as fast as its critic is at the bounds, where tanh is flat, before the critic knows better.
-    given = arguments(env, lr_actor=5e-4, lr_critic=5e-3, tau=0.1, net_config=network_for(name))
-    updates = 1200 * env.action_space.shape[0]  # of two components each has half the slope
+    given = arguments(env, lr_actor=2e-3, lr_critic=5e-3, tau=0.1, net_config=network_for(name))
+    updates = 1200 * env.action_space.shape[0] * (2 if "FixedObs" in name or "Dict" in name else 1)  # slopes are small
     probes.check_policy_q_learning_with_probe_env(env, DDPG, given, ReplayBuffer(max_size=1000), updates, "cpu")
 
 

@@ -60,8 +60,9 @@ def test_rewards_by_hand() -> None:
     env.reset(seed=0)
     env.state_number = 1  # the first agent sees sign 0, the second one sign 1
     _, reward, terminated, _, _ = env.step({"agent_0": np.array([0.25]), "other_agent_0": np.array([[0.5]])})
-    assert reward == {"agent_0": 1.0, "other_agent_0": 0.75}  # 0.25 is best for sign 0, and for the other's sign 1
+    assert reward == {"agent_0": -0.0625, "other_agent_0": -0.25}  # 0 is best for sign 0, and for the other's sign 1
     assert terminated == {"agent_0": True, "other_agent_0": True}
+    assert env.agents == env.possible_agents, "as published, also after the last step"
 
 
 @pytest.mark.parametrize("cls", [IPPO, MADDPG])

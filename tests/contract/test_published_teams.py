@@ -61,6 +61,15 @@ def test_losses_networks_and_optimizers_are_found_by_agent_and_by_group(cls: Any
         made.actors["bus"]
 
 
+@EVERY
+def test_torch_optimizers_are_found_by_group(cls: Any) -> None:
+    made = team(cls)
+    for optimizers in (made.actor_optimizers, made.critic_optimizers if cls is not MATD3 else made.critic_1_optimizers):
+        assert dict(optimizers.items()).keys() == optimizers.optimizer.keys() == {"car", "light"}
+        assert optimizers.optimizer["car"] is optimizers["car_0"].optimizer
+        assert isinstance(optimizers.optimizer["light"], torch.optim.Adam)
+
+
 @OFF
 def test_a_target_is_moved_towards_its_network(cls: Any) -> None:
     made = team(cls, tau=0.25)
@@ -103,6 +112,11 @@ def test_noise_is_given_by_agent(cls: Any, is_path: bool) -> None:
     assert noise.shape == (50, 4, 4)
     assert not noise[..., :3].any()
     assert noise[..., 3].std() > 0.03
+    by_hand = team(cls, O_U_noise=is_path)
+    by_hand.expl_noise, by_hand.mean_noise = quiet, {"car": 0.0, "light_0": 0.0}
+    np.testing.assert_array_equal(by_hand.draw_exploration(np.random.default_rng(0), (50, 4))[0], noise)
+    with pytest.raises(ConfigError, match="expl_noise: unknown agent 'bus'"):
+        by_hand.expl_noise = {"bus": 0.1}
     shifted = team(cls, expl_noise=0.0, O_U_noise=False, mean_noise={"car_0": 0.25, "car_1": [1, 2]})
     assert shifted.draw_exploration(np.random.default_rng(0), (1, 1))[0].ravel().tolist() == [0.25, 0.25, 1, 2]
     twin = made.clone()
@@ -226,6 +240,17 @@ def rollout(lengths: dict[str, int], pad: bool) -> Any:
                 for name in given:
                     given[name][a].append(np.zeros(2) if name in ("rewards", "dones") else None)
     return {**given, "next_obs": seen[6], "next_done": {a: np.zeros(2) for a in IDS}}
+
+
+@pytest.mark.parametrize("form", [np.stack, lambda rows: torch.as_tensor(np.stack(rows))], ids=["arrays", "tensors"])
+def test_rollouts_of_arrays_and_tensors_are_those_of_lists(form: Any) -> None:
+    weights, given = [], rollout({"car_0": 6, "car_1": 3, "light_0": 4}, pad=False)
+    arrays = {k: {a: form(rows) for a, rows in v.items()} for k, v in given.items() if not k.startswith("next")}
+    for one in (given, {**given, **arrays}):
+        made = team(IPPO, batch_size=4)
+        AsyncAgentsWrapper(made).learn(one)
+        weights.append([p.detach().clone() for p in made.actors["car"].parameters()])
+    assert all(torch.equal(p, q) for p, q in zip(*weights, strict=True))
 
 
 @pytest.mark.parametrize("as_tuple", [True, False])

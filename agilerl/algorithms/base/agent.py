@@ -56,7 +56,7 @@ class EvolvableAlgorithm:
         index: unique id within the population.
         hp_config: mutable hyperparameters; copied. Each name must be a numeric attribute, and each range must lie
             within the declared one.
-        device: device of the networks and batches.
+        device: device of the networks and batches; kept as a `torch.device` beside an accelerator.
         accelerator: stored only; the `accelerator` of the training functions controls distributed training.
         torch_compiler: stored only; compilation is not used.
         name: algorithm name, the class name by default.
@@ -146,7 +146,7 @@ class EvolvableAlgorithm:
         self.registry.hp_config = hp_config.copy() if hp_config is not None else HyperparameterConfig()
         self.index = index
         self.algo = name or type(self).__name__
-        self.device = check_device(device)
+        self.device = check_device(device) if accelerator is None else torch.device(device)
         self.accelerator = accelerator
         self.torch_compiler = torch_compiler
         self.mut: str | None = None

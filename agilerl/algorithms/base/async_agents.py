@@ -142,7 +142,7 @@ def _filled(team: Any, experiences: Any) -> Any:
     fields = dict(enumerate(experiences)) if from_tuple else dict(experiences)
     names = (0, 1, 2, 5) if from_tuple else ("observations", "actions", "log_probs", "values")
     rewards = fields[3] if from_tuple else fields["rewards"]
-    lanes = max(np.size(x) for entries in rewards.values() for x in entries)
+    lanes = max(np.asarray(x).size for entries in rewards.values() for x in entries)
     for name in names:
         fields[name] = {
             agent: [_nothing(team, agent, name, lanes) if x is None else x for x in entries]

@@ -22,8 +22,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 from torch import Tensor, nn
 
+from agilerl import tree
 from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.base.actions import DiscreteActions, legal_actions, masked_argmax, seen_with_mask
 from agilerl.algorithms.base.building import build, register_network
@@ -40,8 +42,9 @@ from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.losses.actor_critic import weighted_squared_error
 from agilerl.losses.bandits import inverse_design, scaled_gradient, squared_width, with_choice
 from agilerl.modules.base import EvolvableModule
-from agilerl.networks.bandits import RewardNetwork
+from agilerl.networks.bandits import RewardModule, RewardNetwork
 from agilerl.ranges import Count, Positive, StepsPerUpdate
+from agilerl.spaces import nested
 from agilerl.telemetry.evaluation import Evaluation
 
 CONTEXTS = ("context", "state", "observation")  # published names of the field "obs"
@@ -51,7 +54,8 @@ class NeuralBandit(RLAlgorithm):
     """Base class of neural bandits; a subclass implements `arm_scores`, and `width_scale` for its papers' constants.
 
     Args:
-        observation_space: Box of the context of one arm, [d] or an image, or of all arms [A, d].
+        observation_space: of the context of one arm: a Box [d] or an image, a Discrete, or a Dict or Tuple of these;
+            or of all arms, with an axis [A, ...] more.
         action_space: Discrete, the arms.
         index: unique id within the population.
         hp_config: mutable hyperparameters, among gamma, lamb, reg, lr, batch_size, learn_step.
@@ -65,7 +69,7 @@ class NeuralBandit(RLAlgorithm):
         lr: learning rate of Adam.
         learn_step: rounds per update.
         mut: label of the last mutation.
-        actor_network: a `RewardNetwork` to use instead of building one.
+        actor_network: a `RewardNetwork`, or any evolvable module with one output, to use instead of building one.
         device: device of the networks and batches.
         accelerator: stored only, see `EvolvableAlgorithm`.
         wrap: accepted for compatibility; ignored.
@@ -114,11 +118,8 @@ class NeuralBandit(RLAlgorithm):
         self.gamma, self.lamb, self.reg, self.lr = gamma, lamb, reg, lr
         self.batch_size, self.learn_step, self.mut = batch_size, learn_step, mut
         self.normalize_images, self.net_config = normalize_images, net_config
-        if actor_network is not None and not isinstance(actor_network, RewardNetwork):
-            raise TypeError(
-                f"{self.algo}: actor_network must be a RewardNetwork, which shows what its last layer reads; got "
-                f"{type(actor_network).__name__}. fix: agilerl.networks.bandits.RewardNetwork, or net_config."
-            )
+        if actor_network is not None and not isinstance(actor_network, RewardNetwork | RewardModule):
+            actor_network = RewardModule(actor_network)
         self.actor = build(self, RewardNetwork, actor_network, "actor_network", 0)
         register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
         self.register_mutation_hook("forget_design")
@@ -130,8 +131,8 @@ class NeuralBandit(RLAlgorithm):
     @property
     def network_space(self) -> gym.Space[Any]:
         """Space of the context of any one arm: its bounds cover those of all arms."""
-        space = self.observation_space
-        return spaces.Box(space.low.min(0), space.high.max(0), dtype=space.dtype)
+        space: gym.Space[Any] = _of_one(self.observation_space)
+        return space
 
     @property
     def arms(self) -> int:
@@ -171,7 +172,7 @@ class NeuralBandit(RLAlgorithm):
             )
         owner, dtype = f"{self.algo}.learn", next(iter(self.actor.parameters())).dtype
         obs = sampled_observations(self.network_space, fields["obs"], self.device, owner)
-        count = len(obs)
+        count = tree.count_rows(obs)
         reward = column("reward", fields["reward"], count, self.device, owner).to(dtype)
         zeros = torch.zeros(count, dtype=dtype, device=reward.device)
         return TransitionBatch(obs, zeros.long(), reward, obs, zeros, zeros + 1 / count, number=self.learn_counter + 1)
@@ -244,8 +245,9 @@ class NeuralBandit(RLAlgorithm):
         if kwargs:
             raise TypeError(f"{self.algo}.get_action got unexpected arguments {sorted(kwargs)}; it takes action_mask")
         obs, action_mask = seen_with_mask(self, obs, action_mask)
-        is_one = np.ndim(obs) == len(self.observation_space.shape)
-        rows = obs[None] if is_one else obs
+        first, space = next(tree.leaves(obs)), next(tree.leaves(nested(self.observation_space)))
+        is_one = np.ndim(first) == len(space.shape)
+        rows = tree.map_leaves(lambda leaf: leaf[None], obs) if is_one else obs
         with torch.no_grad():
             outputs = self.policy_output(rows)
             mask = legal_actions(self, action_mask, len(outputs))
@@ -263,23 +265,27 @@ class NeuralBandit(RLAlgorithm):
     def policy_program(self, network: Callable[[str], Any]) -> Any:
         run, arms = super().policy_program(network), self.arms
 
-        def program(x: Tensor) -> Tensor:
+        def program(x: Any) -> Tensor:
             """Map prepared contexts [N, E, A, d] to outputs [N, E, A, 1 + m]."""
-            outputs: Tensor = run(x.flatten(1, 2))
-            return outputs.reshape(len(x), -1, arms, outputs.shape[-1])
+            outputs: Tensor = run(tree.map_leaves(lambda leaf: leaf.flatten(1, 2), x))
+            return outputs.reshape(tree.count_rows(x), -1, arms, outputs.shape[-1])
 
         return program
 
     def policy_output(self, obs: Any, noisy: bool = False) -> Tensor:
         """Return (f, h) [E, A, 1 + m] for contexts [E, A, *context]."""
-        contexts = as_tensor(obs, "cpu" if isinstance(obs, np.ndarray) else obs.device, f"{self.algo} got contexts",
-                             f"those of {self.observation_space}")  # fmt: skip
-        if tuple(contexts.shape[1:]) != self.observation_space.shape:
-            raise ShapeError(
-                f"{self.algo} got contexts of shape {tuple(contexts.shape)}; it was built for [E, "
-                f"{', '.join(map(str, self.observation_space.shape))}]. fix: what reset() and step() return."
-            )
-        outputs = super().policy_output(contexts.flatten(0, 1), noisy)
+
+        def flat(space: Any, leaf: Any) -> Tensor:
+            contexts = as_tensor(leaf, "cpu" if isinstance(leaf, np.ndarray) else leaf.device,
+                                 f"{self.algo} got contexts", f"those of {self.observation_space}")  # fmt: skip
+            if tuple(contexts.shape[1:]) != space.shape:
+                raise ShapeError(
+                    f"{self.algo} got contexts of shape {tuple(contexts.shape)}; it was built for [E, "
+                    f"{', '.join(map(str, space.shape))}]. fix: what reset() and step() return."
+                )
+            return contexts.flatten(0, 1)
+
+        outputs = super().policy_output(tree.map_leaves(flat, nested(self.observation_space), obs), noisy)
         return outputs.reshape(-1, self.arms, outputs.shape[-1])
 
     # --- design matrix ---------------------------------------------------------------------------------------------
@@ -288,7 +294,7 @@ class NeuralBandit(RLAlgorithm):
         """Return gradients [0, p] of the network."""
         network: Any = self.actor
         like = next(iter(network.parameters()))
-        return torch.zeros(0, network.head_net.hidden_size[-1] + 1, dtype=torch.float64, device=like.device)
+        return torch.zeros(0, network.width + 1, dtype=torch.float64, device=like.device)
 
     def design_over(self, gradients: Tensor) -> Tensor:
         """Return the inverse design matrix of choices [R, p]."""
@@ -305,9 +311,12 @@ class NeuralBandit(RLAlgorithm):
 
     @torch.no_grad()
     def rebuild_design(self, contexts: Any) -> None:
-        """Rebuild the design matrix from the contexts [R, *context] of chosen arms, with the present gradients."""
-        outputs = raw_output(self.actor)(contexts)
-        self.sigma_inv = self.design_over(scaled_gradient(outputs[..., 1:].double()))
+        """Rebuild the design matrix from the contexts [R, *context] of chosen arms, with the present gradients.
+        None: no arm was chosen."""
+        gradients = self._no_gradients()
+        if contexts is not None:
+            gradients = scaled_gradient(raw_output(self.actor)(contexts)[..., 1:].double())
+        self.sigma_inv = self.design_over(gradients)
         self._is_stale = False
 
     # --- evaluation ------------------------------------------------------------------------------------------------
@@ -337,23 +346,40 @@ class NeuralBandit(RLAlgorithm):
         return super().evaluate(episodes, seed, env, max_steps)
 
 
-def _contexts_of(algo: str, space: Any, actions: Any) -> spaces.Box[Any]:
+def _of_one(space: Any) -> Any:
+    """Return the space of the context of any one arm, of a space of all."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _of_one(part) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_of_one(part) for part in space.spaces])
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.Discrete(int(space.nvec.max()))
+    return spaces.Box(space.low.min(0), space.high.max(0), dtype=space.dtype.type)
+
+
+def _is_context(space: gym.Space[Any]) -> bool:
+    """Whether a leaf of a space is of the context of one arm."""
+    return isinstance(space, spaces.Discrete) or (isinstance(space, spaces.Box) and len(space.shape) in (1, 3))
+
+
+def _contexts_of(algo: str, space: Any, actions: Any) -> Any:
     """Return the space of the contexts of all arms [A, *context].
 
     Raises:
-        AlgorithmError: other than a Box of one or of all contexts.
+        AlgorithmError: other than contexts of one or of all arms.
     """
-    fix = "fix: env.observation_space of a BanditEnv, or Box(low, high, env.context_dim)."
     if not isinstance(actions, spaces.Discrete):
         raise wrong_actions(algo, ("Discrete",), actions)
     arms = int(actions.n)
     if isinstance(space, gym.Space):
         check_observation_space(algo, space)
-    if not isinstance(space, spaces.Box) or not space.shape:
-        raise AlgorithmError(f"{algo} reads a Box, the context of one arm or of all {arms}; got {space}. {fix}")
-    if len(space.shape) in (1, 3):
-        low, high = (np.broadcast_to(bound, (arms, *space.shape)) for bound in (space.low, space.high))
-        return spaces.Box(low.copy(), high.copy(), dtype=space.dtype.type)
-    if space.shape[0] != arms:
-        raise AlgorithmError(f"{algo} has {arms} arms, and contexts of {space.shape[0]}: {space}. {fix}")
-    return space
+    parts = list(tree.leaves(nested(space))) if isinstance(space, gym.Space) else []
+    if parts and all(_is_context(part) for part in parts):
+        return batch_space(space, arms)
+    kinds = (spaces.Box, spaces.MultiDiscrete)
+    if parts and all(isinstance(part, kinds) and part.shape[:1] == (arms,) for part in parts):
+        return space
+    raise AlgorithmError(
+        f"{algo} reads contexts of one arm or of all {arms}: Box, Discrete, or Dict and Tuple of them; got {space}. "
+        "fix: env.observation_space of a BanditEnv, or Box(low, high, env.context_dim)."
+    )

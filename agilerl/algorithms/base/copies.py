@@ -37,7 +37,7 @@ from agilerl.modules.base import EvolvableModule, MutationType
 from agilerl.modules.copying import copy_value
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import restored_generator
-from agilerl.signatures import constructor_arguments, takes_any_name
+from agilerl.signatures import constructor_arguments, taken_by, takes_any_name
 from agilerl.spaces import space_from_json, space_to_json
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def blank_arguments(
     own: Any = cls.__init__
     rest = takes_any_name(parameters)
     spaces, attributes = saved.get("spaces", {}), saved["attributes"]
-    arguments = {k: v for k, v in {"device": device, "accelerator": accelerator}.items() if rest or k in parameters}
+    arguments = taken_by(cls, {"device": device, "accelerator": accelerator})
     needed = [
         k for k, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     ]

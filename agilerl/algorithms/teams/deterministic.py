@@ -54,6 +54,15 @@ _SHARED = {"activation", "output_activation", "device", "name", "random_seed"}  
 # --- networks -----------------------------------------------------------------------------------------------------
 
 
+def by_component(name: str) -> Any:
+    """Return a property of teams: noise, a number or [C] of all Box components. A mapping by agent may be assigned."""
+
+    def assign(team: Team, value: Any) -> None:
+        team.__dict__[name] = noise_by_component(team, name, value)
+
+    return property(lambda team: team.__dict__[name], assign)
+
+
 class CentralisedCritics(MultiAgentRLAlgorithm):
     """A team with deterministic policies, exploration noise, and critics of all agents' observations and actions.
 
@@ -64,11 +73,10 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
     arguments_by_agent = NOISE
     critic_names: ClassVar[tuple[str, ...]] = ("critics",)
     O_U_noise: bool
-    expl_noise: Any
-    mean_noise: Any
     noise_state: np.ndarray
     tau: float
 
+    expl_noise, mean_noise = by_component("expl_noise"), by_component("mean_noise")
     actors = by_group("actors")
     actor_targets = by_group("actor_targets")
     actor_optimizers = by_group("actor_optimizers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,14 +23,15 @@ def keep_ids(method: Callable[..., Any]) -> Callable[..., Any]:
     ids, as the environment expects.
     """
 
+    first = list(inspect.signature(method).parameters)[1]
+
     @functools.wraps(method)
-    def call(team: Any, by_agent: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(team: Any, *args: Any, **kwargs: Any) -> Any:
+        by_agent = args[0] if args else kwargs.get(first)
         if not isinstance(by_agent, Mapping) or all(isinstance(agent, str) for agent in by_agent):
-            return method(team, by_agent, *args, **kwargs)
+            return method(team, *args, **kwargs)
         ids = {str(agent): agent for agent in by_agent}
-        result = method(
-            team, by_name(by_agent), *map(by_name, args), **{key: by_name(value) for key, value in kwargs.items()}
-        )
+        result = method(team, *map(by_name, args), **{key: by_name(value) for key, value in kwargs.items()})
         return tuple(_with_ids(part, ids) for part in result) if isinstance(result, tuple) else _with_ids(result, ids)
 
     return call
@@ -55,6 +57,11 @@ class Named(Mapping[str, Any]):
         if key not in self._owner.__dict__:
             raise ConfigError(f"{self._owner.algo}: {unknown_name(self._prefix, name, self)}")
         return self._owner.__dict__[key]
+
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """The torch optimisers by group, of `actor_optimizers` and its like."""
+        return {group: wrapper.optimizer for group, wrapper in self.items()}
 
     def _key(self, name: object) -> str:
         key = f"{self._prefix}.{name}"

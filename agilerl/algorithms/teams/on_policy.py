@@ -55,7 +55,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     experience = TEAM_ROLLOUTS
     actors = by_group("actors")
     critics = by_group("critics")
-    optimizers = by_group("optimizers")
+    optimizers = actor_optimizers = critic_optimizers = by_group("optimizers")
 
     def __init__(
         self,

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+import agilerl
 from agilerl.algorithms import NeuralTS, NeuralUCB, find_algorithm
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
+from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.bandits import RewardNetwork
 from agilerl.wrappers.learning import BanditEnv
 
@@ -150,7 +153,8 @@ def test_published_names_of_rounds_are_understood() -> None:
         ({"lamb": 0.0}, AlgorithmError, r"lamb must be above 0"),
         ({"learn_step": 0}, AlgorithmError, r"learn_step"),
         ({"lambd": 1.0}, TypeError, r"unexpected argument 'lambd'.*did you mean lamb"),
-        ({"actor_network": torch.nn.Linear(6, 1)}, TypeError, r"must be a RewardNetwork.*fix"),
+        ({"actor_network": torch.nn.Linear(6, 1)}, TypeError, r"an EvolvableModule with one output.*fix"),
+        ({"actor_network": EvolvableMLP(6, 2, [8])}, TypeError, r"an EvolvableModule with one output.*fix"),
         (
             {"net_config": {"head_config": {"hidden_size": [8], "output_activation": "Tanh"}}},
             ConfigError,
@@ -166,15 +170,68 @@ def test_arguments_that_do_not_fit(arguments: dict[str, Any], error: type[Except
 @pytest.mark.parametrize(
     ("space", "arms", "says"),
     [
-        (spaces.Discrete(4), ARMS, r"reads a Box, the context of one arm or of all 3"),
-        (spaces.Box(0, 1, ()), ARMS, r"reads a Box"),
-        (spaces.Box(0, 1, (2, 6)), ARMS, r"3 arms, and contexts of 2"),
+        (spaces.MultiBinary(4), ARMS, r"reads contexts of one arm or of all 3"),
+        (spaces.Box(0, 1, ()), ARMS, r"reads contexts of one arm"),
+        (spaces.Box(0, 1, (2, 6)), ARMS, r"contexts of one arm or of all 3: .*got Box\(0.0, 1.0, \(2, 6\)"),
+        (spaces.Dict({"a": CONTEXT, "b": spaces.MultiBinary(2)}), ARMS, r"got Dict"),
         (CONTEXT, spaces.Box(-1, 1, (2,)), r"needs Discrete actions"),
     ],
 )
 def test_spaces_that_do_not_fit(space: Any, arms: Any, says: str) -> None:
     with pytest.raises(AlgorithmError, match=says):
         NeuralUCB(space, arms)
+
+
+@pytest.mark.parametrize("cls", [NeuralUCB, NeuralTS])
+def test_an_evolvable_module_of_the_script_learns_and_evolves(cls: Any, tmp_path: Path) -> None:
+    agent = cls(CONTEXT, ARMS, actor_network=EvolvableMLP(6, 1, [32]), lr=1e-2, batch_size=16, gamma=0.3, seed=0)
+    x = np.linspace(-1, 1, 18).reshape(3, 6).astype(np.float32)
+    value, hidden = agent.policy_output(x[None])[0].split((1, 32), -1)
+    layers = agent.actor.wrapped.model  # the last linear layer of what it reads is the value
+    torch.testing.assert_close(value, hidden @ layers.linear_output.weight.T + layers.linear_output.bias)
+    played(agent, 150)
+    assert agent.test(bandit(1), max_steps=50) > 37
+    agent.actor.apply_mutation("add_node", numb_new_nodes=16)
+    agent.mutation_hook()
+    assert agent.sigma_inv.shape == (49, 49)
+    agent.save_checkpoint(tmp_path / "bandit.pt")
+    other = cls(CONTEXT, ARMS, actor_network=EvolvableMLP(6, 1, [32]))
+    other.load_checkpoint(tmp_path / "bandit.pt")
+    torch.testing.assert_close(other.policy_output(x[None]), agent.policy_output(x[None]), rtol=0, atol=0)
+    with pytest.raises(ConfigError, match=r"spec of a RewardModule.*fix: make the agent with its network"):
+        cls.load(tmp_path / "bandit.pt")
+
+
+class Keyed(gym.Env[Any, Any]):
+    """Contexts of three arms in a Dict: the arm that pays has the key 0."""
+
+    observation_space = spaces.Dict({"low": spaces.Box(-1, 1, (3, 2)), "key": spaces.MultiDiscrete([3] * 3)})
+    action_space = ARMS
+
+    def _shown(self) -> Any:
+        self.first = int(self.np_random.integers(3))
+        return {"low": np.zeros((3, 2), np.float32), "key": (self.first + np.arange(3)) % 3}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._shown(), {}
+
+    def step(self, action: Any) -> Any:
+        reward = float((self.first + action) % 3 == 0)
+        return self._shown(), reward, False, False, {}
+
+
+def test_contexts_may_be_mappings() -> None:
+    one = spaces.Dict({"low": spaces.Box(-1, 1, (2,)), "key": spaces.Discrete(3)})
+    agents = [NeuralUCB(space, ARMS, seed=0) for space in (one, Keyed.observation_space)]
+    assert agents[0].observation_space == agents[1].observation_space == Keyed.observation_space
+    assert agents[0].network_space == one
+    settings = {"algorithm.lr": 1e-2, "algorithm.gamma": 0.3, "algorithm.batch_size": 16}
+    env = gym.wrappers.TimeLimit(Keyed(), 50)
+    run = agilerl.train(
+        env, "NeuralUCB", population=2, steps=300, evo_steps=100, out=None, verbose=False, seed=0, **settings
+    )
+    assert run.best.test(env, max_steps=50) == 50
 
 
 def test_the_network_starts_at_zero_and_shows_what_its_last_layer_reads() -> None:

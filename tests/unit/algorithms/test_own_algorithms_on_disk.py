@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ import pytest
 import torch
 from torch import optim
 
+from agilerl.algorithms.base.copies import _plain_spec
 from agilerl.algorithms.core import EvolvableAlgorithm, NetworkGroup, OptimizerWrapper, RLAlgorithm
+from agilerl.checkpoint import save_tree
 from agilerl.errors import RunError
+from agilerl.modules.base import DummyEvolvable, EvolvableModule, EvolvableWrapper, ModuleDict
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.q_networks import QNetwork
 
 PARTS = gym.spaces.Dict({"low": gym.spaces.Box(-1, 1, (3,), np.float32), "kind": gym.spaces.Discrete(4)})
 OBS, CHOICE = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
@@ -75,3 +81,95 @@ def test_an_argument_that_no_file_holds_is_named(tmp_path: Path) -> None:
     Secretive(OBS, CHOICE, 1, 99).save_checkpoint(tmp_path / "secretive.pt")
     with pytest.raises(RunError, match=r"does not hold the secret. fix: make the agent, then load_checkpoint"):
         Secretive.load(tmp_path / "secretive.pt")
+
+
+class Around(EvolvableModule):
+    """Its constructor takes a module (evolvable or not), a class and a function."""
+
+    def __init__(
+        self, inner: Any, final: type = torch.nn.Tanh, scale: Any = torch.neg, device: str = "cpu",
+        random_seed: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(device, random_seed)
+        self.inner, self.scale, self.final = inner, scale, final()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale(self.final(self.inner(x)))
+
+
+class Within(EvolvableNetwork):
+    """A network over an encoder and a module of the script."""
+
+    def __init__(self, observation_space: Any, extra: Any, encoder_config: Any = None) -> None:
+        super().__init__(observation_space, encoder_config=encoder_config, latent_dim=8)
+        self.extra = extra
+        self.build_network_head()
+
+    def build_network_head(self, net_config: Any = None) -> None:
+        self.head_net = self.create_mlp(8, 2, "head", net_config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head_net(self.extract_features(x)) + self.extra(x)
+
+
+def filled_later() -> ModuleDict:
+    networks = ModuleDict()
+    networks["a_0"], networks["b_0"] = EvolvableMLP(3, 2, [40]), Around(EvolvableMLP(3, 2, [40]))
+    return networks
+
+
+WITH_MODULES = {
+    "of a mapping": lambda: ModuleDict({"a_0": EvolvableMLP(3, 2, [40]), "b_0": DummyEvolvable(torch.nn.Linear(3, 2))}),
+    "filled later": filled_later,
+    "wrapped": lambda: EvolvableWrapper(EvolvableMLP(3, 2, [40])),
+    "of one's own": lambda: Around(EvolvableMLP(3, 2, [40])),
+    "of torch": lambda: Around(torch.nn.Linear(3, 2)),
+    "nested": lambda: ModuleDict({"a_0": Around(Around(EvolvableMLP(3, 2, [40])))}),
+    "beside an encoder": lambda: Within(OBS, EvolvableMLP(3, 2, [40])),
+    "networks": lambda: ModuleDict({"a_0": QNetwork(OBS, CHOICE, latent_dim=8)}),
+}
+
+
+class Holder(RLAlgorithm):
+    """Its network holds modules that were arguments of its constructor."""
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, index: int = 0, case: str = "", **kwargs: Any
+    ) -> None:
+        super().__init__(observation_space, action_space, index, **kwargs)
+        self.lr, self.case = 1e-3, case
+        self.net = WITH_MODULES[case]()
+        self.optimizer = OptimizerWrapper(optim.Adam, self.net, self.lr)
+        self.register_network_group(NetworkGroup(self.net, policy=True))
+
+    structure = ("case",)
+
+
+@pytest.mark.parametrize("case", WITH_MODULES)
+def test_modules_handed_to_a_constructor_are_saved_and_loaded(case: str, tmp_path: Path) -> None:
+    agent, path = Holder(OBS, CHOICE, case=case), tmp_path / "holder.pt"
+    methods = [name for name in agent.net.mutation_methods if name.endswith("add_node")]
+    for name in methods[:1]:  # the file holds another architecture than a new agent has
+        agent.net.apply_mutation(name, numb_new_nodes=16)
+    twin = agent.clone()
+    twin.save_checkpoint(path)
+    assert json.loads(json.dumps(_plain_spec(twin.net.spec()))) == _plain_spec(agent.net.spec())
+    other = Holder(OBS, CHOICE, case=case)
+    other.load_checkpoint(path)
+    x = torch.linspace(-1, 1, 6).reshape(2, 3)
+    for loaded in (other, Holder.load(path)):
+        for mine, theirs in zip(outputs(agent.net, x), outputs(loaded.net, x), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def outputs(net: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    return [part(x) for part in (net.values() if isinstance(net, ModuleDict) else [net])]
+
+
+def test_sizes_of_a_module_in_an_argument_are_checked_before_it_is_built(tmp_path: Path) -> None:
+    agent, path = Holder(OBS, CHOICE, case="nested"), tmp_path / "huge.pt"
+    state = agent.state()
+    state["networks"]["net"]["spec"]["modules"]["a_0"]["inner"]["inner"]["hidden_size"] = [10**6, 10**6]
+    save_tree(path, state)
+    with pytest.raises(RunError, match="asks for layers of"):
+        agent.load_checkpoint(path)

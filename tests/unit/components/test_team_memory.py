@@ -241,6 +241,18 @@ def test_the_newer_dialect_takes_a_transition_of_a_team_and_gives_tensordicts() 
     assert batch["done", "b"].ravel().tolist() == [1] * 7
 
 
+def test_nested_tensordicts_arrays_of_ids_and_empty_fields_are_taken() -> None:
+    seen = both(np.array([[1.0]], np.float32), np.array([[2.0]], np.float32))
+    one = MultiAgentTransition(seen, both([2], [1]), both([0.5], [1.5]), seen, both([0], [1]), batch_size=[1])
+    memory = MultiAgentReplayBuffer(4, agent_ids=np.array(["a", "b"]))
+    memory.add(one.to_tensordict())
+    assert memory.sample(2)["reward", "a"].ravel().tolist() == [0.5] * 2
+    more = MultiAgentReplayBuffer(4, [*NAMES, "info"], ("a", "b"))
+    more.save_to_memory(seen, both([2], [1]), both([0.5], [1.5]), seen, both([0], [1]), {"a": {}}, is_vectorised=True)
+    assert more.sample(1)[2]["b"].ravel().tolist() == [1.5]
+    assert more.sample(1)[5] == {}
+
+
 def test_what_a_training_function_has_written_is_sampled_by_agent() -> None:
     acted = {"a": spaces.Discrete(3), "b": spaces.Box(-1, 1, (2,))}
     known, unknown = (MultiAgentReplayBuffer(9, NAMES, ["a", "b"], action_spaces=each) for each in (acted, None))

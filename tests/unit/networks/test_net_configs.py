@@ -6,10 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms import DQN, find_algorithm
+from agilerl.algorithms import DQN, MADDPG, find_algorithm
 from agilerl.errors import ConfigError
 from agilerl.modules import EvolvableCNN, EvolvableLSTM, EvolvableMLP, EvolvableResNet, EvolvableSimBa
 from agilerl.modules.configs import (
@@ -22,6 +23,7 @@ from agilerl.modules.configs import (
     SimBaNetConfig,
 )
 from agilerl.modules.multi_input import EvolvableMultiInput
+from agilerl.networks.q_networks import QNetwork
 from agilerl.signatures import constructor_arguments
 
 MODULES = {
@@ -109,3 +111,18 @@ def test_teams_with_images_take_a_typed_configuration_as_its_mapping(algo: str) 
     ]
     described = [[net.describe() for net in team.evaluation_networks().values()] for team in made]
     assert described[0] == described[1]
+
+
+@pytest.mark.parametrize("kernel", [3, (1, 3, 3)])
+def test_volumes_of_depth_one_are_images(kernel: Any) -> None:
+    """Published configurations of several agents: Conv3d over single images, with a sample of their input."""
+    image = gym.spaces.Box(0, 255, (3, 16, 16), np.uint8)
+    layers = {"channel_size": [8], "kernel_size": [kernel], "stride_size": [1], "block_type": "Conv3d"}
+    for sample in ({}, {"sample_input": torch.zeros(1, 3, 2, 16, 16)}):
+        for config in ({**layers, **sample}, CnnNetConfig(**layers, **sample)):
+            encoder = QNetwork(image, gym.spaces.Discrete(2), encoder_config=config).encoder
+            assert (encoder.block_type, encoder.kernel_size) == ("Conv2d", [3])
+    spaces = [image] * 2, [gym.spaces.Discrete(2)] * 2
+    team = MADDPG(*spaces, agent_ids=["a_0", "b_0"], net_config={"encoder_config": layers})
+    obs = {agent: np.zeros((3, 16, 16), np.uint8) for agent in team.agent_ids}
+    assert set(team.get_action(obs)[0]) == {"a_0", "b_0"}

@@ -423,7 +423,7 @@ def test_the_elite_of_agents_that_cannot_be_cloned_is_the_fittest_not_the_first(
     pop = [Duck(i) for i in (2, 0, 1)]
     train_off_policy(DuckEnv(2), "duck", None, pop, ReplayBuffer(100), max_steps=20, evo_steps=20, eval_steps=10,
                      save_elite=True, elite_path=str(tmp_path / "e"), verbose=False)  # fmt: skip
-    assert (tmp_path / "e").read_text() == "0"
+    assert (tmp_path / "e.pt").read_text() == "0"
 
 
 def test_one_generation_of_the_whole_budget_checkpoints(tmp_path: Path) -> None:
