@@ -78,7 +78,7 @@ def changed_copy(
     """Apply `change` to a copy of `network`; return the copy and the output of `change`."""
     copy: Any = network.clone()
     copy.fresh = options.fresh
-    with effects.probing(copy, probe.fit if probe is not None and options.fresh == "preserve" else None):
+    with effects.probing(copy, probe if options.fresh == "preserve" else None):
         result = change(copy)
     copy.fresh = network.fresh
     return copy, result

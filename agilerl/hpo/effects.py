@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -19,6 +19,7 @@ from agilerl.modules.morph import Transfer
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.observations import sample_batch
+from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.tree import count_rows, map_leaves
 
 PROBES = 512  # half of them to fit on, half (256) held out to measure the change
@@ -66,10 +67,16 @@ class Probe:
     """Observations to fit on, and held-out observations to measure on.
 
     Both are tensors [B, ...], or nested dicts of them for Dict and Tuple spaces.
+
+    Attributes:
+        fit_actions, measure_actions: what a critic reads beside them, [B, A], or [K, B, A] for the K agents that share
+            it; None for other networks, and as long as none are stored.
     """
 
     fit: Any
     measure: Any
+    fit_actions: Tensor | None = None
+    measure_actions: Tensor | None = None
 
 
 def inner(agent: Any) -> Any:
@@ -113,6 +120,11 @@ def networks_of(agent: Any, *, shared: bool = False) -> dict[str, EvolvableModul
     return {name: resolve(agent, name) for name in names}
 
 
+def reads_actions(network: Any) -> bool:
+    """Whether a network is a critic whose head reads more than features: actions, or who asks."""
+    return isinstance(network, ContinuousQNetwork)
+
+
 def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name: str = "") -> Probe | None:
     """Return recent observations of the agent, else samples of the policy's observation space, else None.
 
@@ -124,15 +136,30 @@ def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name
         if not isinstance(policy, EvolvableNetwork):
             return None
         seen = sample_batch(policy.observation_space, PROBES, rng)
-    return Probe(map_leaves(lambda x: x[::2], seen), map_leaves(lambda x: x[1::2], seen))
+    probe = Probe(map_leaves(lambda x: x[::2], seen), map_leaves(lambda x: x[1::2], seen))
+    return _with_actions(probe, agent, policy, name)
 
 
-def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any = None, name: str = "") -> Probe | None:
+def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any, name: str) -> Probe | None:
     """Return the policy's observations if the network reads the same space; for a team, those of this network."""
     if isinstance(agent, Apart):
         return None if probe is None else probe_of(agent, network, np.random.default_rng(0), name)
-    same = foreign.observation_space(network) == foreign.observation_space(policy)
-    return probe if same else None
+    if probe is None or foreign.observation_space(network) != foreign.observation_space(policy):
+        return None
+    return _with_actions(probe, agent, network, name)
+
+
+def actions_for(agent: Any, network: Any, name: str) -> Tensor | None:
+    """Return what a network reads beside the agent's recent observations, if it does and the agent stores it."""
+    stored = foreign.method(agent, "probe_actions") if reads_actions(network) else None
+    return None if stored is None else cast("Tensor | None", stored(name, PROBES))
+
+
+def _with_actions(probe: Probe, agent: Any, network: Any, name: str) -> Probe:
+    actions = actions_for(agent, network, name)
+    if actions is None:
+        return probe
+    return replace(probe, fit_actions=actions[..., ::2, :], measure_actions=actions[..., 1::2, :])
 
 
 @contextmanager
@@ -179,9 +206,10 @@ def is_discrete(network: Any) -> bool:
 
 
 @contextmanager
-def probing(network: EvolvableModule, observations: Any) -> Iterator[None]:
+def probing(network: Any, probe: Probe | None) -> Iterator[None]:
     """Attach probe inputs to the network for the duration of a mutation."""
-    network.probe(observations)
+    inputs = () if probe is None or probe.fit_actions is None else (probe.fit_actions,)
+    network.probe(None if probe is None else probe.fit, *inputs)
     try:
         yield
     finally:
@@ -228,8 +256,7 @@ def change_activations(
     with ExitStack() as stack:
         # Probe all networks first: those that read another network's features need its outputs before the change.
         for name, network in networks.items():
-            seen = probe_for(network, policy, probe, agent, name)
-            stack.enter_context(probing(network, None if seen is None else seen.fit))
+            stack.enter_context(probing(network, probe_for(network, policy, probe, agent, name)))
         for name, network in networks.items():
             parameters = [id(p) for p in network.parameters()]
             network.change_activation(activation, output=False)
