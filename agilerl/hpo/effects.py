@@ -34,6 +34,7 @@ class MutationRecord:
         path: the method, attribute or part that changed, "" if nothing.
         before, after: JSON-serialisable values of the change.
         change: relative change of the policy's output over probe observations, None if not measured.
+        changes: the same of the other evaluation networks that were measured, by name; None without.
     """
 
     kind: str = "none"
@@ -41,6 +42,7 @@ class MutationRecord:
     before: Any = None
     after: Any = None
     change: float | None = None
+    changes: dict[str, float] | None = None
 
 
 @runtime_checkable
@@ -176,17 +178,48 @@ def evaluating(network: Any) -> Iterator[None]:
 
 
 @torch.no_grad()
-def output_of(network: Any, observations: Any) -> Tensor:
-    """Return the network's deterministic output [B, O], before sampling and without noise.
+def output_of(network: Any, observations: Any, actions: Tensor | None = None) -> Tensor:
+    """Return the network's deterministic output [B, O], before sampling and without noise; of critics for `actions`.
 
     Networks whose raw output does not determine the action (logits of a return distribution) override this with
     `effect_output`.
     """
     with evaluating(network):
         has_raw_output = isinstance(network, EvolvableNetwork) and not network.runs_forward
-        run = network.output if has_raw_output else network
-        result = (foreign.method(network, "effect_output") or run)(observations)
+        run = foreign.method(network, "effect_output") or (network.output if has_raw_output else network)
+        result = run(observations) if actions is None else run(observations, actions.flatten(0, -2))
     return cast(Tensor, result[0] if isinstance(result, tuple) else result)
+
+
+def probes_of(agent: Any, name: str, rng: np.random.Generator) -> dict[str, Probe]:
+    """Return what the agent's evaluation networks are probed with; `name` is that of the mutated policy.
+    rng: draws observations for an agent that has not learned yet."""
+    networks = networks_of(agent)
+    policy = networks.pop(name)
+    probe = probe_of(agent, policy, rng, name)
+    probes = {other: probe_for(network, policy, probe, agent, other) for other, network in networks.items()}
+    return {other: found for other, found in {name: probe, **probes}.items() if found is not None}
+
+
+def outputs_of(networks: Mapping[str, Any], probes: Mapping[str, Probe]) -> dict[str, Tensor]:
+    """Return the networks' outputs on the held-out rows of their probes, without networks that need other inputs."""
+    outputs = {}
+    for name, probe in probes.items():
+        try:
+            outputs[name] = output_of(networks[name], probe.measure, probe.measure_actions)
+        except TypeError:  # a network of the user, or a critic before actions are stored
+            continue
+    return outputs
+
+
+def changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the relative change of outputs by network."""
+    return {name: relative_change(after[name], output) for name, output in before.items()}
+
+
+def others(changes: Mapping[str, float], policy: str) -> dict[str, float] | None:
+    """Return the `changes` of a record: those of other networks than the policy."""
+    return {name: change for name, change in changes.items() if name != policy} or None
 
 
 def relative_change(after: Tensor, before: Tensor) -> float:
