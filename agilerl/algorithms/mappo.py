@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
 from agilerl import tree
 from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
@@ -149,6 +150,14 @@ class MAPPO(TeamPPO):
         """Return the part of a team's observations [B, ...] that a network reads: its agents', or all."""
         is_value = network.partition(".")[0] == "critics"
         return self._joint(observations) if is_value else super().observations_for(network, observations)
+
+    def probe_actions(self, network: str, count: int = 256) -> Tensor | None:
+        """Return the one-hot ids [K, B, K] that the value of a group of K agents reads."""
+        agents, obs = self.agents_of(network), self.probe_observations(count)
+        if obs is None:
+            return None
+        ids: Tensor = self.value_inputs(obs, network.partition(".")[2], 0)[1]
+        return ids.reshape(len(agents), -1, len(agents))
 
     def observed(self, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Convert observations by agent as every team, with the environment's state under "state" if values read it.

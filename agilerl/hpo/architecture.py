@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from agilerl import foreign
 from agilerl.hpo import effects
@@ -18,6 +19,7 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 
 MIN_STEP = 4  # units or channels; smaller removals are not worth a rebuild
+VALUE_SHARE = 0.5  # bound of values, relative to that of policies
 AMOUNTS = ("numb_new_nodes", "numb_new_channels")  # names of the methods' step-size arguments
 
 
@@ -27,8 +29,8 @@ class ArchitectureOptions:
 
     Attributes:
         new_layer_prob: probability of the layer methods.
-        bound: maximum relative change of the policy's output on held-out observations. Larger mutations are retried
-            with fewer units, then skipped. None: no bound.
+        bound: maximum relative change of a policy's output on held-out observations; half of it for other networks,
+            whose errors are learned from. Larger mutations are retried with fewer units, then skipped. None: no bound.
         agreement: minimum fraction of those observations with an unchanged greedy action (discrete actions).
         fresh: "preserve", or "random" as published.
         removal: whether to allow methods that remove units or layers.
@@ -78,34 +80,10 @@ def changed_copy(
     """Apply `change` to a copy of `network`; return the copy and the output of `change`."""
     copy: Any = network.clone()
     copy.fresh = options.fresh
-    with effects.probing(copy, probe.fit if probe is not None and options.fresh == "preserve" else None):
+    with effects.probing(copy, probe if options.fresh == "preserve" else None):
         result = change(copy)
     copy.fresh = network.fresh
     return copy, result
-
-
-def bounded(
-    policy: EvolvableModule, method: str, options: ArchitectureOptions, probe: Probe | None
-) -> tuple[EvolvableModule, Any, float | None] | None:
-    """Return a changed copy of the policy within the bound, retrying with fewer units; None on failure."""
-    before = None if probe is None else effects.output_of(policy, probe.measure)
-    arguments: dict[str, Any] = {}
-    while True:
-        copy, result = attempt(policy, method, options, probe, arguments)
-        if copy.last_mutation_attr is None:
-            return None
-        if probe is None or before is None:
-            return copy, result, None
-        after = effects.output_of(copy, probe.measure)
-        change = effects.relative_change(after, before)
-        agrees = not effects.is_discrete(policy) or effects.greedy_agreement(after, before) >= options.agreement
-        if options.bound is None or (change <= options.bound and agrees):
-            return copy, result, change
-        last_arguments = result if isinstance(result, dict) else {}
-        fewer = {name: last_arguments[name] // 2 for name in AMOUNTS if last_arguments.get(name)}
-        if not fewer or min(fewer.values()) < MIN_STEP:
-            return None
-        arguments = arguments_for(policy, method, {**last_arguments, **fewer})
 
 
 def mutate_architecture(
@@ -118,40 +96,77 @@ def mutate_architecture(
         choice: draws the method; rng: seeds the networks' generators (a custom network generator is left unchanged).
 
     Returns:
-        The record; kind "none" if no method could be applied, in which case nothing is rebuilt.
+        The record; kind "none" if no method could be applied within the bounds, in which case nothing is rebuilt.
     """
     group = effects.drawn_policy(agent, rng)
     networks = effects.networks_of(agent)
-    policy = networks.pop(group.eval_network)
-    for network in (policy, *networks.values()):
+    policy = networks[group.eval_network]
+    for network in (policy, *(other for other in networks.values() if other is not policy)):
         if isinstance(network.rng, np.random.Generator):
             network.rng = np.random.default_rng(int(rng.integers(2**63 - 1)))
-    probe = effects.probe_of(agent, policy, rng, group.eval_network)
+    probes = effects.probes_of(agent, group.eval_network, rng)
     removing = [m for m in policy.mutation_methods if m.rpartition(".")[2].startswith("remove_")]
     limits: dict[str, Any] = {"excluded": removing} if removing and not options.removal else {}
     offered = bool(policy.mutation_methods)  # empty for plain custom modules
     name = policy.sample_mutation_method(options.new_layer_prob, choice, **limits) if offered else None
-    mutated = None if name is None else bounded(policy, name, options, probe)
-    if mutated is None:
-        return MutationRecord()
-    new_policy, result, change = mutated
-    return spread_change(agent, group, new_policy, result, change, options, probe)
+    mutated = None if name is None else bounded(agent, group, name, options, probes)
+    return MutationRecord() if mutated is None else replace_networks(agent, group, *mutated)
 
 
-def spread_change(
+def bounded(
+    agent: Any, group: Any, method: str, options: ArchitectureOptions, probes: Mapping[str, Probe]
+) -> tuple[dict[str, EvolvableModule], dict[str, float]] | None:
+    """Apply a method of a group's policy to copies of the agent's networks, with fewer units until all stay in bounds.
+
+    Returns:
+        (changed copies, relative changes of outputs), both by network; None on failure.
+    """
+    networks: dict[str, Any] = effects.networks_of(agent)
+    policy, before = networks[group.eval_network], effects.outputs_of(networks, probes)
+    arguments: dict[str, Any] = {}
+    while True:
+        new_policy, result = attempt(policy, method, options, probes.get(group.eval_network), arguments)
+        if new_policy.last_mutation_attr is None:
+            return None
+        changed = spread(agent, group, new_policy, result, options, probes)
+        after = effects.outputs_of({**networks, **changed}, probes)
+        if is_within(agent, options, before, after):
+            return changed, effects.changes(before, after)
+        last_arguments = result if isinstance(result, dict) else {}
+        fewer = {key: last_arguments[key] // 2 for key in AMOUNTS if last_arguments.get(key)}
+        if not fewer or min(fewer.values()) < MIN_STEP:
+            return None
+        arguments = arguments_for(policy, method, {**last_arguments, **fewer})
+
+
+def is_within(
+    agent: Any, options: ArchitectureOptions, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+) -> bool:
+    """Whether the outputs of all networks are within their bounds."""
+    if options.bound is None:
+        return True
+    policies = {group.eval_network for group in effects.policy_groups(agent)}
+    for name, change in effects.changes(before, after).items():
+        if change > options.bound * (1 if name in policies else VALUE_SHARE):
+            return False
+        is_choice = name in policies and effects.is_discrete(resolve(agent, name))
+        if is_choice and effects.greedy_agreement(after[name], before[name]) < options.agreement:
+            return False
+    return True
+
+
+def spread(
     agent: Any,
     group: Any,
     new_policy: EvolvableModule,
     result: Any,
-    change: float | None,
     options: ArchitectureOptions,
-    probe: Probe | None,
-) -> MutationRecord:
-    """Apply the mutation of a policy to the agent's other networks, and install all of them; return the record.
+    probes: Mapping[str, Probe],
+) -> dict[str, EvolvableModule]:
+    """Return changed copies of the agent's networks, by name, for the mutation of a policy; the agent is unchanged.
 
     Args:
-        group: of the policy, which is still the agent's. new_policy: its changed copy. result: of the method.
-        change: relative change of the policy's output, None if not measured.
+        group: of the policy. new_policy: its changed copy. result: of the method. probes: by network.
     """
     networks: dict[str, Any] = effects.networks_of(agent)
     policy = networks.pop(group.eval_network)
@@ -161,8 +176,7 @@ def spread_change(
         method = analogous(network, applied, agent, group.eval_network)
         if method is None or not network.can_apply(method):
             continue
-        new, _ = attempt(network, method, options, effects.probe_for(network, policy, probe, agent, attribute),
-                         arguments_for(network, method, result))  # fmt: skip
+        new, _ = attempt(network, method, options, probes.get(attribute), arguments_for(network, method, result))
         if new.last_mutation_attr is not None:
             changed[attribute] = new
     for attribute, network in networks.items():
@@ -170,16 +184,28 @@ def spread_change(
             continue  # does not read the policy's features
         reader = changed.get(attribute)
         if reader is None:
-            reader, _ = changed_copy(network, options, probe, lambda copy: copy.follow_encoder_source(new_policy))
+            reader, _ = changed_copy(
+                network, options, probes.get(attribute), lambda copy: copy.follow_encoder_source(new_policy)
+            )
         # If the policy's target becomes a copy, so do the targets of networks that read its features.
         follows_copy = bool(effects.shared_names(group)) and effects.restarts(policy, new_policy)
         reader.last_refit = reader.last_refit or follows_copy
         changed[attribute] = reader
+    return changed
+
+
+def replace_networks(
+    agent: Any, group: Any, changed: dict[str, EvolvableModule], changes: Mapping[str, float]
+) -> MutationRecord:
+    """Install the networks changed by a mutation of a group's policy in the agent; return the record.
+    changes: relative changes of outputs by network, as far as measured."""
+    name = group.eval_network
+    applied = str(changed[name].last_mutation_attr)
     # For a team, prefix the path with the name of the mutated policy.
-    path = applied if len(effects.policy_groups(agent)) == 1 else f"{group.eval_network}.{applied}"
-    record = MutationRecord("architecture", path, describe(policy), describe(new_policy), change)
+    path = applied if len(effects.policy_groups(agent)) == 1 else f"{name}.{applied}"
+    architectures = describe(resolve(agent, name)), describe(changed[name])
     install(agent, changed)
-    return record
+    return MutationRecord("architecture", path, *architectures, changes.get(name), effects.others(changes, name))
 
 
 def analogous(network: EvolvableModule, applied: str, agent: Any, policy: str) -> str | None:

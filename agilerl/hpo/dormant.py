@@ -22,7 +22,6 @@ from agilerl.modules.layered import HiddenUnits, LayeredModule
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.networks.observations import sample_batch
 from agilerl.rng import Purpose, stream
 from agilerl.telemetry.record import Birth
 
@@ -183,16 +182,12 @@ def activations_of(part: LayeredModule, hidden: Sequence[HiddenUnits]) -> dict[s
     return seen
 
 
-def dormant_units(network: Any, observations: Any, threshold: float, rng: np.random.Generator) -> list[DormantUnits]:
-    """Return the layers of a network that have dormant units on these observations [B, ...].
-
-    rng: draws actions for critics, uniform in the action space: a unit that answers no action at all is dormant.
-    """
+def dormant_units(network: Any, probe: effects.Probe, threshold: float) -> list[DormantUnits]:
+    """Return the layers of a network that have dormant units on the observations, and actions, of `probe.fit`."""
     parts, dormant = parts_with_units(network), []
     if not parts:
         return []
-    with effects.evaluating(network), effects.probing(network, observations):
-        _probe_with_actions(network, rng)
+    with effects.evaluating(network), effects.probing(network, probe):
         for path, (part, hidden) in parts.items():
             seen = activations_of(part, hidden)
             for units in hidden if seen else ():
@@ -204,17 +199,6 @@ def dormant_units(network: Any, observations: Any, threshold: float, rng: np.ran
                     centers = None if normed is None else normed.median(1).values.cpu()
                     dormant.append(DormantUnits(path, part, units, mask.cpu(), centers))
     return dormant
-
-
-@torch.no_grad()
-def _probe_with_actions(network: Any, rng: np.random.Generator) -> None:
-    """Give the head of a critic that has an encoder its probe inputs, features and actions."""
-    if not isinstance(network, EvolvableNetwork) or not network.num_beside or network.encoder_source is not None:
-        return
-    critic: Any = network
-    features = critic.encoder(critic.probe_inputs)
-    actions = critic.prepare_action(sample_batch(critic.action_space, len(features), rng))
-    critic.head_net.probe(torch.cat((features, actions.to(features)), -1))
 
 
 def readers_of(network: Any, networks: Mapping[str, Any]) -> dict[str, list[tuple[str, EvolvableMLP]]] | None:
@@ -236,14 +220,13 @@ def readers_of(network: Any, networks: Mapping[str, Any]) -> dict[str, list[tupl
 
 
 def planned_resets(
-    networks: Mapping[str, Any], observations: Mapping[str, Any], threshold: float, rng: np.random.Generator
+    networks: Mapping[str, Any], probes: Mapping[str, effects.Probe], threshold: float, rng: np.random.Generator
 ) -> dict[str, Resets]:
-    """Return what to reset in each of an agent's evaluation networks, by name, from recent observations [B, ...]."""
+    """Return what to reset in each of an agent's evaluation networks, by name, from its recent observations."""
     plan: dict[str, Resets] = {name: Resets() for name in networks}
     generator = torch.Generator().manual_seed(int(rng.integers(2**31 - 1)))
     for name, network in networks.items():
-        seen = observations.get(name)
-        for each in dormant_units(network, seen, threshold, rng) if seen is not None else ():
+        for each in dormant_units(network, probes[name], threshold) if name in probes else ():
             outgoing = each.units.outgoing
             if outgoing is not None:
                 add_reader(plan[name], each.path, each.part, outgoing, each.mask, each.units.axis == 1)
@@ -287,16 +270,23 @@ def reset_dormant_units(agent: Any, threshold: float, rng: np.random.Generator) 
     return sum(resets.count for resets in plan.values())
 
 
-def _recent(agent: Any, networks: Mapping[str, Any]) -> dict[str, Any]:
+def _recent(agent: Any, networks: Mapping[str, Any]) -> dict[str, effects.Probe]:
     """Return the recent observations that each network reads; nothing for networks that read something else."""
     seen = agent.probe_observations(effects.PROBES) if isinstance(agent, effects.Probed) else None
     if seen is None:
         return {}
-    if isinstance(agent, effects.Apart):
-        return {name: agent.observations_for(name, seen) for name in networks}
-    policy = networks[effects.policy_groups(agent)[0].eval_network]
-    probe = effects.Probe(seen, seen)
-    return {name: seen for name, network in networks.items() if effects.probe_for(network, policy, probe) is not None}
+    space = foreign.observation_space(networks[effects.policy_groups(agent)[0].eval_network])
+    probes = {}
+    for name, network in networks.items():
+        if isinstance(agent, effects.Apart):
+            shown = agent.observations_for(name, seen)
+        elif foreign.observation_space(network) == space:
+            shown = seen
+        else:
+            continue
+        actions = effects.actions_for(agent, network, name)
+        probes[name] = effects.Probe(shown, shown, actions, actions)
+    return probes
 
 
 def check_resettable(agent: Any, threshold: float) -> None:

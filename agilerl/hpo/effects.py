@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -19,6 +19,7 @@ from agilerl.modules.morph import Transfer
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.observations import sample_batch
+from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.tree import count_rows, map_leaves
 
 PROBES = 512  # half of them to fit on, half (256) held out to measure the change
@@ -33,6 +34,7 @@ class MutationRecord:
         path: the method, attribute or part that changed, "" if nothing.
         before, after: JSON-serialisable values of the change.
         change: relative change of the policy's output over probe observations, None if not measured.
+        changes: the same of the other evaluation networks that were measured, by name; None without.
     """
 
     kind: str = "none"
@@ -40,6 +42,7 @@ class MutationRecord:
     before: Any = None
     after: Any = None
     change: float | None = None
+    changes: dict[str, float] | None = None
 
 
 @runtime_checkable
@@ -66,10 +69,16 @@ class Probe:
     """Observations to fit on, and held-out observations to measure on.
 
     Both are tensors [B, ...], or nested dicts of them for Dict and Tuple spaces.
+
+    Attributes:
+        fit_actions, measure_actions: what a critic reads beside them, [B, A], or [K, B, A] for the K agents that share
+            it; None for other networks, and as long as none are stored.
     """
 
     fit: Any
     measure: Any
+    fit_actions: Tensor | None = None
+    measure_actions: Tensor | None = None
 
 
 def inner(agent: Any) -> Any:
@@ -113,6 +122,11 @@ def networks_of(agent: Any, *, shared: bool = False) -> dict[str, EvolvableModul
     return {name: resolve(agent, name) for name in names}
 
 
+def reads_actions(network: Any) -> bool:
+    """Whether a network is a critic whose head reads more than features: actions, or who asks."""
+    return isinstance(network, ContinuousQNetwork)
+
+
 def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name: str = "") -> Probe | None:
     """Return recent observations of the agent, else samples of the policy's observation space, else None.
 
@@ -124,15 +138,30 @@ def probe_of(agent: Any, policy: EvolvableModule, rng: np.random.Generator, name
         if not isinstance(policy, EvolvableNetwork):
             return None
         seen = sample_batch(policy.observation_space, PROBES, rng)
-    return Probe(map_leaves(lambda x: x[::2], seen), map_leaves(lambda x: x[1::2], seen))
+    probe = Probe(map_leaves(lambda x: x[::2], seen), map_leaves(lambda x: x[1::2], seen))
+    return _with_actions(probe, agent, policy, name)
 
 
-def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any = None, name: str = "") -> Probe | None:
+def probe_for(network: Any, policy: Any, probe: Probe | None, agent: Any, name: str) -> Probe | None:
     """Return the policy's observations if the network reads the same space; for a team, those of this network."""
     if isinstance(agent, Apart):
         return None if probe is None else probe_of(agent, network, np.random.default_rng(0), name)
-    same = foreign.observation_space(network) == foreign.observation_space(policy)
-    return probe if same else None
+    if probe is None or foreign.observation_space(network) != foreign.observation_space(policy):
+        return None
+    return _with_actions(probe, agent, network, name)
+
+
+def actions_for(agent: Any, network: Any, name: str) -> Tensor | None:
+    """Return what a network reads beside the agent's recent observations, if it does and the agent stores it."""
+    stored = foreign.method(agent, "probe_actions") if reads_actions(network) else None
+    return None if stored is None else cast("Tensor | None", stored(name, PROBES))
+
+
+def _with_actions(probe: Probe, agent: Any, network: Any, name: str) -> Probe:
+    actions = actions_for(agent, network, name)
+    if actions is None:
+        return probe
+    return replace(probe, fit_actions=actions[..., ::2, :], measure_actions=actions[..., 1::2, :])
 
 
 @contextmanager
@@ -149,17 +178,48 @@ def evaluating(network: Any) -> Iterator[None]:
 
 
 @torch.no_grad()
-def output_of(network: Any, observations: Any) -> Tensor:
-    """Return the network's deterministic output [B, O], before sampling and without noise.
+def output_of(network: Any, observations: Any, actions: Tensor | None = None) -> Tensor:
+    """Return the network's deterministic output [B, O], before sampling and without noise; of critics for `actions`.
 
     Networks whose raw output does not determine the action (logits of a return distribution) override this with
     `effect_output`.
     """
     with evaluating(network):
         has_raw_output = isinstance(network, EvolvableNetwork) and not network.runs_forward
-        run = network.output if has_raw_output else network
-        result = (foreign.method(network, "effect_output") or run)(observations)
+        run = foreign.method(network, "effect_output") or (network.output if has_raw_output else network)
+        result = run(observations) if actions is None else run(observations, actions.flatten(0, -2))
     return cast(Tensor, result[0] if isinstance(result, tuple) else result)
+
+
+def probes_of(agent: Any, name: str, rng: np.random.Generator) -> dict[str, Probe]:
+    """Return what the agent's evaluation networks are probed with; `name` is that of the mutated policy.
+    rng: draws observations for an agent that has not learned yet."""
+    networks = networks_of(agent)
+    policy = networks.pop(name)
+    probe = probe_of(agent, policy, rng, name)
+    probes = {other: probe_for(network, policy, probe, agent, other) for other, network in networks.items()}
+    return {other: found for other, found in {name: probe, **probes}.items() if found is not None}
+
+
+def outputs_of(networks: Mapping[str, Any], probes: Mapping[str, Probe]) -> dict[str, Tensor]:
+    """Return the networks' outputs on the held-out rows of their probes, without networks that need other inputs."""
+    outputs = {}
+    for name, probe in probes.items():
+        try:
+            outputs[name] = output_of(networks[name], probe.measure, probe.measure_actions)
+        except TypeError:  # a network of the user, or a critic before actions are stored
+            continue
+    return outputs
+
+
+def changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the relative change of outputs by network."""
+    return {name: relative_change(after[name], output) for name, output in before.items()}
+
+
+def others(changes: Mapping[str, float], policy: str) -> dict[str, float] | None:
+    """Return the `changes` of a record: those of other networks than the policy."""
+    return {name: change for name, change in changes.items() if name != policy} or None
 
 
 def relative_change(after: Tensor, before: Tensor) -> float:
@@ -179,9 +239,10 @@ def is_discrete(network: Any) -> bool:
 
 
 @contextmanager
-def probing(network: EvolvableModule, observations: Any) -> Iterator[None]:
+def probing(network: Any, probe: Probe | None) -> Iterator[None]:
     """Attach probe inputs to the network for the duration of a mutation."""
-    network.probe(observations)
+    inputs = () if probe is None or probe.fit_actions is None else (probe.fit_actions,)
+    network.probe(None if probe is None else probe.fit, *inputs)
     try:
         yield
     finally:
@@ -228,8 +289,7 @@ def change_activations(
     with ExitStack() as stack:
         # Probe all networks first: those that read another network's features need its outputs before the change.
         for name, network in networks.items():
-            seen = probe_for(network, policy, probe, agent, name)
-            stack.enter_context(probing(network, None if seen is None else seen.fit))
+            stack.enter_context(probing(network, probe_for(network, policy, probe, agent, name)))
         for name, network in networks.items():
             parameters = [id(p) for p in network.parameters()]
             network.change_activation(activation, output=False)

@@ -271,9 +271,7 @@ def _birth_of(agent: Any, parent: int | None, parents: dict[int, Any], generatio
     fitness = parents[parent].fitness[-1] if parent in parents and parents[parent].fitness else None
     if record is None:
         return Birth(agent.index, parent, generation, "none", parent_fitness=fitness)
-    return Birth(
-        agent.index, parent, generation, record.kind, record.path, record.before, record.after, record.change, fitness
-    )
+    return Birth(agent.index, parent, generation, **vars(record), parent_fitness=fitness)
 
 
 def _state_of(name: str, part: Any) -> dict[str, Any] | None:

@@ -54,7 +54,8 @@ class Mutations:
         device, accelerator: stored only; each agent is mutated on its own device.
         published: use the published magnitudes of parameter noise and fresh weights, without bounds.
         noise_bound, super_noise_bound: maximum relative change of the policy's output by parameter noise.
-        removal_bound: the same for architecture mutations that do not preserve the function.
+        removal_bound: the same for architecture mutations that do not preserve the function; half of it for all
+            networks that are not policies.
         removal: whether to allow methods that remove units or layers.
         algo, arch, agent_ids: ignored; accepted for compatibility.
         rl_hp_selection, min_*, max_*: legacy arguments, see `hpo.operators.Selection`.
@@ -257,15 +258,16 @@ class Mutations:
         if not others:
             return MutationRecord()
         new = str(single_draw(self.rng.choice(others)))
-        probe = effects.probe_of(agent, policy, self._stream, group.eval_network)
-        before = None if probe is None else effects.output_of(policy, probe.measure)
-        changed = effects.change_activations(agent, policy, new, None if self.published else probe)
+        probes = effects.probes_of(agent, group.eval_network, self._stream)
+        before = effects.outputs_of(effects.networks_of(agent), probes)
+        probe = None if self.published else probes.get(group.eval_network)
+        changed = effects.change_activations(agent, policy, new, probe)
         if changed:
             effects.rebuild_optimizers(agent, {name: resolve(agent, name) for name in changed}, changed)
-        change = None
-        if probe is not None and before is not None:
-            change = effects.relative_change(effects.output_of(policy, probe.measure), before)
-        return MutationRecord("activation", "activation", current, new, change)
+        changes = effects.changes(before, effects.outputs_of(effects.networks_of(agent), probes))
+        name = group.eval_network
+        beside = effects.others(changes, name)
+        return MutationRecord("activation", "activation", current, new, changes.get(name), beside)
 
     def _hyperparameter(self, agent: Any) -> MutationRecord:
         config = self.selection.config_for(agent, effects.registry_of(agent).hp_config)

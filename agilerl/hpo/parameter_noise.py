@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -146,9 +146,17 @@ def mutate_parameters(agent: Any, options: NoiseOptions, rng: np.random.Generato
     Every policy of a team is mutated; the record is of the one that changed most. The record's kind is "none" if no
     weight changed: the noise is zero, or no scale of it keeps the outputs within their bounds.
     """
-    records = [_mutate_policy(agent, group, options, rng) for group in effects.policy_groups(agent)]
+    networks, groups = effects.networks_of(agent), effects.policy_groups(agent)
+    probes = effects.probes_of(agent, groups[0].eval_network, np.random.default_rng(0))
+    before = effects.outputs_of(networks, probes)
+    records = [_mutate_policy(agent, group, options, rng) for group in groups]
     done = [record for record in records if record.kind != "none"]
-    return max(done, key=lambda record: record.change or 0.0) if done else MutationRecord()
+    if not done:
+        return MutationRecord()
+    largest = max(done, key=lambda record: record.change or 0.0)
+    changed = effects.changes(before, effects.outputs_of(networks, probes))
+    only = groups[0].eval_network if len(groups) == 1 else None  # whose change the record has anyway
+    return replace(largest, changes={n: change for n, change in changed.items() if change and n != only} or None)
 
 
 def _mutate_policy(agent: Any, group: Any, options: NoiseOptions, rng: np.random.Generator) -> MutationRecord:

@@ -11,7 +11,15 @@ import numpy as np
 
 from agilerl.errors import ConfigError, MutationError, RunError, unknown_choice
 from agilerl.hpo import effects
-from agilerl.hpo.architecture import ArchitectureOptions, arguments_for, attempt, describe, install, spread_change
+from agilerl.hpo.architecture import (
+    ArchitectureOptions,
+    arguments_for,
+    attempt,
+    describe,
+    install,
+    replace_networks,
+    spread,
+)
 from agilerl.hpo.effects import MutationRecord
 from agilerl.hpo.evolution import Births, Evolution
 from agilerl.modules.paths import resolve
@@ -80,8 +88,7 @@ class Schedule(Evolution):
         child.mut, child.mutation_record = record.path or "None", record
         child.mutation_hook()
         fitness = float(parent.fitness[-1]) if parent.fitness else None
-        facts = record.kind, record.path, record.before, record.after, record.change
-        return [child], (Birth(child.index, parent.index, generation, *facts, fitness),)
+        return [child], (Birth(child.index, parent.index, generation, **vars(record), parent_fitness=fitness),)
 
     def state(self) -> dict[str, Any]:
         return {"seed": self.seed, "applied": self.applied}
@@ -178,7 +185,7 @@ def _mutate(agent: Any, change: Change, rng: np.random.Generator) -> MutationRec
     for network in networks.values():
         if network is not policy and isinstance(network.rng, np.random.Generator):
             network.rng = np.random.default_rng(int(rng.integers(2**63 - 1)))
-    probe = effects.probe_of(agent, policy, rng, group.eval_network)
+    probes = effects.probes_of(agent, group.eval_network, rng)
     if method not in policy.mutation_methods:
         raise MutationError(f"the schedule applies {change.path}, which the networks of this agent do not have.")
     for arguments in (*candidates(change), *({} for _ in range(MAX_DRAWS))):
@@ -186,9 +193,9 @@ def _mutate(agent: Any, change: Change, rng: np.random.Generator) -> MutationRec
             continue
         if isinstance(policy.rng, np.random.Generator):  # copies draw what their original would
             policy.rng = np.random.default_rng(int(rng.integers(2**63 - 1)))
-        new_policy, result = attempt(policy, method, OPTIONS, probe, arguments)
+        new_policy, result = attempt(policy, method, OPTIONS, probes.get(group.eval_network), arguments)
         if new_policy.last_mutation_attr is not None and describe(new_policy) == change.after:
-            return spread_change(agent, group, new_policy, result, None, OPTIONS, probe)
+            return replace_networks(agent, group, spread(agent, group, new_policy, result, OPTIONS, probes), {})
     raise MutationError(
         f"the schedule applies {change.path} to a network {change.before} to get {change.after}, which this agent's "
         f"{describe(policy)} does not become. fix: the environment and settings of the schedule."

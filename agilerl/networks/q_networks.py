@@ -21,6 +21,8 @@ from agilerl.networks.distributions import JointActions
 from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, takes_options
 from agilerl.networks.stacks import dense_stacks, overrides
 
+PAIRINGS = 4  # actions by which each probe observation is refitted
+
 
 class QNetwork(EvolvableNetwork):
     """Q(s, ·) for all joint actions of a Discrete or MultiDiscrete space: observations [..., O] -> values [..., A].
@@ -224,6 +226,8 @@ class ContinuousQNetwork(EvolvableNetwork):
 
     Raises AlgorithmError: actions that are neither Box nor Discrete."""
 
+    _probe_actions: Tensor | None = None
+
     @takes_options("observation_space", "action_space", *BY_POSITION)
     def __init__(
         self,
@@ -238,17 +242,28 @@ class ContinuousQNetwork(EvolvableNetwork):
         self.num_actions = self.num_beside = int(spaces.flatdim(action_space))
         self.build_head(1)
 
-    def _head_inputs(self, features: Tensor) -> Tensor:
-        """Return features with uniform actions as probe inputs, which a refit can tell apart; None with an own encoder.
+    def probe(self, inputs: Any, actions: Tensor | None = None) -> None:
+        """Set observations [B, ...] by which mutations measure importance, and the actions taken in them.
 
-        Actions of the policy are less suitable: they depend on the features, and a refit would mix their weights.
+        Args:
+            actions: as the head reads them, [B, A], or [K, B, A] of K agents. None: uniform ones.
         """
-        if self.encoder_source is None:
-            return features
-        low, high = getattr(self.encoder_source, "raw_bounds", (-1.0, 1.0))
-        generator = torch.Generator().manual_seed(self.random_seed % 2**63)
-        numbers = torch.rand(len(features), self.num_actions, generator=generator)
-        return torch.cat((features, (low + (high - low) * numbers).to(features)), -1)
+        self._probe_actions = actions
+        super().probe(inputs)
+
+    def _head_inputs(self, features: Tensor) -> Tensor:
+        """Return features with actions as probe inputs [P·B, F + A]: the taken ones and those of other observations.
+
+        In actions that depend on the features alone, as those of a policy, a refit would mix the weights of both.
+        """
+        actions = self._probe_actions
+        if actions is not None:
+            actions = torch.cat([actions.roll(shift, -2) for shift in range(PAIRINGS)]).flatten(0, -2)
+        else:
+            low, high = getattr(self.encoder_source, "raw_bounds", (-1.0, 1.0))
+            generator = torch.Generator().manual_seed(self.random_seed % 2**63)
+            actions = low + (high - low) * torch.rand(len(features), self.num_actions, generator=generator)
+        return _beside(features, actions.to(features))
 
     def prepare_action(self, action: Any) -> Tensor:
         """Convert actions (numpy or torch) to head input [..., A] in the network's dtype."""

@@ -166,8 +166,9 @@ class Updates:
             if plan.loss is not None:
                 for member, value in zip(plan.members, plan.loss.tolist(), strict=True):
                     self.tallies[member].loss_sum += value
-        for member, (obs, update, row, size) in self._last.items():
-            self.agents[member].remember_observations(trees.take(obs, (update, row, slice(size))))
+        for member, (rows, update, row, size) in self._last.items():
+            seen = (trees.take(rows[name], (update, row, slice(size))) for name in ("obs", "action"))
+            self.agents[member].remember_observations(*seen)
 
     def _shifts(self, plan: Plan, stored: int) -> list[list[int]]:
         """Return the batch sizes of a group's members for each call of `learn`; 0 for members not in that call.
@@ -248,7 +249,7 @@ class Updates:
             if size:
                 self._updates[member] += count
                 number = self._updates[member] - last
-                self._last[member] = rows["obs"], last, row, size
+                self._last[member] = rows, last, row, size
         return TransitionBatches(fields, weight, noise, count, number, self.replay.prioritized)
 
     def _observations(self, rows: dict[str, Any], prepare: Callable[[Any], Any]) -> dict[str, Any]:

@@ -7,12 +7,20 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from agilerl import foreign
-from agilerl.telemetry.record import Arrival, BaseSink, Birth, GenerationRecord, MemberRecord, RunPlan, Steering
+from agilerl.telemetry.record import (
+    Arrival,
+    BaseSink,
+    Birth,
+    GenerationRecord,
+    MemberRecord,
+    RunPlan,
+    Steering,
+    as_dict,
+)
 
 MEMBER_COLUMNS = (
     "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",
@@ -46,7 +54,7 @@ Event = Birth | Arrival | Steering
 
 def lineage_line(event: Event) -> str:
     """An event as its line in the lineage."""
-    return json.dumps(jsonable(asdict(event)), allow_nan=False) + "\n"
+    return json.dumps(jsonable(as_dict(event)), allow_nan=False) + "\n"
 
 
 def lineage_text(births: Iterable[Birth], arrivals: Iterable[Arrival], steering: Iterable[Steering] = ()) -> str:

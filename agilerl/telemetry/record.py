@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from agilerl.errors import AgileRLError, warn_once
@@ -28,6 +28,7 @@ class Birth:
         before, after: JSON-able values of the change.
         change: relative change of the policy's output over probe observations, None if not measured.
         parent_fitness: fitness of the parent at selection.
+        changes: relative changes of the other networks' outputs by name, None without.
     """
 
     id: int
@@ -39,6 +40,12 @@ class Birth:
     after: Any = None
     change: float | None = None
     parent_fitness: float | None = None
+    changes: dict[str, float] | None = None
+
+
+def as_dict(event: Any) -> dict[str, Any]:
+    """Return an event's fields for files; `changes` only where there are some, as runs before they were recorded."""
+    return {name: value for name, value in asdict(event).items() if name != "changes" or value is not None}
 
 
 @dataclass(frozen=True)

@@ -66,18 +66,18 @@ def _check_states(population: Sequence[Any], evolution: Evolution) -> None:
 
 
 def share_observations(population: Sequence[Any], ranks: Ranks) -> None:
-    """Broadcast rank 0's recent observations, on which mutations measure their effect, so that all ranks agree."""
+    """Broadcast rank 0's recent observations and the actions taken in them, by which mutations measure their effect, so
+    that all ranks agree."""
     if ranks.size == 1:
         return
-    seen = [agent.probe_observations(EVERYTHING) for agent in population] if ranks.is_main else []
-    sent = ranks.broadcast(encode_tree({"seen": seen}) if ranks.is_main else b"")
+    rows = [[a.probe_observations(EVERYTHING), a.taken_actions(EVERYTHING)] for a in population if ranks.is_main]
+    sent = ranks.broadcast(encode_tree({"rows": rows}) if ranks.is_main else b"")
     if not ranks.is_main:
-        for agent, observations in zip(
-            population, decode_tree(sent, "the observations of rank 0")["seen"], strict=True
-        ):
+        received = decode_tree(sent, "the observations of rank 0")["rows"]
+        for agent, (observations, actions) in zip(population, received, strict=True):
             if observations is not None:
-                like = next(iter(agent.policy_module().parameters()))
-                agent.remember_observations(_on(observations, like.device))
+                device = next(iter(agent.policy_module().parameters())).device
+                agent.remember_observations(_on(observations, device), None if actions is None else actions.to(device))
 
 
 def _on(tree: Any, device: Any) -> Any:

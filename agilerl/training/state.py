@@ -13,7 +13,7 @@ from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
-from agilerl.telemetry.record import Birth, Steering
+from agilerl.telemetry.record import Birth, Steering, as_dict
 from agilerl.training.best import BestAgent, Candidate, Confirmation
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class SavableLoop:
             "result": loop.result.counters(),
             "history": [[float(value) for value in row] for row in loop.result.history],
             "returns": list(loop.result.returns),
-            "births": [jsonable(asdict(birth)) for birth in loop.result.births],
+            "births": [jsonable(as_dict(birth)) for birth in loop.result.births],
             "evolution": {**loop.family.state(), **loop.evolution.state()},
             "evaluation_env_steps": loop.source.evaluation_env_steps,
             "evaluated": float(loop.source.evaluated),

@@ -73,7 +73,9 @@ def set_weights(network: Any, **values: Any) -> None:
 
 
 def apply(network: Any, observations: Tensor, threshold: float, seed: int = 0) -> Resets | None:
-    plan = planned_resets({"it": network}, {"it": observations}, threshold, np.random.default_rng(seed))
+    plan = planned_resets(
+        {"it": network}, {"it": effects.Probe(observations, observations)}, threshold, np.random.default_rng(seed)
+    )
     if plan:
         plan["it"].apply(dict(network.named_parameters()))
     return plan.get("it")

@@ -18,6 +18,7 @@ from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.engine.learner import Group, HiddenStates
 from agilerl.envs.observed_masks import split_mask
 from agilerl.hpo import architecture, effects
+from agilerl.hpo.architecture import ArchitectureOptions
 from agilerl.hpo.effects import Probe
 from agilerl.hpo.founders import from_scale, to_scale
 from agilerl.hpo.parameter_noise import noise
@@ -161,11 +162,15 @@ def test_steps_of_an_architecture_are_halved_down_to_four_units(monkeypatch: pyt
 
     monkeypatch.setattr(architecture, "attempt", attempt)
     monkeypatch.setattr(effects, "relative_change", lambda *_: 1.0)
-    probe = Probe(torch.randn(4, 3), torch.randn(4, 3))
-    assert (
-        architecture.bounded(net, "encoder.remove_node", architecture.ArchitectureOptions(0.2, bound=0.02), probe)
-        is None
+    probes, group = (
+        {"actor": Probe(torch.randn(4, 3), torch.randn(4, 3))},
+        SimpleNamespace(eval_network="actor", policy=True),
     )
+    agent, options = (
+        SimpleNamespace(actor=net, registry=SimpleNamespace(groups=[group])),
+        ArchitectureOptions(0.2, 0.02),
+    )
+    assert architecture.bounded(agent, group, "encoder.remove_node", options, probes) is None
     assert tried == [16, 8, 4]
 
 

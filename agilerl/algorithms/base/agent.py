@@ -21,8 +21,9 @@ from agilerl.algorithms.base.declared import STRUCTURE, Experience, check_argume
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegistry, NetworkGroup, assigned, resolve
 from agilerl.checkpoint import load_tree, save_tree
-from agilerl.errors import ConfigError
+from agilerl.errors import ConfigError, ShapeError
 from agilerl.hpo.architecture import described
+from agilerl.hpo.effects import reads_actions
 from agilerl.modules.base import EvolvableModule
 from agilerl.signatures import construct_without_repeats
 from agilerl.spaces import short_form
@@ -118,6 +119,7 @@ class EvolvableAlgorithm:
     action_space: Any = None
     action_ent_steps: int | None = None
     end_episodes: Any = None
+    _taken: Tensor | None = None  # actions in the recent observations, for critics that read them
     _predictions: np.random.Generator | None = None  # of `predict(deterministic=False)`
     registry: MutationRegistry
 
@@ -298,9 +300,25 @@ class EvolvableAlgorithm:
         """
         return None if self._observations is None else map_leaves(lambda x: x[:count], self._observations)
 
-    def remember_observations(self, observations: Any) -> None:
-        """Store observations [B, ...] (nested for Dict and Tuple spaces) for `probe_observations`."""
+    def probe_actions(self, network: str, count: int = 256) -> Tensor | None:
+        """Return what a critic reads beside `probe_observations`: [B, A], or [K, B, A] for K agents that share it.
+        None before actions are stored, or if it reads something else."""
+        try:
+            actions = self.taken_actions(count)
+            return None if actions is None else resolve(self, network).prepare_action(actions)
+        except ShapeError:
+            return None
+
+    def taken_actions(self, count: int = 256) -> Tensor | None:
+        """Return the actions [B, ...] in `probe_observations`, as learned from; None unless a network reads actions."""
+        return None if self._taken is None else self._taken[:count]
+
+    def remember_observations(self, observations: Any, actions: Tensor | None = None) -> None:
+        """Store observations [B, ...] (nested for Dict and Tuple spaces) for `probe_observations`, and the actions
+        [B, ...] taken in them for `probe_actions`, if a network reads actions."""
         self._observations = map_leaves(lambda x: x.detach(), observations)
+        if any(reads_actions(network) for network in self.evaluation_networks().values()):
+            self._taken = None if actions is None else actions.detach()
 
     def set_training_mode(self, training: bool) -> None:
         """Set exploration and the networks' train/eval mode."""

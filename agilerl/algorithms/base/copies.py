@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +38,7 @@ from agilerl.networks.specs import check_sizes
 from agilerl.rng import restored_generator
 from agilerl.signatures import constructor_arguments, taken_by, takes_any_name
 from agilerl.spaces import space_from_json, space_to_json
+from agilerl.telemetry.record import as_dict
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.agent import EvolvableAlgorithm
@@ -286,7 +286,7 @@ def run_state(agent: EvolvableAlgorithm) -> dict[str, Any]:
     record = others.get("mutation_record")
     values = None
     if isinstance(record, MutationRecord):
-        values = asdict(record)
+        values = as_dict(record)
         values |= {} if is_plain(values) else {"before": str(record.before), "after": str(record.after)}
     private = {
         "attributes": {k: v for k, v in others.items() if k.startswith("_") and is_plain(v)},

@@ -78,7 +78,7 @@ def check_same_rows(agent: RLAlgorithm, count: int, later: int) -> None:
 
 def learn_batch(agent: RLAlgorithm, batch: Any, plain: bool = False) -> UpdateResult:
     """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
-    agent.remember_observations(batch.obs)
+    agent.remember_observations(batch.obs, batch.action)
     return learn_alone(agent, batch, plain)
 
 

@@ -100,6 +100,15 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
         for group in self.grouped_agents:
             check_range(self, group, self.actors[group])
 
+    def probe_actions(self, network: str, count: int = 256) -> Tensor | None:
+        actions = self.taken_actions(count)
+        if actions is None:
+            return None
+        obs, agents = self.probe_observations(count), self.agents_of(network)
+        features = self.actions.features(actions)
+        taken = features * presence(self, obs, features)
+        return critic_inputs(obs, [taken] * len(agents), 0)[1].reshape(len(agents), len(taken), -1)
+
     @property
     def action_size(self) -> int:
         """Number of components of all Box actions."""

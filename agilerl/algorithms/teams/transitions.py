@@ -63,7 +63,7 @@ def learn(team: Team, experiences: Any) -> dict[str, tuple[float | None, float]]
 
 def learn_batch(team: Team, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
     """Perform one update from a prepared batch [B, ...]. No member axis."""
-    team.remember_observations(batch.obs)
+    team.remember_observations(batch.obs, batch.action)
     return learn_alone(team, batch, plain)
 
 

@@ -150,3 +150,19 @@ def test_a_learning_rate_reaches_the_optimisers_of_all_groups() -> None:
     rates = {getattr(team, f"actor_optimizers.{g}").optimizer.param_groups[0]["lr"] for g in ("a", "b")}
     assert rates == {team.lr_actor} != {1e-3}
     assert getattr(team, "critic_optimizers.a").optimizer.param_groups[0]["lr"] == team.lr_critic
+
+
+@BOTH
+def test_critics_are_probed_with_the_actions_of_all_who_are_there_and_with_who_asks(cls: Any) -> None:
+    """Choices 2 and 0 are one-hot, components as they are; the second agent of the second row is absent."""
+    team = cls(OBS, ACTIONS, net_config=NET, seed=1)
+    seen = observations(torch.Generator().manual_seed(0), 2)
+    seen["present"] = torch.tensor([[1, 1, 1], [1, 0, 1]])
+    team.remember_observations(seen, torch.tensor([[2.0, 0.0, 0.5, -0.5], [1.0, 0.0, 0.0, 1.0]]))
+    taken = [[0, 0, 1, 1, 0, 0, 0.5, -0.5], [0, 1, 0, 0, 0, 0, 0, 1]]
+    kind = "critics_1" if cls is MATD3 else "critics"
+    assert team.probe_actions(f"{kind}.b").tolist() == [taken]
+    asked = team.probe_actions(f"{kind}.a").tolist()
+    assert asked == [[[*row, 1, 0] for row in taken], [[*row, 0, 1] for row in taken]]
+    team.remember_observations(seen)
+    assert team.probe_actions(f"{kind}.a") is None

@@ -20,7 +20,7 @@ from agilerl.modules import (
     EvolvableSimBa,
     MlpNetConfig,
 )
-from agilerl.networks import EvolvableNetwork, QNetwork
+from agilerl.networks import ContinuousQNetwork, EvolvableNetwork, QNetwork
 from agilerl.networks.observations import sample_batch
 from agilerl.spaces import space_from_json, space_to_json
 
@@ -207,3 +207,19 @@ def test_a_column_of_discrete_observations_is_a_batch_of_them() -> None:
     torch.testing.assert_close(column, net(numbers), rtol=0, atol=0)
     assert net(numbers[:, None].numpy()).shape == (3, 2)
     assert net(numbers.reshape(1, 3)).shape == (1, 3, 2)
+
+
+def test_a_critics_head_is_probed_with_the_actions_that_were_taken() -> None:
+    """Two observations and their actions 3 and 7: each action is paired with both features, in turn, four times."""
+    critic = ContinuousQNetwork(spaces.Box(-9, 9, (2,)), spaces.Box(-9, 9, (1,)), latent_dim=9, random_seed=0)
+    obs, actions = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[3.0], [7.0]])
+    critic.probe(obs, actions)
+    inputs = critic.head_net.probe_inputs
+    assert torch.equal(inputs[:, :9], critic.extract_features(obs).detach().repeat(4, 1))
+    assert inputs[:, 9].tolist() == [3, 7, 7, 3, 3, 7, 7, 3]
+    critic.probe(obs, torch.stack([actions, actions + 1]))  # two agents share it
+    assert critic.head_net.probe_inputs[:, 9].tolist() == [3, 7, 4, 8, 7, 3, 8, 4, 3, 7, 4, 8, 7, 3, 8, 4]
+    critic.probe(obs)
+    assert critic.head_net.probe_inputs[:, 9].abs().max() <= 1, "uniform ones, as none are known"
+    critic.probe(None)
+    assert critic.head_net.probe_inputs is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,12 +133,13 @@ def test_removals_beyond_the_bound_are_halved(method: str, amount: str, monkeypa
 
     monkeypatch.setattr(architecture, "attempt", spy)
     drawn = sample_batch(IMAGE, 64, np.random.default_rng(0))
-    probe = Probe(drawn[::2], drawn[1::2])
-    assert bounded(policy, method, ArchitectureOptions(0.0, bound=0.0, agreement=1.0), probe) is None
+    probes, group = {"actor": Probe(drawn[::2], drawn[1::2])}, SimpleNamespace(eval_network="actor", policy=True)
+    agent = SimpleNamespace(actor=policy, registry=SimpleNamespace(groups=[group]))
+    assert bounded(agent, group, method, ArchitectureOptions(0.0, bound=0.0, agreement=1.0), probes) is None
     assert tried[0] in (8, 16, 32, 64)
     assert tried == [tried[0] // 2**k for k in range(len(tried))]
     assert tried[-1] == 4
     tried.clear()
-    found = bounded(policy, method, ArchitectureOptions(0.0, bound=1e9, agreement=0.0), probe)
+    found = bounded(agent, group, method, ArchitectureOptions(0.0, bound=1e9, agreement=0.0), probes)
     assert found is not None
     assert len(tried) == 1

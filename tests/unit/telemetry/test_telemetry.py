@@ -37,6 +37,7 @@ from agilerl.telemetry import (
     console_sink,
 )
 from agilerl.telemetry.console import clock, count, number, pace, sparkline
+from agilerl.telemetry.files import lineage_line
 
 PLAN = RunPlan("DQN", "CartPole-v1", 2, 4, 1000, 500, 0, "cpu", "fused", "cartpole", 1, notes=("a note",))
 FOUNDERS = [Birth(0, None, 0, "founder"), Birth(1, None, 0, "founder")]
@@ -108,6 +109,25 @@ def test_jsonl_writes_a_number_that_is_not_finite_as_null(tmp_path: Path) -> Non
     line = json.loads((tmp_path / "e.jsonl").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert line["parent_fitness"] is None
     assert line["before"] == {"x": [3, None]}
+
+
+def test_a_birth_names_the_changes_of_other_networks_where_they_were_measured() -> None:
+    """Lines of earlier runs have no `changes`, and equal those of births without any, byte by byte."""
+    without, changed = Birth(1, 0, 1, "rl_hp", "lr", 1, 2, 0.0), Birth(1, 0, 1, "activation", changes={"critic": 0.25})
+    earlier = json.loads(lineage_line(without))
+    assert list(earlier) == [
+        "id",
+        "parent",
+        "generation",
+        "kind",
+        "path",
+        "before",
+        "after",
+        "change",
+        "parent_fitness",
+    ]
+    assert Birth(**earlier) == without
+    assert Birth(**json.loads(lineage_line(changed))) == changed
 
 
 def test_plain_output_is_one_line_per_generation_without_escape_codes() -> None:
