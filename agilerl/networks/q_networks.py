@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError
@@ -294,7 +294,8 @@ class ContinuousQNetwork(EvolvableNetwork):
         features = self.encoder.features_by(parts, obs) if encoder is None else encoder(obs)
         if features.shape[-2] == action.shape[-2]:
             return parts["head_net"](torch.cat((features, action), -1))
-        return parts["head_net"](_beside(features, action))
+        run: Callable[..., Tensor] = parts["head_net"]
+        return run(_beside(features, action)) if isinstance(run, nn.Module) else run(features, action)
 
     def output(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
         """Return values [..., 1]; the actions may have any form that `prepare_action` accepts."""

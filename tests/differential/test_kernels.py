@@ -111,3 +111,22 @@ def test_stack_equals_each_network_alone_in_outputs_and_gradients(activation: st
     nothing, same = mlp_backward(layers, saved, weight, parameters=False, inputs=True)
     assert not nothing
     assert torch.equal(same, dx)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_inputs_shared_by_several_columns_equal_their_copies(norm: bool) -> None:
+    """Three actions of two numbers beside each of four rows of features, as CQL evaluates them."""
+    nets = [torch_layers([5, w, 6, 1], "Tanh", norm, seed) for seed, w in enumerate((7, 9))]
+    layers = views(nets, "Tanh", 11)
+    features, actions = torch.randn(2, 4, 3, dtype=torch.float64), torch.randn(2, 12, 2, dtype=torch.float64)
+    weight = torch.randn(2, 12, 1, dtype=torch.float64)
+    together, saved = mlp_forward(layers, features, True, True, actions)
+    parts, (of_features, of_actions) = mlp_backward(layers, saved, weight, inputs=True)
+    copies = torch.cat((features.repeat(1, 3, 1), actions), -1)
+    alone, kept = mlp_forward(layers, copies, True)
+    expected, of_inputs = mlp_backward(layers, kept, weight, inputs=True)
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+    for mine, theirs in zip(parts, expected, strict=True):
+        torch.testing.assert_close(mine.flatten(1), theirs.flatten(1), rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(of_actions, of_inputs[..., 3:], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(of_features, of_inputs[..., :3].unflatten(1, (3, 4)).sum(1), rtol=1e-11, atol=1e-12)

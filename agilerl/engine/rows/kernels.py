@@ -73,6 +73,7 @@ class Saved:
         activated: argument of the activation's backward function.
         normalised, inverse_std: of LayerNorm.
         noise: [N, out, in] ε_out εᵢₙᵀ of a noisy layer.
+        beside: [N, K·B, A] further inputs, for K of which the inputs are the same; see `mlp_forward`.
     """
 
     inputs: Tensor
@@ -81,12 +82,16 @@ class Saved:
     normalised: Tensor | None = None
     inverse_std: Tensor | None = None
     noise: Tensor | None = None
+    beside: Tensor | None = None
 
 
-def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = True) -> tuple[Tensor, list[Saved]]:
+def mlp_forward(
+    layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = True, beside: Tensor | None = None
+) -> tuple[Tensor, list[Saved]]:
     """Return outputs [N, B, out] for inputs x [N, B, in], and tensors for `mlp_backward` (empty unless `save`).
 
-    Without `noisy` noisy layers run without noise.
+    Without `noisy` noisy layers run without noise. With `beside` [N, K·B, A], K batches one after another, the inputs
+    are x and these columns: outputs [N, K·B, out]. The product of x in the first layer is computed once.
     """
     saved: list[Saved] = []
     x = x.mT
@@ -96,7 +101,11 @@ def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = T
             noise = layer.noise.noise_out * layer.noise.noise_in
             weight = torch.addcmul(weight, layer.noise.weight_sigma, noise)
             bias = torch.addcmul(bias, layer.noise.bias_sigma, layer.noise.noise_out)
-        x = torch.baddbmm(bias, weight, x)
+        if beside is None:
+            x = torch.baddbmm(bias, weight, x)
+        else:
+            once = torch.baddbmm(bias, weight[..., : x.shape[1]], x).repeat(1, 1, beside.shape[1] // x.shape[2])
+            x = once.baddbmm_(weight[..., x.shape[1] :], beside.mT)
         normalised = inverse_std = None
         if layer.norm_weight is not None:
             assert layer.norm_bias is not None
@@ -112,13 +121,14 @@ def mlp_forward(layers: list[LayerViews], x: Tensor, save: bool, noisy: bool = T
             if layer.mask is not None and not act.zero_at_zero:
                 x = x * layer.mask
         if save:
-            saved.append(Saved(inputs, weight, activated, normalised, inverse_std, noise))
+            saved.append(Saved(inputs, weight, activated, normalised, inverse_std, noise, beside))
+        beside = None
     return x.mT, saved
 
 
 def mlp_backward(
     layers: list[LayerViews], saved: list[Saved], grad: Tensor, parameters: bool = True, inputs: bool = False
-) -> tuple[list[Tensor], Tensor | None]:
+) -> tuple[list[Tensor], Any]:
     """Compute the gradients of the parameters and of the input.
 
     Args:
@@ -129,7 +139,7 @@ def mlp_backward(
 
     Returns:
         The parameters' gradients, [N, numel] each, in the order of the rows' columns (empty without `parameters`),
-        and the input's, [N, B, in] or None.
+        and the input's, [N, B, in] or None; with `beside` a pair, of the inputs and of what is beside them.
     """
     blocks: list[list[Tensor]] = []
     grad = grad.mT
@@ -147,10 +157,19 @@ def mlp_backward(
             if parameters:
                 norm = [(grad * keep.normalised).sum(2), grad.sum(2)]
             grad = _normalise_backward(grad * layer.norm_weight, keep.normalised, keep.inverse_std, layer)
+        beside, of_beside = keep.beside, grad
+        if beside is not None:  # of inputs that K columns share
+            grad = grad.reshape(*grad.shape[:2], -1, keep.inputs.shape[2]).sum(2)
         if parameters:
             of_weight, of_bias = torch.bmm(grad, keep.inputs.mT), grad.sum(2)
+            if beside is not None:
+                of_weight = torch.cat((of_weight, torch.bmm(of_beside, beside)), 2)
             sigma = _sigma_gradients(of_weight, of_bias, keep, layer.noise) if layer.noise is not None else ()
             blocks.append([of_weight.flatten(1), of_bias, *norm, *sigma])
+        if beside is not None and inputs:
+            width = keep.inputs.shape[1]
+            both = torch.bmm(keep.weight[..., :width].mT, grad), torch.bmm(keep.weight[..., width:].mT, of_beside)
+            return [part for block in reversed(blocks) for part in block], (both[0].mT, both[1].mT)
         if index > 0 or inputs:
             grad = torch.bmm(keep.weight.mT, grad)
     return [part for block in reversed(blocks) for part in block], grad.mT if inputs else None
@@ -398,8 +417,8 @@ class Kernels:
     """
 
     name: str
-    forward: Callable[[list[LayerViews], Tensor, bool, bool], tuple[Tensor, list[Saved]]]
-    backward: Callable[[list[LayerViews], list[Saved], Tensor, bool, bool], tuple[list[Tensor], Tensor | None]]
+    forward: Callable[..., tuple[Tensor, list[Saved]]]
+    backward: Callable[[list[LayerViews], list[Saved], Tensor, bool, bool], tuple[list[Tensor], Any]]
     step: Callable[[Columns, Tensor, OptimizerRule, Sequence[bool] | None], None]
     track: Callable[[Sequence[tuple[Tensor, Tensor]], Tensor], None]
     whole: tuple[torch.dtype, ...] = ()

@@ -88,7 +88,7 @@ class Unit:
     def constant(self, layers: dict[str, list[LayerViews]], kernels: Kernels, noisy: bool = True) -> Network:
         """Return the program over `layers` (`value`, `target` or `both`), without gradients."""
         forward = kernels.forward
-        return self.program(lambda part: lambda x: forward(layers[part], x, False, noisy)[0])
+        return self.program(lambda part: lambda x, beside=None: forward(layers[part], x, False, noisy, beside)[0])
 
 
 def encoder_of(network: Any, functions: Mapping[str, Network]) -> Network | None:
@@ -137,7 +137,7 @@ class Gradients:
         self.written: set[PartName] = set()
         self._pending: dict[tuple[tuple[str, ...], str], tuple[Unit, list[tuple[Tensor, Tensor]]]] = {}
 
-    def backward(self, ran: RowsPass, grad: Tensor, parameters: bool = True, inputs: bool = False) -> Tensor | None:
+    def backward(self, ran: RowsPass, grad: Tensor, parameters: bool = True, inputs: bool = False) -> Any:
         """Add a pass's parameter gradients, given `grad` [N, B, out] at its outputs; return its input's on request."""
         unit, part = ran.unit, ran.part
         if parameters and part in unit.cells:  # runs many times in one pass: see `finish`
@@ -192,15 +192,17 @@ class DenseFunction(torch.autograd.Function):
     """Connects the closed-form kernels to autograd. Parameter gradients are written directly to the gradient rows."""
 
     @staticmethod
-    def forward(ctx: Any, gradients: Gradients, unit: Unit, part: str, own: bool, anchor: Tensor, x: Tensor) -> Tensor:
-        output, saved = gradients.kernels.forward(unit.value[part], x, True, True)
+    def forward(
+        ctx: Any, gradients: Gradients, unit: Unit, part: str, own: bool, anchor: Tensor, x: Tensor, *beside: Tensor
+    ) -> Tensor:
+        output, saved = gradients.kernels.forward(unit.value[part], x, True, True, *beside)
         ctx.ran, ctx.gradients, ctx.parameters = RowsPass(unit, part, saved), gradients, own
         return output
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None, None, Tensor | None]:
-        of_input = ctx.gradients.backward(ctx.ran, grads[0], ctx.parameters, ctx.needs_input_grad[5])
-        return None, None, None, None, None, of_input
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        of_inputs = ctx.gradients.backward(ctx.ran, grads[0], ctx.parameters, any(ctx.needs_input_grad[5:]))
+        return None, None, None, None, None, *(of_inputs if isinstance(of_inputs, tuple) else (of_inputs, None))
 
 
 class DistanceFunction(torch.autograd.Function):
