@@ -20,7 +20,7 @@ from agilerl.sources.custom.learn import CustomLearn, CustomTransitions
 from agilerl.sources.divergence import Watch, check_interval
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
-from agilerl.sources.rewards import RewardScale
+from agilerl.sources.rewards import NEW, RewardScale
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Updates
 
@@ -44,7 +44,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
     def __init__(
         self, env: Any, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None, eval_env: Any = None
     ) -> None:
-        rewards = RewardScale().state() if options.normalize_rewards else None
+        rewards = NEW if options.normalize_rewards else None
         memories = SharedReplay(memory, n_step_memory).named()
         super().__init__(env, options, Shared(options.eps_start, rewards, memories=memories), eval_env)
         self.is_repeatable = not self.is_asynchronous
@@ -73,7 +73,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             agent.set_training_mode(True)
         interval = check_interval(learner.groups[0].device)
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs, interval)
-        rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs, shard.ranks)
+        rewards = RewardScale.of(shard, num_envs)
         kind = AsynchronousActing if self.is_asynchronous else self.acting
         acting = kind(shard, lanes, replay, self.options, watch, rewards)
         are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)
@@ -87,8 +87,9 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             yield env_steps * shard.ranks.size
         running = acting.end()
         updates.end()
-        scale = None if rewards is None else rewards.state()
-        shared = Shared(acting.epsilon, scale, running=running, memories=shard.shared.memories)
+        if rewards is not None:
+            rewards.keep()
+        shared = Shared(acting.epsilon, shard.shared.rewards, running=running, memories=shard.shared.memories)
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shared)
 
     def _one_after_another(self, count: int, acting: Acting, updates: Updates) -> Iterator[int]:
