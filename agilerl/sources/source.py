@@ -381,6 +381,9 @@ class Source(ABC):
             A note for the log, or None.
         """
 
+    def foresee(self, population: Sequence[Any]) -> None:  # noqa: B027  # optional hook
+        """Warn of members that will make no update within the budget; ignored by default."""
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Facts for the records: learner, env_backend, num_envs (per member), lockstep.
