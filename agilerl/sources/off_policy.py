@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gymnasium import spaces
 
+from agilerl.algorithms.base.adapted import adapted
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
+from agilerl.errors import AgileRLWarning
 from agilerl.options import OffPolicyOptions
 from agilerl.sources.acting import Acting
 from agilerl.sources.asynchronous_acting import AsynchronousActing
@@ -20,9 +23,9 @@ from agilerl.sources.custom.learn import CustomLearn, CustomTransitions
 from agilerl.sources.divergence import Watch, check_interval
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
-from agilerl.sources.rewards import RewardScale
-from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
-from agilerl.sources.updates import Updates
+from agilerl.sources.rewards import NEW, RewardScale
+from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally, cut
+from agilerl.sources.updates import Schedule, Updates
 
 
 class OffPolicySource(LaneSource[OffPolicyOptions]):
@@ -44,7 +47,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
     def __init__(
         self, env: Any, memory: Any, options: OffPolicyOptions, n_step_memory: Any = None, eval_env: Any = None
     ) -> None:
-        rewards = RewardScale().state() if options.normalize_rewards else None
+        rewards = NEW if options.normalize_rewards else None
         memories = SharedReplay(memory, n_step_memory).named()
         super().__init__(env, options, Shared(options.eps_start, rewards, memories=memories), eval_env)
         self.is_repeatable = not self.is_asynchronous
@@ -66,6 +69,37 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             if isinstance(memory, ReplayBuffer):  # custom agents learn from `sample`, which has its own generator
                 memory.follow_seed(run_seed)
 
+    def foresee(self, population: Sequence[Any]) -> None:
+        needs = {(int(a.batch_size), Schedule.of(a.learn_step, self.env_steps_at_once).interval)
+                 for a in map(adapted, population)}  # fmt: skip
+        for size, interval in sorted(needs):
+            stored = self._stored_when_due(population, interval)
+            if 0 < stored < max(size, self.options.learning_delay + 1):
+                warnings.warn(
+                    f"members with batch_size={size} make no update within the budget: {stored:,} transitions are "
+                    f"stored when the last one is due, which must be a whole batch and more than learning_delay="
+                    f"{self.options.learning_delay}. fix: more steps, or a smaller batch_size, learning_delay or "
+                    "learn_step.",
+                    AgileRLWarning,
+                    stacklevel=6,
+                )
+
+    def _stored_when_due(self, population: Sequence[Any], interval: int) -> int:
+        """Return the number of transitions added when the last update of this run is due; 0 if no step is left."""
+        at_once, memory = self.env_steps_at_once, self.shared[0].memories["memory"]
+        before = int(memory.counter if hasattr(memory, "counter") else len(memory)) * self.ranks.size
+        of_shard = len(cut(len(population), self.shards)[0])  # others' rows arrive after a generation
+        members = of_shard if self.has_own_memories else len(population)
+        first = begun = min(int(agent.steps[-1]) for agent in population)
+        stored, budget = 0, min(self.options.max_steps, self.options.stop_after or self.options.max_steps)
+        while begun < budget:
+            left = -(-(budget - begun) // at_once)
+            length = max(1, min(self._vector_steps(self.options.generation_steps(begun)), left))
+            due = (length - 1) // interval * interval + 1
+            stored = before + members * (begun - first) + of_shard * due * at_once
+            begun += length * at_once
+        return stored
+
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
         """Run one generation of a shard: members act in `lanes` and learn from the shared replay."""
         num_envs, replay = lanes.num_lanes // len(shard.agents), SharedReplay(**shard.shared.memories)
@@ -73,7 +107,7 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             agent.set_training_mode(True)
         interval = check_interval(learner.groups[0].device)
         watch = Watch(learner, [Tally() for _ in shard.agents], num_envs, interval)
-        rewards = RewardScale.of(shard.shared.rewards, shard.agents, num_envs, shard.ranks)
+        rewards = RewardScale.of(shard, num_envs)
         kind = AsynchronousActing if self.is_asynchronous else self.acting
         acting = kind(shard, lanes, replay, self.options, watch, rewards)
         are_choices = isinstance(lanes.single_action_space, spaces.Discrete | spaces.MultiDiscrete)
@@ -87,8 +121,9 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             yield env_steps * shard.ranks.size
         running = acting.end()
         updates.end()
-        scale = None if rewards is None else rewards.state()
-        shared = Shared(acting.epsilon, scale, running=running, memories=shard.shared.memories)
+        if rewards is not None:
+            rewards.keep()
+        shared = Shared(acting.epsilon, shard.shared.rewards, running=running, memories=shard.shared.memories)
         return ShardResult(dict(zip(shard.slots, watch.tallies, strict=True)), shared)
 
     def _one_after_another(self, count: int, acting: Acting, updates: Updates) -> Iterator[int]:

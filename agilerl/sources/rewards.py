@@ -8,48 +8,50 @@ from typing import Any, NoReturn
 import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.components.running import RunningMeanStd
+from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.envs.step import StepBatch
 from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
+from agilerl.sources.source import Shard
+
+NEW: Mapping[str, Any] = {"mean": 0.0, "var": 1.0, "count": 0}
+"""Statistics before any reward."""
+EPSILON = 1e-8  # added to the variance
 
 
 class RewardScale:
-    """Reward scale 1 / std of the discounted return, over all members and lanes (one scale per population).
+    """Reward scales 1 / std of the discounted return, one per member, over its lanes.
 
-    Every lane accumulates G ← γ·G + r, restarted with each episode and each generation. Rewards are divided by the
-    standard deviation of all sums seen so far. They are not shifted, so their sign is preserved. Engstrom et al. 2020
-    (arXiv:2005.12729), appendix A.2, algorithm 1.
+    Every lane accumulates G ← γ·G + r with the discount of its member, restarted with each episode and each generation.
+    Rewards are divided by the standard deviation of all sums that the member has seen. They are not shifted, so their
+    sign is preserved. Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2, algorithm 1. Members have scales of their
+    own because the size of the sums depends on the discount; children continue their parent's.
 
     In a team every agent has a separate sum. It continues while the agent waits, and counts in the steps in which the
     agent acts. All agents share one scale, so that their rewards stay in proportion.
 
+    Args:
+        agents: N members, whose statistics are copied; `keep` returns them. num_envs: lanes of each.
+        start: statistics of members without any.
+
     Attributes:
-        statistics: of the sums; the factor is about 1 before any data.
+        mean, var, count: [N] of the sums.
     """
 
-    def __init__(self) -> None:
-        self.statistics = RunningMeanStd(epsilon=1e-8)
-        self._discount = self._sums = np.zeros(0)
-        self._ranks = ONE
-
-    @classmethod
-    def of(
-        cls, state: Mapping[str, Any] | None, agents: Sequence[Any], num_envs: int, ranks: Ranks = ONE
-    ) -> RewardScale | None:
-        """Return a copy of the scale that a generation of these members starts from; None if scaling is off."""
-        if state is None:
-            return None
-        scale = cls()
-        scale.statistics.load_state({**state, "epsilon": scale.statistics.epsilon})
-        scale._ranks = ranks
-        scale.begin(agents, num_envs)
-        return scale
-
-    def begin(self, agents: Sequence[Any], num_envs: int) -> None:
-        """Start a generation of these members with `num_envs` lanes each."""
+    def __init__(
+        self, agents: Sequence[Any], num_envs: int, start: Mapping[str, Any] = NEW, ranks: Ranks = ONE
+    ) -> None:
+        self._agents, self._ranks = [unwrapped(agent) for agent in agents], ranks
+        states = [agent._reward_statistics or start for agent in self._agents]
+        self.mean, self.var, self.count = (np.array([float(s[k]) for s in states]) for k in ("mean", "var", "count"))
         self._discount = np.repeat([float(adapted(agent).gamma) for agent in agents], num_envs)
         self._sums = np.zeros(len(self._discount))
+
+    @classmethod
+    def of(cls, shard: Shard, num_envs: int) -> RewardScale | None:
+        """Return the scales that a generation of these members starts from; None if scaling is off."""
+        start = shard.shared.rewards
+        return None if start is None else cls(shard.agents, num_envs, start, shard.ranks)
 
     def see(self, reward: np.ndarray, batch: StepBatch) -> None:
         """Update with the rewards [L], or [L, M] for teams, of one vector step; resting lanes are ignored."""
@@ -62,18 +64,42 @@ class RewardScale:
             discount = discount[:, None]
         stepped = batch.mask if reward.ndim == 1 else batch.mask[:, None]
         self._sums = np.where(stepped, discount * self._sums + reward, self._sums)
-        self.statistics.update_over(self._ranks, self._sums[counts])
+        moments = self._moments(counts)
+        for mean, var, rows in moments[None] if self._ranks.size == 1 else self._ranks.gather_rows(moments):
+            self._merge(mean, var, rows)
         self._sums[ended] = 0.0
 
-    @property
-    def factor(self) -> float:
-        """Factor that rewards are multiplied by."""
-        return float(1 / np.sqrt(self.statistics.var + self.statistics.epsilon))
+    def _moments(self, counts: np.ndarray) -> np.ndarray:
+        """Return mean, variance and number [3, N] of the members' sums that count."""
+        members = len(self._agents)
+        sums, counts = self._sums.reshape(members, -1), counts.reshape(members, -1)
+        if counts.all():
+            return np.stack([sums.mean(1), sums.var(1), np.full(members, float(sums.shape[1]))])
+        moments = np.zeros((3, members))
+        for member in np.flatnonzero(counts.any(1)):
+            values = sums[member][counts[member]]
+            moments[:, member] = values.mean(), values.var(), len(values)
+        return moments
 
-    def state(self) -> dict[str, float]:
-        """State as plain numbers."""
-        seen = self.statistics
-        return {"mean": float(seen.mean), "var": float(seen.var), "count": seen.count}
+    def _merge(self, mean: np.ndarray, var: np.ndarray, rows: np.ndarray) -> None:
+        """Merge `rows` [N] sums of these means and variances [N]; see `RunningMeanStd`."""
+        some = rows > 0
+        before, rows = self.count[some], rows[some]
+        delta, total = mean[some] - self.mean[some], before + rows
+        squares = self.var[some] * before + var[some] * rows + delta**2 * before * rows / total
+        self.mean[some] += delta * rows / total
+        self.var[some], self.count[some] = squares / total, total
+
+    @property
+    def factors(self) -> np.ndarray:
+        """Factors [N] that the members' rewards are multiplied by; about 1 before any data."""
+        factors: np.ndarray = 1 / np.sqrt(self.var + EPSILON)
+        return factors
+
+    def keep(self) -> None:
+        """Store the statistics in the members."""
+        for agent, mean, var, count in zip(self._agents, self.mean, self.var, self.count, strict=True):
+            agent._reward_statistics = {"mean": float(mean), "var": float(var), "count": int(count)}
 
 
 def refuse_scaling(agent: Any) -> NoReturn:

@@ -28,7 +28,7 @@ from agilerl.rollouts.step_draws import StepDraws
 from agilerl.sources.custom.learn import CustomLearn, CustomRollouts
 from agilerl.sources.divergence import Watch
 from agilerl.sources.lanes import LaneSource, waits
-from agilerl.sources.rewards import RewardScale
+from agilerl.sources.rewards import NEW, RewardScale
 from agilerl.sources.rollout_row import Row
 from agilerl.sources.source import (
     GenerationPlan,
@@ -64,7 +64,7 @@ class OnPolicySource(LaneSource[LoopOptions]):
     def __init__(
         self, env: Any, options: LoopOptions, collect: Callable[..., Any] | None = None, eval_env: Any = None
     ) -> None:
-        rewards = RewardScale().state() if options.normalize_rewards else None
+        rewards = NEW if options.normalize_rewards else None
         super().__init__(env, options, Shared(rewards=rewards), eval_env)
         self.collect = collect
         self._longest = 1  # rollout of a member, in vector steps
@@ -191,7 +191,7 @@ class OnPolicyGeneration:
             agent.progress = min(1.0, shard.begun / options.max_steps)
         learner.refresh()
         self.tallies = [Tally() for _ in self.agents]
-        self.rewards = RewardScale.of(shard.shared.rewards, self.agents, self.num_envs, shard.ranks)
+        self.rewards = RewardScale.of(shard, self.num_envs)
         self._changes_rewards = self.rewards is not None or options.changes_rewards
         self.watch = Watch(learner, self.tallies, self.num_envs)
         self.watch.weights()
@@ -248,9 +248,10 @@ class OnPolicyGeneration:
             for agent in self.agents:
                 agent.take_statistics(self._statistics)
         running = self._running.going_on(self.obs, info, self._kept) if self.options.carry_envs else None
-        scale = None if self.rewards is None else self.rewards.state()
+        if self.rewards is not None:
+            self.rewards.keep()
         statistics = None if self._statistics is None else self._statistics.state()
-        shared = Shared(None, scale, statistics, running, self.shard.shared.memories)
+        shared = Shared(None, self.shard.shared.rewards, statistics, running, self.shard.shared.memories)
         return ShardResult(dict(zip(self.shard.slots, self.tallies, strict=True)), shared)
 
     def _recorded(self, info: dict[str, Any]) -> Iterator[ActingStep]:
@@ -394,7 +395,9 @@ class OnPolicyGeneration:
         buffer.last_obs = group.of(self.obs)
         buffer.last_value = self._value(group, self.obs)
         if self.rewards is not None:
-            buffer.stored("reward")[...] *= self.rewards.factor
+            stored = buffer.stored("reward")  # [T, L], or [T, L, M] for teams
+            factors = np.repeat(self.rewards.factors[group.members], self.num_envs).astype(stored.dtype)
+            stored *= factors.reshape(-1, *(1,) * (stored.ndim - 2))
         rollout = self._rollout(group)
         rngs = [self._minibatches[i] for i in group.members]
         reports = learn_rollout(self.learner, group.number, group.agents, rollout, rngs)

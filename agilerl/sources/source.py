@@ -169,7 +169,7 @@ class Shared:
 
     Attributes:
         epsilon: exploration rate of the next vector step; None for an algorithm without one.
-        rewards: `RewardScale.state()`; None without reward scaling.
+        rewards: statistics of `RewardScale` for members that have none yet; None without reward scaling.
         statistics: `RunningMeanStd.state()` of observations; None if not used.
         running: episodes that continue across the end of a generation; None starts new ones.
         memories: replay buffers by name. The only mutable part: a generation writes to them.
@@ -382,6 +382,9 @@ class Source(ABC):
         Returns:
             A note for the log, or None.
         """
+
+    def foresee(self, population: Sequence[Any]) -> None:  # noqa: B027  # optional hook
+        """Warn of members that will make no update within the budget; ignored by default."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

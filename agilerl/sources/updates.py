@@ -88,6 +88,11 @@ class Plan:
             return mask.to(self.like.device).bool()
         return to_device(torch.from_numpy(self.lead.legal_choices(mask.numpy(force=True))), self.like.device).bool()
 
+    def factors(self, rewards: RewardScale, dims: int) -> Tensor:
+        """Return the members' reward factors, to multiply rewards [updates, N_g, B, ...] of `dims` dimensions."""
+        factors = torch.from_numpy(rewards.factors[self.members])
+        return self.to_device(factors).reshape(-1, *(1,) * (dims - 2))
+
     def to_device(self, values: Tensor) -> Tensor:
         """Move to the device and dtype of the parameters."""
         like = self.like
@@ -101,7 +106,7 @@ class Updates:
         shard: the members and their random streams.
         watch: of exactly these members, held by its learner; on each rank, `num_envs` environment steps of a member are
             one vector step.
-        rewards: scale of the stored rewards; None leaves them unchanged.
+        rewards: scales of the stored rewards; None leaves them unchanged.
         are_choices: whether stored actions are integer choices of one agent. False for teams, whose rows also hold the
             components of Box actions.
         env_steps_at_once: environment steps per vector step over all ranks; by default the sum over ranks.
@@ -231,7 +236,7 @@ class Updates:
         reward, done = (rows[name].to(like.device, like.dtype) for name in ("reward", "done"))
         fields: dict[str, Any] = {
             "action": rows["action"].long() if self.are_choices else rows["action"],
-            "reward": reward if self.rewards is None else reward * self.rewards.factor,
+            "reward": reward if self.rewards is None else reward * plan.factors(self.rewards, reward.dim()),
             "done": done,
         }
         if "discount" in rows:  # of n-step transitions

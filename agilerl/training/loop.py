@@ -158,6 +158,7 @@ class TrainingLoop:
         else:
             self.result.env_steps_member = max(agent.steps[-1] for agent in self.population)
             self._say_spent()
+        self.source.foresee(self.population)
         self.result.unchanged = self.result.unchanged or not is_resumed
         self.result.births += founders
         self.callbacks.births(founders)

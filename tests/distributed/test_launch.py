@@ -86,21 +86,19 @@ def test_running_statistics_are_of_the_rows_of_all_ranks(own: int, other: int) -
 
 
 def test_one_scale_divides_the_rewards_of_all_ranks() -> None:
-    agents, step = [SimpleNamespace(gamma=0.5)], 3
+    agents, step = [SimpleNamespace(gamma=0.5, _reward_statistics=None)], 3
     rewards = np.random.default_rng(1).normal(size=(step, 2))  # a lane on each rank
-    whole, lane = RewardScale(), np.ones(2, bool)
-    whole.begin(agents, 2)
+    whole, lane = RewardScale(agents, 2), np.ones(2, bool)
     sums, said = np.zeros(1), []
     for reward in rewards:
         batch: Any = SimpleNamespace(mask=lane, terminated=~lane, truncated=~lane, team=None)
         whole.see(reward, batch)
         sums = 0.5 * sums + reward[1:]
-        said.append(np.array([sums.mean(), sums.var(), 1.0]))
-    half = RewardScale.of({"mean": 0.0, "var": 1.0, "count": 0}, agents, 1, Beside(*said))
-    assert half is not None
+        said.append(np.array([[sums.mean()], [sums.var()], [1.0]]))
+    half = RewardScale(agents, 1, ranks=Beside(*said))
     for reward in rewards:
         half.see(reward[:1], SimpleNamespace(mask=lane[:1], terminated=~lane[:1], truncated=~lane[:1], team=None))  # type: ignore[arg-type]
-    assert half.factor == pytest.approx(whole.factor, rel=1e-12)
+    assert half.factors.tolist() == pytest.approx(whole.factors.tolist(), rel=1e-12)
 
 
 # -- minibatches ------------------------------------------------------------------------------------------------------

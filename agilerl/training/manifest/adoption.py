@@ -81,7 +81,8 @@ class Ancestors:
             setattr(founder, name, value)
         for name, stream in generators.items():  # streams of the new run, so that exploration does not repeat
             object.__setattr__(founder, name, restored_generator(stream))
-        founder.__dict__.pop("mutation_record", None)  # belongs to a birth in the other run
+        for name in ("mutation_record", "_reward_statistics"):  # of a birth in the other run, and of its rewards
+            founder.__dict__.pop(name, None)
         founder.origin = f"{'agents that were handed over' if self.run is None else self.run}, member {agent.index}"
         return founder
 

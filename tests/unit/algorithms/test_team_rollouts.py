@@ -219,8 +219,8 @@ def test_rewards_are_divided_by_the_scale_of_the_team() -> None:
         def _rollout(self, group: Any) -> Any:
             assert self.rewards is not None
             learned = group.buffer.stored("reward")
-            np.testing.assert_allclose(learned, np.stack(raw[-len(learned) :]) * self.rewards.factor)
-            kept.append(self.rewards.factor)
+            np.testing.assert_allclose(learned, np.stack(raw[-len(learned) :]) * self.rewards.factors[0])
+            kept.append(float(self.rewards.factors[0]))
             return super()._rollout(group)
 
     shard = Shard(pop, [0], 7, 0, 0, 32, Shared(None, source.shared[0].rewards))
@@ -246,7 +246,7 @@ def test_a_game_in_which_rewards_cancel_has_the_scale_of_its_players() -> None:
         generation = TeamGeneration(shard, source.lanes, learner, options)
         assert sum(generation.run()) == 128
     assert generation.rewards is not None
-    assert 0.5 < generation.rewards.factor < 20  # of sums, which are 0, it would be 1e4
+    assert 0.5 < generation.rewards.factors[0] < 20  # of sums, which are 0, it would be 1e4
     source.close()
 
 

@@ -86,8 +86,9 @@ def test_equal_shards_give_equal_results_and_the_source_is_left_as_it_was(algo: 
     assert one.tallies == other.tallies
     assert sorted(one.tallies) == [0, 1]
     assert [tally.env_steps for tally in one.tallies.values()] == [80, 80]
-    assert (one.shared.epsilon, one.shared.rewards) == (other.shared.epsilon, other.shared.rewards)
-    assert one.shared.rewards["count"] == 160  # type: ignore[index]
+    assert one.shared.epsilon == other.shared.epsilon
+    assert [agent._reward_statistics["count"] for agent in agents] == [80, 80]
+    assert [agent._reward_statistics for agent in agents] == [twin._reward_statistics for twin in twins]
     for a, b in zip(bits(agents), bits(twins), strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(FrozenInstanceError):

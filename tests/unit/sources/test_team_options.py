@@ -30,7 +30,7 @@ SHORT: dict[str, Any] = {
 
 
 class Member:
-    gamma = 0.5
+    gamma, _reward_statistics = 0.5, None
 
 
 def step(acted: list[int], ended: list[int], over: bool = False, mask: bool = True) -> StepBatch:
@@ -44,25 +44,23 @@ def step(acted: list[int], ended: list[int], over: bool = False, mask: bool = Tr
 
 def test_rewards_of_teams_are_scaled_by_the_sums_of_each_agent() -> None:
     """γ = 1/2. a: 1, 2.5 (its end), then nothing of it counts. b waits once: 4, (2 + 2 = 4), 2 + 8 = 10; a rest."""
-    scale = RewardScale()
-    scale.begin([Member()], 1)
+    scale = RewardScale([Member()], 1)
     scale.see(np.array([[1.0, 4.0]]), step([1, 1], [0, 0]))
     scale.see(np.array([[2.0, 2.0]]), step([1, 0], [1, 0]))
     scale.see(np.array([[0.0, 8.0]]), step([0, 1], [0, 0]))
     scale.see(np.array([[9.0, 9.0]]), step([1, 1], [0, 0], mask=False))
-    assert scale.statistics.count == 4
-    assert scale.factor == pytest.approx(np.std([1, 2.5, 4, 10]) ** -1, rel=1e-7)
+    assert scale.count.tolist() == [4]
+    assert scale.factors[0] == pytest.approx(np.std([1, 2.5, 4, 10]) ** -1, rel=1e-7)
     scale.see(np.array([[0.0, 0.0]]), step([0, 1], [0, 1], over=True))  # 5, and the next episode begins with nothing
     scale.see(np.array([[3.0, 3.0]]), step([1, 1], [0, 0]))
-    assert scale.factor == pytest.approx(np.std([1, 2.5, 4, 10, 5, 3, 3]) ** -1, rel=1e-7)
+    assert scale.factors[0] == pytest.approx(np.std([1, 2.5, 4, 10, 5, 3, 3]) ** -1, rel=1e-7)
 
 
 def test_agents_whose_rewards_cancel_have_a_scale() -> None:
-    scale = RewardScale()
-    scale.begin([Member()], 1)
+    scale = RewardScale([Member()], 1)
     for reward in (1.0, -1.0, 1.0):
         scale.see(np.array([[reward, -reward]]), step([1, 1], [1, 1], over=True))
-    assert scale.factor == pytest.approx(1.0)
+    assert scale.factors[0] == pytest.approx(1.0)
 
 
 def test_replay_keeps_rewards_as_they_are_and_teams_learn_from_scaled_ones(
@@ -75,8 +73,9 @@ def test_replay_keeps_rewards_as_they_are_and_teams_learn_from_scaled_ones(
         assert self.rewards is not None
         made = batches(self, *given)
         raw = self.replay.rows.gather(given[2])["reward"].numpy()
-        np.testing.assert_allclose(made.fields["reward"], raw * self.rewards.factor, rtol=1e-6)
-        seen.append((raw, self.rewards.factor))
+        (plan, *_), factors = given, self.rewards.factors
+        np.testing.assert_allclose(made.fields["reward"], raw * factors[plan.members][:, None, None], rtol=1e-6)
+        seen.append((raw, float(factors[0])))
         return made
 
     monkeypatch.setattr(Updates, "batches", noted)

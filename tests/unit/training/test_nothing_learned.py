@@ -65,6 +65,52 @@ def test_a_learn_step_beyond_the_budget_is_said(algo: str, env: str) -> None:
     assert "No update was made, so nothing was learned." in first
 
 
+NO_UPDATE = "make no update within the budget"
+BUDGETS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a batch": ("DQN", "CartPole-v1", {"population": 1, "batch_size": 64}),
+    "one row less": ("DQN", "CartPole-v1", {"population": 1, "batch_size": 65}),
+    "two members": ("DQN", "CartPole-v1", {"batch_size": 128}),
+    "two members, one row less": ("DQN", "CartPole-v1", {"batch_size": 129}),
+    "a delay": ("DQN", "CartPole-v1", {"learning_delay": 127}),
+    "a delay of all steps": ("DQN", "CartPole-v1", {"learning_delay": 128}),
+    "once in a generation": ("DQN", "CartPole-v1", {"learn_step": 10**6, "batch_size": 68}),
+    "after its start": ("DQN", "CartPole-v1", {"learn_step": 10**6, "batch_size": 69}),
+    "between": ("DQN", "CartPole-v1", {"learn_step": 20, "batch_size": 108}),
+    "between, one row less": ("DQN", "CartPole-v1", {"learn_step": 20, "batch_size": 109}),
+    "short generations": ("DQN", "CartPole-v1", {"evo_steps": 20, "batch_size": 128}),
+    "shards": ("DQN", "CartPole-v1", {"shards": 2, "batch_size": 92}),
+    "shards, one row less": ("DQN", "CartPole-v1", {"shards": 2, "batch_size": 93}),
+    "replay of shards": ("DQN", "CartPole-v1", {"shards": 2, "share": "shard", "batch_size": 65}),
+    "Rainbow": ("RainbowDQN", "CartPole-v1", {"batch_size": 4096}),
+    "SAC": ("SAC", "Pendulum-v1", {"batch_size": 4096}),
+    "TD3": ("TD3", "Pendulum-v1", {"learning_delay": 5000}),
+    "MADDPG": ("MADDPG", "mpe2.simple_spread_v3", {"batch_size": 4096}),
+    "MATD3": ("MATD3", "mpe2.simple_spread_v3", {"learning_delay": 5000}),
+    "bandit": ("NeuralUCB", "bandit/iris", {"batch_size": 4096}),
+    "one after another": ("DQN", "CartPole-v1", {"lockstep": False, "learning_delay": 127}),
+}
+
+
+@pytest.mark.parametrize("case", BUDGETS)
+def test_a_budget_that_reaches_no_update_is_known_before_the_first_step(case: str) -> None:
+    """64 steps of each of two members, in two environments and two generations; where one makes an update, no word."""
+    algo, env, more = BUDGETS[case]
+    if env.startswith("bandit"):
+        pytest.importorskip("sklearn")
+    told: list[bool] = []
+
+    class Told(BaseSink):
+        def start(self, plan: Any, founders: Any) -> None:
+            told.append(any(NO_UPDATE in str(one.message) for one in caught))
+
+    settings = {**GIVEN, "algo": algo, "learning_delay": 0, "learn_step": 1, "eval_steps": 5, **more}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = agilerl.train(env, out=None, sinks=[Told()], **settings)
+    assert told == [run.result["updates"] == 0], [str(one.message) for one in caught]
+    assert sum(NO_UPDATE in str(one.message) for one in caught) == told[0]
+
+
 def test_weights_that_change_in_a_later_generation_have_changed_in_a_resumed_run_too(tmp_path: Path) -> None:
     """The memory holds too few transitions in the first generation, and is learned from in the second one."""
     given = {**GIVEN, **REPLAY, "learning_delay": 100}
