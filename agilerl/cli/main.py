@@ -492,7 +492,10 @@ def _no_episodes(context: typer.Context) -> None:
 )
 def export(
     run: RunPath,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX and compare it with the agent.")] = False,
+    onnx: Annotated[
+        bool,
+        typer.Option("--onnx", help="Write ONNX and compare it with the agent; the default of policies with spaces."),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -506,8 +509,8 @@ def export(
 ) -> None:
     """Export the best policy of a run.
 
-    To ONNX, or for a language policy to an adapter that PEFT reads. RUN/best/policy.py loads a policy in plain PyTorch
-    without an export.
+    To ONNX, or for a language policy to an adapter that PEFT reads. RUN/best/policy.py, where it is, loads a policy in
+    plain PyTorch without an export.
     """
     with user_errors(debug, imports, run):
         from agilerl.cli.output import exported_adapter
@@ -519,8 +522,6 @@ def export(
             for line in lines:
                 typer.echo(line)
             return
-        if not onnx:
-            raise ConfigError(f"agilerl export needs a format. fix: --onnx, or use {run}/best/policy.py as it is.")
         from agilerl.api import load
         from agilerl.export import export_onnx, export_team
 

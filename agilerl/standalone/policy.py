@@ -9,8 +9,9 @@ For a team, observations, masks and actions are dictionaries by agent; agents th
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
 convolutions over images [C, H, W] or [H, W, C], Dict and Tuple observations of all of these, texts (strings, or their
-word counts), and Dict and Tuple actions, for DQN, RainbowDQN, DDPG, TD3, SAC, PPO, MADDPG, MATD3, IPPO and MAPPO;
-anything else is a `PolicyError`. Copy this file wherever you need it.
+word counts), and Dict and Tuple actions, for networks of `NETWORKS`: those of all algorithms but language models.
+Recurrent and other encoders are a `PolicyError`, and a run of one does not write this file. Copy it wherever you need
+it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ ACTIVATIONS |= {"Softmax": lambda: nn.Softmax(dim=-1), "LogSoftmax": lambda: nn.
 RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 LARGEST = 2**20  # features, units or atoms
 MAX_HIDDEN_LAYERS = 64  # hidden layers
-NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
+BY_ARM = "RewardNetwork"  # of a bandit: one output for the context of each arm
+NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic", BY_ARM)
 DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # supported encoders
 JOINED = "vector_mlp"  # the joint encoder of all vectors of an observation, if any
 SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
@@ -59,6 +61,11 @@ def load(folder: str | Path = ".") -> Any:
     except Exception as error:  # safetensors has its own exception class
         raise PolicyError(f"{path / 'policy.safetensors'} is damaged ({error}). fix: copy it again.") from error
     weights = {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
+    return policy_of(spec, weights)
+
+
+def policy_of(spec: Any, weights: dict[str, Tensor]) -> Policy | TeamPolicy:
+    """Build the policy of one agent or of a team, by the content of policy.json; PolicyError: not covered."""
     is_team = isinstance(spec, dict) and "networks" in spec
     return TeamPolicy(spec, weights) if is_team else build(spec, weights)
 
@@ -142,6 +149,7 @@ class Policy(nn.Module):
         self.kind, self.space, self.actions = network["class"], network["observation_space"], network["action_space"]
         self.single = "spaces" not in self.actions
         _check(network)
+        self.arms = (_size(self.actions["n"]),) if self.kind == BY_ARM else ()
         self.needs_mask = bool(spec.get("action_masks", False))
         self.stochastic = self.kind in ("StochasticActor", "SharedActorCritic")
         self.by_component = self.stochastic or self.kind == "DeterministicActor"  # logits per component
@@ -202,6 +210,8 @@ class Policy(nn.Module):
         return self
 
     def _outputs(self) -> int:
+        if self.arms:
+            return 1
         if self.single and self.actions["type"] in ("Discrete", "MultiDiscrete") and not self.by_component:
             return _size(math.prod(self._choices()[0])) * self.atoms
         return _size(sum(map(self._width, _leaves(self.actions))))
@@ -258,9 +268,10 @@ class Policy(nn.Module):
             x = ((x - self.mean) / self.deviation).float()
         if kind in ("Discrete", "MultiDiscrete"):
             return _one_hot(self.space, x, like)
-        if kind == "Box" and tuple(x.shape[1:]) != shape:
-            wanted = ", ".join(map(str, shape))
+        if kind == "Box" and tuple(x.shape[1:]) != (*self.arms, *shape):
+            wanted = ", ".join(map(str, (*self.arms, *shape)))
             raise PolicyError(f"observations must have the shape [B, {wanted}]; got {tuple(x.shape)}.")
+        x = x.flatten(0, 1) if self.arms else x
         if self.seen:
             return self._image(self.space, x, like)
         if _is_image(self.space):
@@ -303,6 +314,8 @@ class Policy(nn.Module):
         """Encoder input [B, I] or [B, C, H, W] -> values or logits [B, A], or raw actions [B, A]."""
         features = self.encoder(x)
         out: Tensor = self.head_net["model"](features)
+        if self.arms:
+            return out.reshape(-1, *self.arms)
         if self.kind == "RainbowQNetwork":
             out = out.reshape(-1, out.shape[-1] // self.atoms, self.atoms)
             if self.dueling:
@@ -396,7 +409,13 @@ class Policy(nn.Module):
         x = torch.as_tensor(_read(space, leaf))
         kind = space["type"]
         sizes = _shape(space["nvec"]) if kind == "MultiDiscrete" else space["n"] if kind == "MultiBinary" else ()
-        axes = len(space["shape"]) if kind == "Box" else len(sizes) if isinstance(sizes, list | tuple) else 1
+        axes = (
+            len(self.arms) + len(space["shape"])
+            if kind == "Box"
+            else len(sizes)
+            if isinstance(sizes, list | tuple)
+            else 1
+        )
         mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
         one = x.dim() == axes
         batch = obs if "spaces" in self.space else x

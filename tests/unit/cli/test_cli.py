@@ -187,7 +187,7 @@ MISTAKES = [
     (["compare", "x", "y"], "RunError: there is no run at x"),
     (["continue", "x"], "RunError: there is no run at x"),
     (["export", "x", "--onnx"], "RunError: there is no run at x"),
-    (["export", "x"], "ConfigError: agilerl export needs a format. fix: --onnx"),
+    (["export", "x"], "RunError: there is no run at x"),
 ]
 
 
