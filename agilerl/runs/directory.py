@@ -302,7 +302,8 @@ class _PlanSink(BaseSink):
 
     def start(self, plan: Any, founders: Sequence[Any]) -> None:
         names = ("learner", "env_backend", "threads", "device", "num_envs", "population", "max_env_steps", "notes")
-        self._run.update(**{name: vars(plan)[name] for name in names}, **plan.extra)
+        limit = {} if plan.time_limit is None else {"time_limit": plan.time_limit}
+        self._run.update(**{name: vars(plan)[name] for name in names}, **limit, **plan.extra)
 
     def generation(self, record: Any) -> None:
         if not self._has_trained and "test" in (self._run.facts().get("result") or {}):

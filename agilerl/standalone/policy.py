@@ -3,9 +3,10 @@
     from policy import load
     policy = load("best")                # the folder with policy.json and policy.safetensors
     action = policy.act(observations)    # [B, ...] -> greedy environment actions [B, ...]
-    action = policy.act(observations, masks)    # [B, A], 1 = legal: if it was trained with action masks
+    action = policy.act(observations, mask)    # [B, A], 1 = legal: if it was trained with action masks
 
-For a team, observations, masks and actions are dictionaries by agent; agents that are left out do not act.
+For a team, observations, masks and actions are dictionaries by agent; agents that are left out do not act. The names
+are those of `agent.act`.
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
 convolutions over images [C, H, W] or [H, W, C], Dict and Tuple observations of all of these, texts (strings, or their
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -92,17 +94,20 @@ class TeamPolicy:
         }
         self.needs_mask = bool(spec.get("action_masks", False))
 
-    def act(self, obs: dict[str, Any], action_masks: dict[str, Any] | None = None) -> dict[str, Tensor]:
-        """Greedy actions of the observed agents, see `Policy.act`; masks may be missing for some agents."""
+    def act(
+        self, obs: dict[str, Any], mask: dict[str, Any] | None = None, *, action_masks: dict[str, Any] | None = None
+    ) -> dict[str, Tensor]:
+        """Greedy actions of the observed agents, see `Policy.act`; masks may be missing for some agents.
+
+        `action_masks`: earlier name of `mask`.
+        """
         unknown = [agent for agent in obs if agent not in self.groups]
         if unknown:
             raise PolicyError(f"unknown agent {unknown[0]!r} (known: {', '.join(self.groups)}).")
-        if self.needs_mask and action_masks is None:
-            raise PolicyError(
-                "this team was trained with masks of legal actions, and without them its actions mean nothing. "
-                "fix: team.act(obs, {agent: mask})."
-            )
-        masks = action_masks or {}
+        masks = action_masks if mask is None else mask
+        if self.needs_mask and masks is None:
+            _warn_without_mask("{agent: mask}", 3)
+        masks = masks or {}
         return {agent: self.policies[self.groups[agent]].act(seen, masks.get(agent)) for agent, seen in obs.items()}
 
     __call__ = act
@@ -334,14 +339,8 @@ class Policy(nn.Module):
         Box; Dict and Tuple actions are nested like the space.
 
         `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space, two per bit of
-        a MultiBinary one (0 legal, 1 legal), and those of all parts of a Dict or Tuple in order. A policy that was
-        trained with masks (`needs_mask`) requires one: PolicyError.
+        a MultiBinary one (0 legal, 1 legal), and those of all parts of a Dict or Tuple in order.
         """
-        if self.needs_mask and action_mask is None:
-            raise PolicyError(
-                "this policy was trained with masks of legal actions, and without one its actions mean nothing. "
-                'fix: policy.act(obs, info["action_mask"]), or ones where every action is legal.'
-            )
         out = self.outputs(self.prepare(obs))
         mask = None if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
         if self.single:
@@ -399,12 +398,16 @@ class Policy(nn.Module):
         return action.reshape(-1, *_shape(actions["nvec"]))
 
     @torch.no_grad()
-    def act(self, obs: Any, action_mask: Any = None) -> Any:
+    def act(self, obs: Any, mask: Any = None, *, action_mask: Any = None) -> Any:
         """See `forward`, without gradients; returns [] or [*shape] for one observation without a batch axis.
 
         An `action_mask` part of the observations that is not an input of the policy is removed and used as the mask.
+        A policy that was trained with masks (`needs_mask`) and gets none acts with a warning. `action_mask`: earlier
+        name of `mask`.
         """
-        obs, action_mask = _divided(self.space, obs, action_mask)
+        obs, legal = _divided(self.space, obs, action_mask if mask is None else mask)
+        if self.needs_mask and legal is None:
+            _warn_without_mask('info["action_mask"]', 4)  # after torch's wrapper
         space, leaf = _first_leaf(self.space, obs)
         x = torch.as_tensor(_read(space, leaf))
         kind = space["type"]
@@ -416,11 +419,16 @@ class Policy(nn.Module):
             if isinstance(sizes, list | tuple)
             else 1
         )
-        mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
         one = x.dim() == axes
         batch = obs if "spaces" in self.space else x
-        action = self(_batched(batch) if one else batch, mask if one else action_mask)
+        legal = torch.as_tensor(legal).unsqueeze(0) if one and legal is not None else legal
+        action = self(_batched(batch) if one else batch, legal)
         return _first(action) if one else action
+
+
+def _warn_without_mask(mask: str, stacklevel: int) -> None:
+    text = "this policy was trained with masks of legal actions, and without one it may take illegal actions."
+    warnings.warn(f"{text} fix: policy.act(obs, {mask}).", stacklevel=stacklevel)
 
 
 def _divided(space: dict[str, Any], obs: Any, mask: Any) -> tuple[Any, Any]:

@@ -40,6 +40,11 @@ class Birth:
     change: float | None = None
     parent_fitness: float | None = None
 
+    @property
+    def number(self) -> int:
+        """The generation as readers count it, from 1."""
+        return self.generation + 1
+
 
 @dataclass(frozen=True)
 class Arrival:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ import agilerl
 from agilerl import errors
 from agilerl.api import build_manifest, env_name, resolve_device
 from agilerl.cli import app
+from agilerl.cli.main import user_errors
 from agilerl.config import manifest_from
 from agilerl.errors import ConfigError, EnvError
 from agilerl.telemetry import Birth, Evaluation, GenerationRecord, MemberRecord, RunPlan
@@ -103,6 +105,17 @@ Cli = Callable[..., Any]
 def cli() -> Cli:
     runner = CliRunner()
     return lambda *args: runner.invoke(app, [str(a) for a in args])
+
+
+def test_a_warning_of_another_package_is_printed_once_though_filters_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *rest, **more: shown.append(str(message)))
+    with user_errors():
+        for text in ("out of date", "another", "out of date"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.warn(text, DeprecationWarning, stacklevel=1)
+    assert shown == ["out of date", "another"]
 
 
 def test_train_prints_a_line_per_generation_and_six_closing_lines(cli: Cli) -> None:
