@@ -21,7 +21,7 @@ from agilerl.cli.options import (
     examples,
     steps_option,
 )
-from agilerl.cli.training import close
+from agilerl.cli.training import close, closing_episodes
 
 
 def register(app: typer.Typer, user_errors: Any) -> None:
@@ -46,7 +46,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             typer.Option(metavar="DIR", help="The folder that gets the new run; default: the one of the old run."),
         ] = None,
         quiet: Quiet = False,
-        test_episodes: TestEpisodes = 100,
+        test_episodes: TestEpisodes = None,
         imports: Imports = None,
         as_json: AsJson = False,
         debug: Debug = False,
@@ -62,9 +62,9 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             check_sets(settings, {"--steps": steps, "--seed": seed})
             if out is None:
                 out = folder_beside(run, str(RunDirectory.open(run).facts().get("env_id")))
-            is_loud = not (quiet or as_json)
+            is_loud, episodes = not (quiet or as_json), closing_episodes(test_episodes, run)
             new_run = continue_training(
                 run, steps=steps, seed=seed, device=device, sets=settings or (), out=out, verbose=is_loud,
-                imports=imports or (),
+                imports=imports or (), closing_episodes=episodes,
             )  # fmt: skip
-            close(new_run, test_episodes, as_json)
+            close(new_run, episodes, as_json)

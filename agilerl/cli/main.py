@@ -154,13 +154,15 @@ def _naming_registered(message: str, imports: str) -> str:
 
 
 def _short_warnings(show: Any) -> Any:
-    """Print our warnings as one line: their source line does not help users of the command."""
+    """Print our warnings as one line, and others once: Python forgets which it has shown when its filters change."""
+    shown: set[str] = set()
 
     def showwarning(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        text = str(message)
         if issubclass(category, AgileRLWarning):
-            text = str(message)
             print(f"warning: {on_command_line(text) if 'fix: ' in text else text}", file=sys.stderr)
-        else:
+        elif text not in shown:
+            shown.add(text)
             show(message, category, *rest, **more)
 
     return showwarning
@@ -284,7 +286,7 @@ def train(
     ] = None,
     from_file: From = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False,
-    test_episodes: TestEpisodes = 100,
+    test_episodes: TestEpisodes = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False,
     track: Tracker = None,
     watch: Annotated[
@@ -308,9 +310,9 @@ def train(
             workers=workers, ray=ray, allow_insecure_ray=allow_insecure_ray, arrivals=arrivals, replay=replay,
             array_index=array_index, device=device, config=config, schedule=schedule, settings=settings or (),
             out=out, quiet=quiet or as_json, no_evolution=no_evolution, no_preset=no_preset, opponents=opponents,
-            dataset=dataset, model=model, from_file=from_file, dry_run=dry_run, test_episodes=test_episodes,
-            tensorboard=tensorboard, track=track, watch=watch, allow_code=allow_code, imports=imports or (),
-            as_json=as_json,
+            dataset=dataset, model=model, from_file=from_file, dry_run=dry_run, tensorboard=tensorboard, track=track,
+            test_episodes=training.closing_episodes(test_episodes, replay), watch=watch, allow_code=allow_code,
+            imports=imports or (), as_json=as_json,
         )  # fmt: skip
         training.train(options, begun)
 
@@ -324,7 +326,6 @@ def train(
     ),
 )
 def resume(
-    context: typer.Context,
     run: RunPath,
     steps: Annotated[
         int | None,
@@ -364,7 +365,7 @@ def resume(
         bool | None,
         typer.Option("--carry-envs/--cut-envs", help="Keep episodes going between generations; resuming is not exact."),
     ] = None,
-    test_episodes: TestEpisodes = 100,
+    test_episodes: TestEpisodes = None,
     tensorboard: Annotated[
         bool | None,
         typer.Option("--tensorboard/--no-tensorboard", help="Write TensorBoard files; default: as the run began."),
@@ -394,20 +395,21 @@ def resume(
             options: dict[str, Any] = {"steps": steps, "settings": changes or None, "restart": restart or None}
             options |= {"strict_replay": strict_replay or None, "allow_other_kernels": allow_other_kernels or None}
             options |= {"carry_envs": carry_envs, "tensorboard": tensorboard, "track": tracker}
-            options |= {"test_episodes": test_episodes if is_typed(context, "test_episodes") else None}
+            options |= {"test_episodes": test_episodes}
             options = {name: value for name, value in options.items() if value is not None}
             as_name = "resume" if as_json else None
             train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options, as_name)
             return
         from agilerl.api import resume_training
 
+        episodes = training.closing_episodes(test_episodes, run)
         more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": tracker}
         more |= {"settings": changes, "restart": restart, "imports": imports or ()}
         more |= {"allow_other_kernels": allow_other_kernels, "workers": processes, "uses_spare_cores": True}
         more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
-        more |= {"minutes": minutes, "closing_episodes": test_episodes, "begun": begun}
+        more |= {"minutes": minutes, "closing_episodes": episodes, "begun": begun}
         ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
-        training.close(ended, test_episodes, as_json)
+        training.close(ended, episodes, as_json)
 
 
 @app.command(
@@ -492,7 +494,10 @@ def _no_episodes(context: typer.Context) -> None:
 )
 def export(
     run: RunPath,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Write ONNX and compare it with the agent.")] = False,
+    onnx: Annotated[
+        bool,
+        typer.Option("--onnx", help="Write ONNX and compare it with the agent; the default of policies with spaces."),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -506,8 +511,8 @@ def export(
 ) -> None:
     """Export the best policy of a run.
 
-    To ONNX, or for a language policy to an adapter that PEFT reads. RUN/best/policy.py loads a policy in plain PyTorch
-    without an export.
+    To ONNX, or for a language policy to an adapter that PEFT reads. RUN/best/policy.py, where it is, loads a policy in
+    plain PyTorch without an export.
     """
     with user_errors(debug, imports, run):
         from agilerl.cli.output import exported_adapter
@@ -519,8 +524,6 @@ def export(
             for line in lines:
                 typer.echo(line)
             return
-        if not onnx:
-            raise ConfigError(f"agilerl export needs a format. fix: --onnx, or use {run}/best/policy.py as it is.")
         from agilerl.api import load
         from agilerl.export import export_onnx, export_team
 

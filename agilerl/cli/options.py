@@ -111,9 +111,9 @@ Imports = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the closing lines only.")]
 TestEpisodes = Annotated[
-    int,
+    int | None,
     whole_option(
-        "Held-out episodes that score the best agent at the end (--minutes: at most).",
+        "Held-out episodes that score the best agent at the end (--minutes: at most); default: 100, or as RUN began.",
         "--test-episodes",
         example="100",
         least=0,

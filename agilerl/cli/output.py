@@ -24,8 +24,6 @@ def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | Non
     Raises:
         NotAvailableYetError: ONNX of a language policy.
     """
-    if not onnx and not (run / "run.json").is_file():
-        return None  # the command reports the missing format
     manifest = RunDirectory.open(run).manifest()
     cls = find_algorithm(manifest.algorithm.name)
     if not cls.learns_language:

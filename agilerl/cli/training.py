@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from agilerl.cli.founders import ancestors_from, check_alone, with_founders
 from agilerl.cli.messages import OPTION_KEYS, command_as_json
 from agilerl.cli.options import check_sets, with_env_kwargs
 from agilerl.cli.seeds import check_without_ray, seeds_to_train, train_side_by_side, workers_in
-from agilerl.errors import AgileRLWarning, ConfigError
+from agilerl.errors import AgileRLWarning, ConfigError, RunError
 
 if TYPE_CHECKING:
     from agilerl.api import Run
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agilerl.training.manifest.adoption import Ancestors
 
 INTERRUPTED = 130
+TEST_EPISODES = 100
 DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
 
 
@@ -365,6 +366,16 @@ def _train_one(options: TrainOptions, plan: Plan, begun: float) -> None:
         allow_insecure_ray=options.allow_insecure_ray, arrivals=options.arrivals, ancestors=plan.ancestors,
     )  # fmt: skip
     close(run, options.test_episodes, options.as_json)
+
+
+def closing_episodes(typed: int | None, run: Path | None = None) -> int:
+    """Episodes of a closing test: as typed, else as when the run began that is resumed, continued or repeated."""
+    if typed is None and run is not None:
+        from agilerl.runs.directory import RunDirectory
+
+        with suppress(RunError):  # a resume restores a damaged run.json, and names what else is wrong
+            typed = RunDirectory.open(run).facts().get("test_episodes")
+    return typed if isinstance(typed, int) else TEST_EPISODES
 
 
 def close(run: Run, test_episodes: int, as_json: bool = False) -> None:

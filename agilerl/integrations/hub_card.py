@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from agilerl.report.records import RunRecords, tidy
-from agilerl.telemetry.console import clock, count
+from agilerl.telemetry.console import clock, count, how_it_ended
 from agilerl.telemetry.evaluation import interval
 
 TASK, METRIC = "reinforcement-learning", "mean_reward"
@@ -96,11 +96,7 @@ def _summary(run: RunRecords, facts: CardFacts) -> str:
 
 def _ended(run: RunRecords) -> str:
     stopped = (run.facts.get("result") or {}).get("stopped")
-    ends = {
-        "target": "ended at its target score", "budget": "spent its budget", "minutes": "ended when its time was up",
-        "plateau": "ended on a plateau",
-    }  # fmt: skip
-    return ends.get(str(stopped), "has ended") if run.status == "done" else f"is not finished ({run.status})"
+    return how_it_ended(stopped) if run.status == "done" else f"is not finished ({run.status})"
 
 
 def _scores(run: RunRecords) -> Iterator[str]:
@@ -165,7 +161,7 @@ def _hyperparameters(run: RunRecords) -> Iterator[str]:
 
 
 def winner_schedule(run: RunRecords) -> list[tuple[int, int, Mapping[str, float]]]:
-    """(generation, env steps at its end, hyperparameters) of the winner's line, wherever they changed."""
+    """(generation from 1, env steps at its end, hyperparameters) of the winner's line, wherever they changed."""
     if run.winner is None:
         return []
     place = {id: number for number, id in enumerate(run.winner_line)}
@@ -176,7 +172,7 @@ def winner_schedule(run: RunRecords) -> list[tuple[int, int, Mapping[str, float]
             continue
         member = max(line, key=lambda each: place[each.id])
         if not rows or rows[-1][2] != member.hyperparameters:
-            rows.append((member.generation, member.env_steps, member.hyperparameters))
+            rows.append((member.number, member.env_steps, member.hyperparameters))
     return rows
 
 

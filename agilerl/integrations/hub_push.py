@@ -32,6 +32,8 @@ from agilerl.redaction import without_secrets
 from agilerl.report import RunRecords, write_report
 from agilerl.runs.commands import imports_of, run_command
 from agilerl.runs.directory import LINEAGE, LINEAGE_LIMIT, METRICS, RunDirectory
+from agilerl.standalone.policy import PolicyError
+from agilerl.standalone.policy import load as load_plain
 from agilerl.telemetry.record import Steering
 
 # Entries of run.json that are pushed. Left out: the command line, the host, and paths of other runs and data.
@@ -201,6 +203,10 @@ def _write_policy(source: Path, folder: Path) -> str | None:
     for name in ("policy.safetensors", "policy.json", "policy.py"):
         if (source / "best" / name).is_file():
             write_atomic(folder / "best" / name, read_regular(source / "best" / name, LIMITS.get(f"best/{name}", MIB)))
+    try:
+        load_plain(folder / "best")
+    except PolicyError:  # earlier versions wrote policy.py beside every policy
+        (folder / "best" / "policy.py").unlink(missing_ok=True)
     for name in FILMS:
         if (source / "best" / name).is_file():
             read_regular(source / "best" / name, MAX_FILM_BYTES)  # a plain file of a plausible size

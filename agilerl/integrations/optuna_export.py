@@ -26,7 +26,6 @@ from agilerl.hostile import malformed
 from agilerl.hpo.founders import DECAYS, has_scale
 from agilerl.redaction import redact, without_secrets
 from agilerl.report.records import Member, RunRecords
-from agilerl.runs.directory import RunDirectory
 from agilerl.runs.seed_group import is_group, with_groups
 from agilerl.telemetry.files import jsonable
 
@@ -141,8 +140,7 @@ def study_of(run: RunRecords) -> ExportedStudy:
         ranges = ranges_of(run, rows)
         ids = sorted(rows)
         states = _states(run, rows)
-        ends = _seconds(run.path)
-        trials = tuple(_trial(run, rows[id], states[id], ranges, ids, ends) for id in ids)
+        trials = tuple(_trial(run, rows[id], states[id], ranges, ids) for id in ids)
         return ExportedStudy(study_name(run.path), ranges, trials, _study_attributes(run, ids), _begun(run))
 
 
@@ -203,7 +201,6 @@ def _trial(
     state: str,
     ranges: Mapping[str, Range],
     ids: Sequence[int],
-    ends: Mapping[int, float],
 ) -> MemberTrial:
     last, parent = rows[-1], run.source(rows[-1].id)
     scored = {member.env_steps: member.fitness for member in rows if math.isfinite(member.fitness)}
@@ -225,8 +222,8 @@ def _trial(
         value=None if state in (FAIL, RUNNING) else value,
         params={name: int(value) if ranges[name].is_integer else value for name, value in params.items()},
         intermediate=scored,
-        begun=ends.get(rows[0].generation - 1, 0.0),
-        ended=ends.get(last.generation, 0.0),
+        begun=run.ends.get(rows[0].generation - 1, (0, 0.0))[1],
+        ended=run.ends.get(last.generation, (0, 0.0))[1],
         attributes=attributes,
     )
 
@@ -241,12 +238,6 @@ def _study_attributes(run: RunRecords, ids: Sequence[int]) -> dict[str, Any]:
     if run.random_play is not None and run.random_play.score is not None:
         facts["random_play_mean"] = run.random_play.score.mean
     return facts
-
-
-def _seconds(path: Path) -> dict[int, float]:
-    """Wall clock of the run at the end of each generation."""
-    rows = RunDirectory(path).rows()
-    return {int(row["generation"]): float(row["seconds"]) for row in rows if row.get("seconds")}
 
 
 def _begun(run: RunRecords) -> datetime:

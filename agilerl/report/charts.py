@@ -1,16 +1,54 @@
-"""The charts of a run: fitness, hyperparameters and architectures by generation."""
+"""The charts of a run: fitness, hyperparameters and architectures over training steps, seconds or generations."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from agilerl.report.plot import Mark, Plot, Stroke, Tick, area, dots, frame, line, segments, spans_decades
+from agilerl.report.plot import (
+    SECONDS,
+    Mark,
+    Plot,
+    Scale,
+    Stroke,
+    Tick,
+    area,
+    dots,
+    frame,
+    line,
+    segments,
+    spans_decades,
+)
 from agilerl.report.records import Member, RunRecords, finite, tidy
+from agilerl.telemetry.console import count
 
 WIDE, LOW, NARROW = (940.0, 300.0), (940.0, 220.0), (460.0, 190.0)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The x axis of charts.
+
+    Attributes:
+        key: a word. name: its label. at: generation -> place on the axis, in the order of generations.
+    """
+
+    key: str
+    name: str
+    at: Mapping[int, float]
+
+
+def axes(run: RunRecords) -> list[Axis]:
+    """Axes for the charts of a run; the first is the default. Without recorded steps and seconds, generations alone."""
+    numbers = [generation[0].generation for generation in run.generations]
+    by_generation = Axis("generation", "generation", {number: number + 1.0 for number in numbers})
+    if not numbers or not run.ends.keys() >= set(numbers):
+        return [by_generation]
+    steps, seconds = ({number: run.ends[number][at] for number in numbers} for at in (0, 1))
+    return [Axis("steps", "training steps of all members", steps), Axis(SECONDS, SECONDS, seconds), by_generation]
 
 
 @dataclass(frozen=True)
@@ -25,22 +63,21 @@ class Growth:
     units: int
 
 
-def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True) -> Plot | None:
+def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True, axis: Axis | None = None) -> Plot | None:
     """Fitness of every member (faint), lines from parent to child, the range as a band, the best (bold), the target.
 
     Args:
-        lines, points: of every member; omitted if there are too many.
+        lines, points: of every member; omitted if there are too many. axis: default: the first of `axes`.
     """
     if not run.generations:
         return None
-    target = run.setting("training.target_score")
-    numbers = [float(g[0].generation) for g in run.generations]
+    target, axis = run.setting("training.target_score"), axis or axes(run)[0]
     values = finite(m.fitness for g in run.generations for m in g)
     width, height = WIDE
     floor = _floor(values)
     ys = [max(v, floor) for v in values]
     ys += [float(target)] if isinstance(target, int | float) else []
-    plot, x, scale = frame("Fitness by generation", numbers, ys, width=width, height=height)
+    plot, x, scale = _frame_of(axis, f"Fitness by {axis.name}", ys, width, height)
     below = sum(v < floor for v in values)
     many = "1 value lies" if below == 1 else f"{below} values lie"
     plot.note = f"{many} below the axis, the lowest at {tidy(min(values))}." if below else ""
@@ -63,7 +100,7 @@ def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True) -> P
         if evaluated:
             best = max(evaluated, key=lambda m: m.fitness)
             mean = tidy(sum(m.fitness for m in evaluated) / len(evaluated))
-            title = f"generation {best.generation}: best {tidy(best.fitness)} (member {best.id}), mean {mean}"
+            title = f"generation {best.number}: best {tidy(best.fitness)} (member {best.id}), mean {mean}"
             plot.marks.append(Mark(x(best.generation), y(best.fitness), title))
     if isinstance(target, int | float):
         plot.rule = Tick(y(float(target)), f"target {tidy(float(target))}")
@@ -80,13 +117,14 @@ def _floor(values: list[float]) -> float:
 
 
 def hyperparameter_charts(
-    run: RunRecords, lines: bool = True, points: bool = True
+    run: RunRecords, lines: bool = True, points: bool = True, axis: Axis | None = None
 ) -> tuple[list[Plot], list[tuple[str, str]]]:
     """(a chart for each hyperparameter that varies, name and value of the constant ones).
 
     Args:
-        lines, points: of every member; without them, the winner's line alone.
+        lines, points: of every member; without them, the winner's line alone. axis: default: the first of `axes`.
     """
+    axis = axis or axes(run)[0]
     members = [m for g in run.generations for m in g]
     names = sorted({name for m in members for name in m.hyperparameters})
     plots, constant = [], []
@@ -94,19 +132,22 @@ def hyperparameter_charts(
         values = finite(m.hyperparameters.get(name) for m in members)
         if not values:
             continue
-        if min(values) == max(values):
+        if tidy(min(values)) == tidy(max(values)):  # equal but for rounding
             constant.append((name, tidy(values[0])))
             continue
 
         def read(member: Member, name: str = name) -> float:
             return member.hyperparameters.get(name, math.nan)
 
-        plots.append(_lineages(run, name, read, values, lines, points))
+        plots.append(_lineages(run, name, read, values, lines, points, axis))
     return plots, constant
 
 
-def architecture_charts(run: RunRecords, lines: bool = True, points: bool = True) -> tuple[list[Plot], str]:
+def architecture_charts(
+    run: RunRecords, lines: bool = True, points: bool = True, axis: Axis | None = None
+) -> tuple[list[Plot], str]:
     """(charts of layers and units if they vary, else the common architecture); see `hyperparameter_charts`."""
+    axis = axis or axes(run)[0]
     members = [m for g in run.generations for m in g]
     sizes = {m.network: growth(m.network) for m in members}
     if len(sizes) <= 1:
@@ -119,7 +160,7 @@ def architecture_charts(run: RunRecords, lines: bool = True, points: bool = True
             def of(member: Member, name: str = name) -> float:
                 return float(vars(sizes[member.network])[name])
 
-            plots.append(_lineages(run, title, of, values, lines, points))
+            plots.append(_lineages(run, title, of, values, lines, points, axis))
     return plots, ""
 
 
@@ -131,14 +172,30 @@ def growth(network: str) -> Growth:
     return Growth(len(rest) + sum(n for _, n in stacked), sum(rest) + sum(u * n for u, n in stacked))
 
 
+def _frame_of(
+    axis: Axis, title: str, ys: Sequence[float], width: float, height: float, **more: Any
+) -> tuple[Plot, Callable[[int], float], Scale]:
+    """A frame over an axis, with the pixels of a generation in place of its x scale."""
+    label = count if axis.key == "steps" else tidy
+    plot, x, y = frame(
+        title, list(axis.at.values()), ys, width=width, height=height, xlabel=axis.name, label=label, **more
+    )
+    return plot, lambda generation: x(axis.at[generation]), y
+
+
 def _lineages(
-    run: RunRecords, title: str, read: Callable[[Member], float], values: list[float], lines: bool, points: bool
+    run: RunRecords,
+    title: str,
+    read: Callable[[Member], float],
+    values: list[float],
+    lines: bool,
+    points: bool,
+    axis: Axis,
 ) -> Plot:
     """One line per lineage, the winner's bold."""
-    numbers = [float(g[0].generation) for g in run.generations]
     width, height = NARROW
     log, whole = spans_decades(values), all(v == int(v) for v in values)
-    plot, x, y = frame(title, numbers, values, width=width, height=height, log=log, whole_y=whole)
+    plot, x, y = _frame_of(axis, title, values, width, height, log=log, whole_y=whole)
     where = [(x(m.generation), y(read(m))) for g in run.generations for m in g if math.isfinite(read(m))]
     winners = _winner_by_generation(run)
     path = [(x(m.generation), y(read(m))) for m in winners if math.isfinite(read(m))]
@@ -149,7 +206,7 @@ def _lineages(
     ]
     for member in winners:
         if math.isfinite(read(member)):
-            text = f"generation {member.generation}: {title} {tidy(read(member))} (member {member.id})"
+            text = f"generation {member.number}: {title} {tidy(read(member))} (member {member.id})"
             plot.marks.append(Mark(x(member.generation), y(read(member)), text))
     return plot
 
@@ -166,7 +223,7 @@ def _winner_by_generation(run: RunRecords) -> list[Member]:
 
 
 def _family(
-    run: RunRecords, read: Callable[[Member], float], x: Callable[[float], float], y: Callable[[float], float]
+    run: RunRecords, read: Callable[[Member], float], x: Callable[[int], float], y: Callable[[float], float]
 ) -> str:
     """Segments from each member to itself or its child in a later generation; duplicates are drawn once."""
     pairs = {}

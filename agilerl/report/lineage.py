@@ -187,7 +187,7 @@ def _draw(
         x = MARGIN + index * step
         offset = (max_members - len(column)) * gap / 2
         if index % every == 0:
-            tree.columns.append(Tick(x, str(column[0].generation)))
+            tree.columns.append(Tick(x, str(column[0].generation + 1)))
         # The youngest of the winner's ancestors in a generation counts: a parent may survive next to its child.
         newest = max((order[place.id] for place in column if place.id in order), default=-1)
         for place in column:
@@ -247,9 +247,9 @@ def _title(place: Place, line: Sequence[Birth]) -> str:
     """Hover text: id, source and mutations, fitness."""
     parts = [f"#{place.id}"]
     if line and line[0].parent is not None:
-        parts.append(f"from #{line[0].parent} (generation {line[0].generation}): {changes_text(line)}")
+        parts.append(f"from #{line[0].parent} (generation {line[0].number}): {changes_text(line)}")
     score = "not evaluated yet" if place.member is None else f"fitness {tidy(place.member.fitness)}"
-    return ", ".join([" ".join(parts), f"{score} in generation {place.generation}"])
+    return ", ".join([" ".join(parts), f"{score} in generation {place.generation + 1}"])
 
 
 def changes_text(line: Sequence[Birth]) -> str:

@@ -22,7 +22,7 @@ from agilerl.report.importance import GENERATIONS_LATER, Importance, of_report
 from agilerl.report.plot import Plot
 from agilerl.report.records import Member, RunRecords, compact, tidy
 from agilerl.report.score import Score, scoreboard
-from agilerl.telemetry.console import clock, count
+from agilerl.telemetry.console import clock, count, how_it_ended
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import Birth
 
@@ -51,6 +51,7 @@ class Detail:
         bands: the tree with labels. table: births as a table; else one line each. hover: hover texts for every member.
         lines: edges and lines of every member; else only of lineages that survive to the end.
         dots: every member's fitness. trees: the tree, and every member's hyperparameters and layers.
+        axes: charts of hyperparameters and layers by every axis; else by the first.
         listed: maximum number of births, and of the winner's ancestors. rows: of members of the last generation.
     """
 
@@ -62,9 +63,11 @@ class Detail:
     trees: bool = True
     listed: int | None = None
     rows: int | None = None
+    axes: bool = False
 
 
 LESS = (
+    Detail(axes=True),
     Detail(),
     Detail(table=False),
     Detail(bands=False, rows=300),
@@ -74,7 +77,7 @@ LESS = (
     Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=100, rows=100),
     Detail(bands=False, table=False, hover=False, lines=False, dots=False, listed=100, rows=100, trees=False),
 )
-MANY = 700, 700, 4000, 8000  # members times generations above which a page starts with less detail
+MANY = 700, 700, 700, 4000, 8000  # members times generations above which a page starts with less detail
 
 
 def write_report(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
@@ -157,8 +160,10 @@ def fitness_svg(run: RunRecords, text: str) -> str:
 def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
     """Variables of the template."""
     trees = lineage.bands(run) if detail.bands else []
-    plots, constant = charts.hyperparameter_charts(run, detail.lines, detail.trees)
-    growths, network = charts.architecture_charts(run, detail.lines, detail.trees)
+    axes, plots, growths = charts.axes(run), {}, {}
+    for axis in axes[: None if detail.axes else 1]:
+        plots[axis.key], constant = charts.hyperparameter_charts(run, detail.lines, detail.trees, axis)
+        growths[axis.key], network = charts.architecture_charts(run, detail.lines, detail.trees, axis)
     low, high = lineage.fitness_range(run)
     hover = detail.hover and not trees
     members = sorted(_last(run), key=lambda m: -m.fitness if m.fitness == m.fitness else float("inf"))
@@ -167,7 +172,8 @@ def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
     return {
         "run": run,
         "tiles": tiles(run),
-        "fitness": charts.fitness_chart(run, detail.lines, detail.dots),
+        "axes": axes,
+        "fitness": {axis.key: charts.fitness_chart(run, detail.lines, detail.dots, axis) for axis in axes},
         "overview": [] if len(trees) == 1 or not detail.trees else lineage.overview(run, hover, not detail.lines),
         "bands": trees,
         "hover": hover,
@@ -219,8 +225,8 @@ def tiles(run: RunRecords) -> list[Tile]:
     each = f"{count(member)} of {count(budget or 0)} per member"
     if run.setting("evolution.scheme") in ("halving", "race"):  # survivors inherit the steps of stopped members
         each = f"{count(member)} by who trained longest"
-    stopped = f"stopped by {result['stopped']}" if "stopped" in result else run.status
-    ended = "still running" if run.status == "running" else stopped
+    ended = how_it_ended(result["stopped"]) if "stopped" in result else run.status
+    ended = "still running" if run.status == "running" else ended
     return [
         _score_tile(run),
         _target_tile(run),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agilerl.report.records import finite, tidy
 
 Point = tuple[float, float]
+SECONDS = "seconds"  # the x axis that has ticks between whole numbers
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,14 @@ def frame(
     log: bool = False,
     log_x: bool = False,
     whole_y: bool = False,
+    label: Callable[[float], str] = tidy,
 ) -> tuple[Plot, Scale, Scale]:
     """An empty chart for these values with its two scales.
 
     Args:
         xs, ys: the values to show; those that are not finite are ignored.
         log, log_x: logarithmic y axis, x axis.
-        whole_y: y ticks at integers only, as on the x axis.
+        whole_y: y ticks at integers only, as on the x axis of generations and steps. label: text of an x tick.
     """
     values = finite(ys) or [0.0]
     low, high = min(values), max(values)
@@ -168,5 +170,5 @@ def frame(
     y = Scale(low, high, plot.bottom, plot.top, log)
     plot.yticks = y.ticks(max(3, round((plot.bottom - plot.top) / 36)), whole=whole_y)
     ticks = linear_ticks(min(xs, default=0), max(xs, default=1), max(2, round(width / 90)))
-    plot.xticks = x.ticks() if log_x else [Tick(x(t), tidy(t)) for t in ticks if t == int(t)]
+    plot.xticks = x.ticks() if log_x else [Tick(x(t), label(t)) for t in ticks if t == int(t) or xlabel == SECONDS]
     return plot, x, y

@@ -46,6 +46,11 @@ class Member:
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
     confirmation: float | None = None
 
+    @property
+    def number(self) -> int:
+        """The generation as readers count it, from 1."""
+        return self.generation + 1
+
 
 @dataclass(frozen=True)
 class RunRecords:
@@ -56,6 +61,7 @@ class RunRecords:
         config: config.yaml as text. generations: members by generation, in the order of their slots.
         births: every birth, founders first. env_steps, evaluation_env_steps: of the whole population so far.
         seconds: wall clock so far. ended: ids of members that requests have removed or copied over.
+        ends: generation -> (training steps of all members, seconds) at its end, where both are recorded.
     """
 
     path: Path
@@ -68,6 +74,7 @@ class RunRecords:
     evaluation_env_steps: int
     seconds: float
     ended: frozenset[int] = frozenset()
+    ends: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> RunRecords:
@@ -99,6 +106,11 @@ class RunRecords:
                 evaluation_env_steps=int(result.get("evaluation_env_steps") or last.get("evaluation_env_steps") or 0),
                 seconds=float(result.get("seconds") or last.get("seconds") or 0.0),
                 ended=frozenset(id for id in (ended_by(vars(event)) for event in steering) if id is not None),
+                ends={
+                    int(row["generation"]): (float(row["population_env_steps"]), float(row["seconds"]))
+                    for row in rows
+                    if row.get("population_env_steps") and row.get("seconds")
+                },
             )
 
     @property

@@ -82,7 +82,7 @@ class WinnerSchedule:
         """The schedule in words, one change a line."""
         source = self.source
         lines = [
-            f"winner: member {source['member']} of generation {source['generation']}, {source['algo']} on "
+            f"winner: member {source['member']} of generation {source['generation'] + 1}, {source['algo']} on "
             f"{source['env_id']}, seed {source['seed']}; {count(self.env_steps)} steps along its line",
             f"{'0':>8}  founder  {_in_short(self.founder)}",
         ]

@@ -32,6 +32,7 @@ from agilerl.redaction import without_secrets
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import run_command
 from agilerl.runs.seed_group import is_group
+from agilerl.standalone.policy import PolicyError, policy_of
 from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
 from agilerl.telemetry.progress import ProgressSink
 from agilerl.telemetry.record import Arrival, BaseSink, Birth, Steering
@@ -227,7 +228,8 @@ class RunDirectory:
         return [CsvSink(self.path / METRICS), JsonlSink(self.path / LINEAGE), ProgressSink(self.path), _PlanSink(self)]
 
     def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any], is_plain: bool = True) -> None:
-        """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json and policy.py.
+        """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json, and policy.py
+        for a policy that it covers.
 
         Equal tensors give equal files, regardless of their order.
 
@@ -237,16 +239,22 @@ class RunDirectory:
         Args:
             spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
             state: name -> tensor (`agent.policy_state()`).
-            is_plain: whether policy.py can act as the agent does; otherwise it is not written.
+            is_plain: whether the agent acts by its networks alone, as policy.py does.
         """
         save_tree(
             self.path / "best" / "policy.safetensors", {"policy": dict(sorted(state.items())), "spec": dict(spec)}
         )
         write_atomic(self.path / "best" / "policy.json", json.dumps(jsonable(spec), indent=2) + "\n")
-        if not is_plain:
-            return
-        loader = resources.files("agilerl") / "standalone" / "policy.py"
-        write_atomic(self.path / "best" / "policy.py", loader.read_text(encoding="utf-8"))
+        try:
+            policy_of(jsonable(spec), dict(state))
+        except PolicyError:
+            is_plain = False
+        loader = self.path / "best" / "policy.py"
+        if is_plain:
+            text = (resources.files("agilerl") / "standalone" / "policy.py").read_text(encoding="utf-8")
+            write_atomic(loader, text)
+        else:
+            loader.unlink(missing_ok=True)
 
     def keep_best(self, agent: Any) -> None:
         """Write the best agent: see `save_best`; for a language policy a PEFT folder with the agent's state."""
@@ -294,7 +302,8 @@ class _PlanSink(BaseSink):
 
     def start(self, plan: Any, founders: Sequence[Any]) -> None:
         names = ("learner", "env_backend", "threads", "device", "num_envs", "population", "max_env_steps", "notes")
-        self._run.update(**{name: vars(plan)[name] for name in names}, **plan.extra)
+        limit = {} if plan.time_limit is None else {"time_limit": plan.time_limit}
+        self._run.update(**{name: vars(plan)[name] for name in names}, **limit, **plan.extra)
 
     def generation(self, record: Any) -> None:
         if not self._has_trained and "test" in (self._run.facts().get("result") or {}):

@@ -41,6 +41,13 @@ ACTIONS = {
     "evaluate": "play held-out episodes with the member now",
     "stop": "end the run after this generation",
 }
+# Other words for an action: a run that stops saves its state first, so that it is also a pause.
+OTHER_WORDS = {
+    **dict.fromkeys(("pause", "halt", "end", "quit", "abort", "cancel"), "stop"),
+    **dict.fromkeys(("kill", "delete", "drop"), "remove"), **dict.fromkeys(("copy", "duplicate"), "clone"),
+    **dict.fromkeys(("test", "score"), "evaluate"), "change": "set", "freeze": "pin", "unfreeze": "unpin",
+    "keep": "protect",
+}  # fmt: skip
 FOR_ONE = ("clone", "remove", "protect", "unprotect")
 WITH_NAME = ("set", "pin", "unpin")
 WITH_VALUE = ("set", "pin")
@@ -69,7 +76,10 @@ class Request:
     def __post_init__(self) -> None:
         action, member = self.action, self.member
         if not isinstance(action, str) or action not in ACTIONS:
-            raise ConfigError(unknown_choice("action", str(action), ACTIONS))
+            meant = OTHER_WORDS.get(str(action).lower())
+            resumed = ", and `agilerl resume RUN` goes on" if meant == "stop" else ""
+            fix = f"unknown action {action!r}. fix: {meant}{resumed}."
+            raise ConfigError(fix if meant else unknown_choice("action", str(action), ACTIONS))
         if member is not None and (isinstance(member, bool) or not isinstance(member, int) or member < 0):
             raise ConfigError(f"member must be the id of a member; got {member!r}. fix: an id of metrics.csv.")
         if action in FOR_ONE and member is None:

@@ -3,14 +3,16 @@
     from policy import load
     policy = load("best")                # the folder with policy.json and policy.safetensors
     action = policy.act(observations)    # [B, ...] -> greedy environment actions [B, ...]
-    action = policy.act(observations, masks)    # [B, A], 1 = legal: if it was trained with action masks
+    action = policy.act(observations, mask)    # [B, A], 1 = legal: if it was trained with action masks
 
-For a team, observations, masks and actions are dictionaries by agent; agents that are left out do not act.
+For a team, observations, masks and actions are dictionaries by agent; agents that are left out do not act. The names
+are those of `agent.act`.
 
 Covers dense encoders (with LayerNorm or noisy layers) over Box, Discrete, MultiDiscrete and MultiBinary observations,
 convolutions over images [C, H, W] or [H, W, C], Dict and Tuple observations of all of these, texts (strings, or their
-word counts), and Dict and Tuple actions, for DQN, RainbowDQN, DDPG, TD3, SAC, PPO, MADDPG, MATD3, IPPO and MAPPO;
-anything else is a `PolicyError`. Copy this file wherever you need it.
+word counts), and Dict and Tuple actions, for networks of `NETWORKS`: those of all algorithms but language models.
+Recurrent and other encoders are a `PolicyError`, and a run of one does not write this file. Copy it wherever you need
+it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -34,7 +37,8 @@ ACTIVATIONS |= {"Softmax": lambda: nn.Softmax(dim=-1), "LogSoftmax": lambda: nn.
 RANGES = {"Tanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 LARGEST = 2**20  # features, units or atoms
 MAX_HIDDEN_LAYERS = 64  # hidden layers
-NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic")
+BY_ARM = "RewardNetwork"  # of a bandit: one output for the context of each arm
+NETWORKS = ("QNetwork", "RainbowQNetwork", "DeterministicActor", "StochasticActor", "SharedActorCritic", BY_ARM)
 DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # supported encoders
 JOINED = "vector_mlp"  # the joint encoder of all vectors of an observation, if any
 SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
@@ -59,6 +63,11 @@ def load(folder: str | Path = ".") -> Any:
     except Exception as error:  # safetensors has its own exception class
         raise PolicyError(f"{path / 'policy.safetensors'} is damaged ({error}). fix: copy it again.") from error
     weights = {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
+    return policy_of(spec, weights)
+
+
+def policy_of(spec: Any, weights: dict[str, Tensor]) -> Policy | TeamPolicy:
+    """Build the policy of one agent or of a team, by the content of policy.json; PolicyError: not covered."""
     is_team = isinstance(spec, dict) and "networks" in spec
     return TeamPolicy(spec, weights) if is_team else build(spec, weights)
 
@@ -85,17 +94,20 @@ class TeamPolicy:
         }
         self.needs_mask = bool(spec.get("action_masks", False))
 
-    def act(self, obs: dict[str, Any], action_masks: dict[str, Any] | None = None) -> dict[str, Tensor]:
-        """Greedy actions of the observed agents, see `Policy.act`; masks may be missing for some agents."""
+    def act(
+        self, obs: dict[str, Any], mask: dict[str, Any] | None = None, *, action_masks: dict[str, Any] | None = None
+    ) -> dict[str, Tensor]:
+        """Greedy actions of the observed agents, see `Policy.act`; masks may be missing for some agents.
+
+        `action_masks`: earlier name of `mask`.
+        """
         unknown = [agent for agent in obs if agent not in self.groups]
         if unknown:
             raise PolicyError(f"unknown agent {unknown[0]!r} (known: {', '.join(self.groups)}).")
-        if self.needs_mask and action_masks is None:
-            raise PolicyError(
-                "this team was trained with masks of legal actions, and without them its actions mean nothing. "
-                "fix: team.act(obs, {agent: mask})."
-            )
-        masks = action_masks or {}
+        masks = action_masks if mask is None else mask
+        if self.needs_mask and masks is None:
+            _warn_without_mask("{agent: mask}", 3)
+        masks = masks or {}
         return {agent: self.policies[self.groups[agent]].act(seen, masks.get(agent)) for agent, seen in obs.items()}
 
     __call__ = act
@@ -142,6 +154,7 @@ class Policy(nn.Module):
         self.kind, self.space, self.actions = network["class"], network["observation_space"], network["action_space"]
         self.single = "spaces" not in self.actions
         _check(network)
+        self.arms = (_size(self.actions["n"]),) if self.kind == BY_ARM else ()
         self.needs_mask = bool(spec.get("action_masks", False))
         self.stochastic = self.kind in ("StochasticActor", "SharedActorCritic")
         self.by_component = self.stochastic or self.kind == "DeterministicActor"  # logits per component
@@ -202,6 +215,8 @@ class Policy(nn.Module):
         return self
 
     def _outputs(self) -> int:
+        if self.arms:
+            return 1
         if self.single and self.actions["type"] in ("Discrete", "MultiDiscrete") and not self.by_component:
             return _size(math.prod(self._choices()[0])) * self.atoms
         return _size(sum(map(self._width, _leaves(self.actions))))
@@ -258,9 +273,10 @@ class Policy(nn.Module):
             x = ((x - self.mean) / self.deviation).float()
         if kind in ("Discrete", "MultiDiscrete"):
             return _one_hot(self.space, x, like)
-        if kind == "Box" and tuple(x.shape[1:]) != shape:
-            wanted = ", ".join(map(str, shape))
+        if kind == "Box" and tuple(x.shape[1:]) != (*self.arms, *shape):
+            wanted = ", ".join(map(str, (*self.arms, *shape)))
             raise PolicyError(f"observations must have the shape [B, {wanted}]; got {tuple(x.shape)}.")
+        x = x.flatten(0, 1) if self.arms else x
         if self.seen:
             return self._image(self.space, x, like)
         if _is_image(self.space):
@@ -303,6 +319,8 @@ class Policy(nn.Module):
         """Encoder input [B, I] or [B, C, H, W] -> values or logits [B, A], or raw actions [B, A]."""
         features = self.encoder(x)
         out: Tensor = self.head_net["model"](features)
+        if self.arms:
+            return out.reshape(-1, *self.arms)
         if self.kind == "RainbowQNetwork":
             out = out.reshape(-1, out.shape[-1] // self.atoms, self.atoms)
             if self.dueling:
@@ -321,14 +339,8 @@ class Policy(nn.Module):
         Box; Dict and Tuple actions are nested like the space.
 
         `action_mask` [B, A]: 1 = legal; A counts the choices of all components of a MultiDiscrete space, two per bit of
-        a MultiBinary one (0 legal, 1 legal), and those of all parts of a Dict or Tuple in order. A policy that was
-        trained with masks (`needs_mask`) requires one: PolicyError.
+        a MultiBinary one (0 legal, 1 legal), and those of all parts of a Dict or Tuple in order.
         """
-        if self.needs_mask and action_mask is None:
-            raise PolicyError(
-                "this policy was trained with masks of legal actions, and without one its actions mean nothing. "
-                'fix: policy.act(obs, info["action_mask"]), or ones where every action is legal.'
-            )
         out = self.outputs(self.prepare(obs))
         mask = None if action_mask is None else torch.as_tensor(action_mask, device=out.device).bool()
         if self.single:
@@ -386,22 +398,37 @@ class Policy(nn.Module):
         return action.reshape(-1, *_shape(actions["nvec"]))
 
     @torch.no_grad()
-    def act(self, obs: Any, action_mask: Any = None) -> Any:
+    def act(self, obs: Any, mask: Any = None, *, action_mask: Any = None) -> Any:
         """See `forward`, without gradients; returns [] or [*shape] for one observation without a batch axis.
 
         An `action_mask` part of the observations that is not an input of the policy is removed and used as the mask.
+        A policy that was trained with masks (`needs_mask`) and gets none acts with a warning. `action_mask`: earlier
+        name of `mask`.
         """
-        obs, action_mask = _divided(self.space, obs, action_mask)
+        obs, legal = _divided(self.space, obs, action_mask if mask is None else mask)
+        if self.needs_mask and legal is None:
+            _warn_without_mask('info["action_mask"]', 4)  # after torch's wrapper
         space, leaf = _first_leaf(self.space, obs)
         x = torch.as_tensor(_read(space, leaf))
         kind = space["type"]
         sizes = _shape(space["nvec"]) if kind == "MultiDiscrete" else space["n"] if kind == "MultiBinary" else ()
-        axes = len(space["shape"]) if kind == "Box" else len(sizes) if isinstance(sizes, list | tuple) else 1
-        mask = None if action_mask is None or x.dim() > axes else torch.as_tensor(action_mask).unsqueeze(0)
+        axes = (
+            len(self.arms) + len(space["shape"])
+            if kind == "Box"
+            else len(sizes)
+            if isinstance(sizes, list | tuple)
+            else 1
+        )
         one = x.dim() == axes
         batch = obs if "spaces" in self.space else x
-        action = self(_batched(batch) if one else batch, mask if one else action_mask)
+        legal = torch.as_tensor(legal).unsqueeze(0) if one and legal is not None else legal
+        action = self(_batched(batch) if one else batch, legal)
         return _first(action) if one else action
+
+
+def _warn_without_mask(mask: str, stacklevel: int) -> None:
+    text = "this policy was trained with masks of legal actions, and without one it may take illegal actions."
+    warnings.warn(f"{text} fix: policy.act(obs, {mask}).", stacklevel=stacklevel)
 
 
 def _divided(space: dict[str, Any], obs: Any, mask: Any) -> tuple[Any, Any]:

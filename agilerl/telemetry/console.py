@@ -46,6 +46,17 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
+ENDS = {
+    "target": "ended at its target score", "budget": "spent its budget", "minutes": "ended when its time was up",
+    "plateau": "ended on a plateau", "request": "ended on request", "interrupted": "was interrupted",
+}  # fmt: skip
+
+
+def how_it_ended(stopped: Any) -> str:
+    """Why a run ended, in words after its name; `stopped`: see `training.result.EvolveResult`, None if unknown."""
+    return ENDS.get(str(stopped), f"was ended by {stopped}" if stopped else "has ended")
+
+
 def number(value: float | None, digits: int = 4) -> str:
     """Significant digits without a needless exponent: 6.3e-4, 0.99, 128; "-" for None."""
     if value is None:
@@ -281,7 +292,8 @@ class LiveSink(BaseSink):
     def _progress_line(self, plan: RunPlan) -> Text:
         """Progress in the width of the terminal; the last parts are dropped first."""
         max_steps = plan.max_env_steps if self._record is None else self._record.max_env_steps
-        share = min(self._steps / max_steps, 1.0) if max_steps else 1.0
+        share = self._steps / max_steps if max_steps else 1.0
+        share = min(max(share, self._seconds / plan.time_limit if plan.time_limit else 0.0), 1.0)
         filled = round(share * BAR_WIDTH)
         done = self._record
         begin = f"gen {done.generation + 1:>2}/{done.generations}   " if done else ""
@@ -346,12 +358,12 @@ class TqdmSink(BaseSink):
         """`table=False` omits the line printed above the bar after each generation."""
         self._stream, self._table = stream, table
         self._bar: Any = None
-        self._steps = "env steps"
+        self._plan: RunPlan | None = None
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         """Print the headline (with the seed) and the notes; open the bar."""
         stream = self._stream if self._stream is not None else sys.stderr
-        self._steps = plan.steps
+        self._plan = plan
         for line in (headline(plan, None), *plan.notes):
             tqdm.write(line, file=stream)
         on_terminal = bool(foreign.is_terminal(stream))
@@ -377,8 +389,9 @@ class TqdmSink(BaseSink):
         self.progress(record.env_steps, record.seconds)
         if self._bar is not None:
             self._bar.set_postfix_str(f"best {number(record.best.fitness)}", refresh=False)
-            if self._table:
-                self._bar.write(generation_line(record, self._steps), file=self._stream)
+            if self._table and self._plan is not None:
+                line = generation_line(record, self._plan.steps, self._plan.time_limit)
+                self._bar.write(line, file=self._stream)
 
     def message(self, text: str) -> None:
         if self._bar is not None:

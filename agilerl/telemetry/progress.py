@@ -20,8 +20,8 @@ class ProgressSink(BaseSink):
     """Replaces progress.json at most once a second, and appends a line to messages.jsonl for every message.
 
     progress.json holds `env_steps` and `max_env_steps` of one member, `generation` (the number of ended ones),
-    `generations` (expected), `seconds` of the run and `time` (Unix).
-    It is not flushed to disk: only its newest content matters.
+    `generations` (expected), `seconds` of the run, `time` (Unix), and of a run in minutes `time_limit` (the seconds at
+    which they are up). It is not flushed to disk: only its newest content matters.
     """
 
     def __init__(self, folder: str | os.PathLike[str], now: Callable[[], float] = time.monotonic) -> None:
@@ -30,6 +30,7 @@ class ProgressSink(BaseSink):
 
     def start(self, plan: RunPlan, founders: Sequence[Birth]) -> None:
         self._content = {"generation": 0, "generations": None, "max_env_steps": plan.max_env_steps}
+        self._content |= {} if plan.time_limit is None else {"time_limit": plan.time_limit}
 
     def progress(self, env_steps: int, seconds: float) -> None:
         if self._now() - self._written >= SECONDS_BETWEEN:

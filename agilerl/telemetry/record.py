@@ -42,6 +42,11 @@ class Birth:
     parent_fitness: float | None = None
     changes: dict[str, float] | None = None
 
+    @property
+    def number(self) -> int:
+        """The generation as readers count it, from 1."""
+        return self.generation + 1
+
 
 def as_dict(event: Any) -> dict[str, Any]:
     """Return an event's fields for files; `changes` only where there are some, as runs before they were recorded."""

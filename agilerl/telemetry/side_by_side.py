@@ -28,12 +28,14 @@ class _Row:
 
     Attributes:
         status: waits, trains, tests, or how it ended. env_steps, max_env_steps: of one member.
+        time_limit: `seconds` at which its minutes are up.
         generation: number of finished ones. best: fitness of the last one's fittest member.
     """
 
     status: str = "waits"
     env_steps: int = 0
     max_env_steps: int = 0
+    time_limit: float = math.inf
     generation: int = 0
     best: float | None = None
     mean: float | None = None
@@ -42,6 +44,7 @@ class _Row:
     def cells(self) -> tuple[str, ...]:
         made, seconds = self.env_steps, self.seconds
         left = seconds * (self.max_env_steps - made) / made if made and self.status == "trains" else math.nan
+        left = min(left, self.time_limit - seconds)  # NaN stays
         return (
             self.status,
             f"{count(made)}/{count(self.max_env_steps)}" if self.max_env_steps else "-",
@@ -92,6 +95,7 @@ class SideBySide:
         if kind == "start":
             plan: RunPlan = content[0]
             row.status, row.max_env_steps = "trains", plan.max_env_steps
+            row.time_limit = math.inf if plan.time_limit is None else plan.time_limit
             self._line(seed, f"begins   {plan.algo} on {plan.env_id}, {plan.device}")
         elif kind == "progress":
             row.env_steps, row.seconds = content

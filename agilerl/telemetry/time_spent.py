@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 WORTH_SAYING_S, MOST, MUCH = 30.0, 0.5, 0.35  # seconds of a run; shares of its time
+ACTING = "acting and environments"
 
 
 @dataclass
@@ -39,8 +40,8 @@ class TimeSpent:
         return {field.name: round(vars(self)[field.name], 3) for field in fields(self)}
 
     def shares(self) -> dict[str, float]:
-        """Fractions of the time for environments, learning and evaluation; zeros before anything was timed."""
-        parts = {"environments": self.collecting, "learning": self.learning, "evaluation": self.evaluation}
+        """Fractions of the time for acting (environments included), learning and evaluation; zeros before any."""
+        parts = {ACTING: self.collecting, "learning": self.learning, "evaluation": self.evaluation}
         return {name: seconds / max(self.total, 1e-9) for name, seconds in parts.items()}
 
     def in_words(self, has_lane_workers: bool) -> str:
@@ -59,7 +60,7 @@ class TimeSpent:
 def _advice(shares: dict[str, float], has_lane_workers: bool) -> str:
     if shares["evaluation"] > MUCH:
         return " Fewer evaluation episodes would help (--set training.eval_share=0.2)."
-    if shares["environments"] > MOST:
+    if shares[ACTING] > MOST:
         if has_lane_workers:
             return " More cores would help, or an environment that steps many copies at once."
         return " Environments in other processes may help (--set environment.healing=true)."

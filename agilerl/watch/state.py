@@ -115,8 +115,9 @@ class Progress:
     Attributes:
         phase: "training", "evaluating" (no training step for some seconds), or "" for a run that does not train.
         generation: the current one, from 0. generations: expected number, None: unknown.
-        env_steps, max_env_steps: of one member. share: of the current generation's training, 0 to 1.
-        steps_per_second: of all members. seconds_left: at most, at the recent speed.
+        env_steps, max_env_steps: of one member. population_env_steps: of all, training alone.
+        share: of the current generation's training, 0 to 1.
+        steps_per_second: of all members. seconds_left: at most, at the recent speed and by the run's minutes.
         training: ids of members that train for the first time. going_on: number of members that train on.
         idle_seconds: since the last training step.
     """
@@ -126,6 +127,7 @@ class Progress:
     generations: int | None = None
     env_steps: int = 0
     max_env_steps: int | None = None
+    population_env_steps: int = 0
     share: float | None = None
     steps_per_second: float | None = None
     seconds: float = 0.0
@@ -425,17 +427,18 @@ class RunFollower:
         ended = 0 if last is None else last.number + 1
         total = self._expected_generations()
         limit = _whole(self._progress.get("max_env_steps")) or _whole(self.facts.get("max_env_steps"))
-        steps = 0 if last is None else last.member_env_steps
-        is_running = self.status == RUNNING
-        if not is_running:
-            seconds = 0.0 if last is None else last.seconds
-            return Progress("", max(0, ended - 1), total, steps, limit, seconds=seconds)
+        begun, made, seconds = (
+            (0, 0, 0.0) if last is None else (last.member_env_steps, last.population_env_steps, last.seconds)
+        )
+        if self.status != RUNNING:
+            return Progress("", max(0, ended - 1), total, begun, limit, made, seconds=seconds)
         newest = _number(self._progress.get("env_steps"))
-        steps = max(steps, int(newest or 0))
+        steps = max(begun, int(newest or 0))
+        seconds = max(_number(self._progress.get("seconds")) or 0.0, seconds)
         idle = None
         if (written := _number(self._progress.get("time"))) is not None:
             idle = max(0.0, now - written)
-        share = self._share(0 if last is None else last.member_env_steps, steps)
+        share = self._share(begun, steps)
         is_evaluating = share is not None and share > 0.5 and idle is not None and idle > 2.0
         is_asynchronous = self.setting("evolution", "mode") == "async"
         births = newborns(self._without_row.values(), self._numbers, ended - 1, self._ended, is_asynchronous).waiting
@@ -446,10 +449,11 @@ class RunFollower:
             generations=total,
             env_steps=steps,
             max_env_steps=limit,
+            population_env_steps=made + (steps - begun) * self._members(),
             share=share,
             steps_per_second=self._speed(),
-            seconds=max(_number(self._progress.get("seconds")) or 0.0, 0.0 if last is None else last.seconds),
-            seconds_left=self._seconds_left(steps, limit),
+            seconds=seconds,
+            seconds_left=self._seconds_left(steps, limit, seconds),
             training=births,
             going_on=max(0, members - len(births)),
             idle_seconds=idle,
@@ -459,7 +463,8 @@ class RunFollower:
         if (total := _whole(self._progress.get("generations"))) is not None:
             return total
         options = self._options()
-        return None if options is None else options.generations()
+        is_by_time = self._progress.get("time_limit") is not None  # then the first generation tells
+        return None if options is None or is_by_time else options.generations()
 
     def _options(self) -> LoopOptions | None:
         options = self.facts.get("options")
@@ -477,27 +482,34 @@ class RunFollower:
         planned = min(options.generation_steps(begun), max(1, options.max_steps - begun))
         return min(1.0, (steps - begun) / max(1, planned))
 
+    def _members(self) -> int:
+        """Number of members that train."""
+        return len(self.generations[-1].ids) if self.generations else _whole(self.facts.get("population")) or 1
+
     def _speed(self) -> float | None:
         """Steps of all members in a second of training, over the last reports; else over the last generations."""
-        members = len(self.generations[-1].ids) if self.generations else _whole(self.facts.get("population")) or 1
-        if len(self._rates) > 1:
-            seconds, steps = (self._rates[-1][at] - self._rates[0][at] for at in (0, 1))
+        rates = self._rates if self.generations else [(0.0, 0.0), *self._rates]
+        if len(rates) > 1:
+            seconds, steps = (rates[-1][at] - rates[0][at] for at in (0, 1))
             if seconds > 0 and steps > 0:
-                return steps * members / seconds
+                return steps * self._members() / seconds
         recent = self.generations[-RECENT_GENERATIONS - 1 :]
         if len(recent) > 1 and recent[-1].seconds > recent[0].seconds:
             steps = recent[-1].population_env_steps - recent[0].population_env_steps
             return steps / (recent[-1].seconds - recent[0].seconds)
         return None
 
-    def _seconds_left(self, steps: int, limit: int | None) -> float | None:
-        """Remaining seconds at the speed of the last generations, evaluation included; None before the first."""
-        if not self.generations or limit is None:
-            return None
-        recent = self.generations[-RECENT_GENERATIONS - 1 :]
-        first = (0.0, 0) if len(recent) < 2 else (recent[0].seconds, recent[0].member_env_steps)
-        seconds, env_steps = recent[-1].seconds - first[0], recent[-1].member_env_steps - first[1]
-        return max(0, limit - steps) * seconds / env_steps if env_steps > 0 and seconds > 0 else None
+    def _seconds_left(self, steps: int, limit: int | None, now: float) -> float | None:
+        """Remaining seconds by the nearer limit: the run's minutes, and steps at the speed of the last generations with
+        their evaluation, before the first at that of its training. `now`: seconds of the run."""
+        until = _number(self._progress.get("time_limit"))
+        left = [] if until is None else [max(0.0, until - now)]
+        ends = [(0.0, 0), *((each.seconds, each.member_env_steps) for each in self.generations)]
+        ends = ends[-RECENT_GENERATIONS - 1 :] if self.generations else [*ends, (now, steps)]
+        seconds, env_steps = (ends[-1][at] - ends[0][at] for at in (0, 1))
+        if limit is not None and env_steps > 0 and seconds > 0:
+            left.append(max(0, limit - steps) * seconds / env_steps)
+        return min(left, default=None)
 
     def has_requests(self) -> bool:
         """Whether requests wait in the directory; cheap, and without torch."""

@@ -1,4 +1,4 @@
-"""What a page is sent: events with JSON, only what is new since the last ones."""
+"""What a page is sent: events with JSON, only what is new since the last ones. Generations count from 1 there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from agilerl.redaction import redact
 from agilerl.runs.commands import way_on
+from agilerl.telemetry.console import how_it_ended
 from agilerl.watch.folder import RunEntry
 from agilerl.watch.state import MAX_DIGITS, MAX_LOG, RUNNING, BirthLine, Generation, RunFollower
 
@@ -71,17 +72,19 @@ class Cursor:
             is_complete = self._generations == len(run.generations)
             if is_complete:
                 members = {
-                    "number": run.generations[-1].number if run.generations else None,
+                    "number": run.generations[-1].number + 1 if run.generations else None,
                     "rows": [list(asdict(each).values()) for each in run.details],
                 }
                 events += self._if_new("members", members) if generations or "members" not in self._sent else []
             if run.log[self._log :]:
-                lines = [asdict(line) for line in run.log[self._log :]]
+                lines = [{**asdict(line), "generation": _from_one(line.generation)} for line in run.log[self._log :]]
                 self._log = len(run.log)
                 events.append(Event("log", {"lines": lines}, self._id()))
             winner = run.winner
-            best = None if winner is None else {"id": winner[0], "generation": winner[1]}
-            now = {"progress": asdict(run.progress()), "winner": best, "damaged": run.damaged, **extra}
+            best = None if winner is None else {"id": winner[0], "generation": winner[1] + 1}
+            progress = asdict(run.progress())
+            progress["generation"] += 1
+            now = {"progress": progress, "winner": best, "damaged": run.damaged, **extra}
             events += self._if_new("now", {**now, "complete": is_complete})
         return events
 
@@ -133,7 +136,7 @@ def _is_count(text: str) -> bool:
 def generation_columns(generation: Generation) -> dict[str, Any]:
     """A generation by columns; a hyperparameter that all members share is one number."""
     return {
-        "number": generation.number,
+        "number": generation.number + 1,
         "ids": list(generation.ids),
         "parents": list(generation.parents),
         "fitness": [rounded(value) for value in generation.fitness],
@@ -160,7 +163,7 @@ def birth_columns(births: Sequence[BirthLine]) -> dict[str, Any]:
     return {
         "ids": [birth.id for birth in births],
         "parents": [birth.parent for birth in births],
-        "generations": [birth.generation for birth in births],
+        "generations": [birth.generation + 1 for birth in births],
         "names": names,
         "kinds": [place[birth.kind] for birth in births],
         "texts": [birth.text for birth in births],
@@ -189,7 +192,7 @@ def facts_of(run: RunFollower) -> dict[str, Any]:
         "random_play": play.get("mean"),
         "notes": [redact(str(note)) for note in _list(facts.get("notes"))],
         "error": redact(str(facts["error"])) if facts.get("error") and is_over else None,
-        "stopped": result.get("stopped") if is_over else None,
+        "stopped": how_it_ended(result["stopped"]) if is_over and result.get("stopped") else None,
         "test": {name: test.get(name) for name in ("mean", "ci95", "episodes")} if test and is_over else None,
         "resume": way_on(run.path, facts) if status == "interrupted" else None,
         "ranges": ranges_of(run),
@@ -209,6 +212,10 @@ def ranges_of(run: RunFollower) -> dict[str, list[float]]:
 def entry_facts(entries: Iterable[RunEntry]) -> list[dict[str, Any]]:
     """The list of runs for the page."""
     return [{**asdict(entry), "path": str(entry.path)} for entry in entries]
+
+
+def _from_one(generation: int | None) -> int | None:
+    return None if generation is None else generation + 1
 
 
 def rounded(value: float) -> float | None:

@@ -171,7 +171,7 @@ def run_training(
     callbacks: Sequence[Any] = (),
     ancestors: Ancestors | None = None,
     minutes: float | None = None,
-    closing_episodes: int = 0,
+    closing_episodes: int | None = None,
     imports: Sequence[str] = (),
     has_own_data: bool = False,
     at: Path | None = None,
@@ -192,6 +192,7 @@ def run_training(
     uses_spare_cores: whether other cores play episodes too where that changes no bit, with `workers=1`.
     minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
         ends earlier if that takes longer, and leaves time for a closing test of at most `closing_episodes`.
+    closing_episodes: of a closing test that follows, which run.json keeps as `test_episodes`; None: of none.
     begun: when the minutes began, a reading of `time.perf_counter`; None: now.
     imports: user modules imported for the run, repeated in the commands that it prints.
     has_own_data: the file of `training.dataset` was written for this run, and is moved to its directory.
@@ -201,7 +202,7 @@ def run_training(
     ends the process at once.
     """
     asked, begun = manifest.environment.name, time.perf_counter() if begun is None else begun
-    deadline = None if minutes is None else Deadline.after(minutes, closing_episodes, begun)
+    deadline = None if minutes is None else Deadline.after(minutes, closing_episodes or 0, begun)
     hands, tracker = workers_of(workers, ray, allow_insecure_ray), tracker_name(track)
     order = () if arrivals is None else arrivals_of(arrivals, manifest)
     processes = hands.count if isinstance(hands.count, int) else 1
@@ -219,9 +220,11 @@ def run_training(
     if out is None:
         return run_setup(setup, None, None)
     name = manifest.environment.name  # may differ from the requested one: a retired version, or a factory's name
-    also = {} if name == asked or env is not None else {"asked_env": asked}
+    also: dict[str, Any] = {} if name == asked or env is not None else {"asked_env": asked}
+    also |= {} if closing_episodes is None else {"test_episodes": closing_episodes}
     if at is None:
-        directory = RunDirectory.create(out, f"{name}_for_{asked}" if also else name, manifest.algorithm.name)
+        renamed = f"{name}_for_{asked}" if "asked_env" in also else name
+        directory = RunDirectory.create(out, renamed, manifest.algorithm.name)
     else:
         directory = RunDirectory.create_at(at)
     if has_own_data:

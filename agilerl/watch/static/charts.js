@@ -224,7 +224,7 @@ export class HyperparameterChart extends Chart {
 
   get isConstant() {
     const [low, high] = this.limits();
-    return !(high > low);
+    return !(high > low) || short(high) === short(low); // equal but for rounding
   }
 
   get isLog() { return this.low > 0 && this.high / this.low > LOG_RATIO; }

@@ -92,19 +92,19 @@ export class Lineage {
     const context = this.canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, width, height);
-    if (!all.length) return;
+    if (!all.length && !unborn.length) return;
     const places = columns + (unborn.length ? 1 : 0);
     const step = (width - MARGIN.left - MARGIN.right) / Math.max(1, places - 1);
     const rowGap = (height - MARGIN.top - MARGIN.bottom) / rows;
     this.at = { step: Math.min(step, 110), rowGap, rows, width, height };
     this.x = (number) => MARGIN.left + (number - this.first) * this.at.step;
     this.y = (row) => MARGIN.top + (row + 0.5) * rowGap;
-    const isDrawn = rowGap >= 5 && this.at.step >= 6 && columns * rows <= MAX_SEGMENTS;
+    const isDrawn = !all.length || (rowGap >= 5 && this.at.step >= 6 && columns * rows <= MAX_SEGMENTS);
     this.isPicture = !isDrawn;
     this.headings(context);
     if (isDrawn) this.vectors(context, unborn);
     else this.picture(context);
-    this.say(isDrawn);
+    if (all.length) this.say(isDrawn);
   }
 
   // Members that train for the first time now: a last column of empty circles.
@@ -186,12 +186,13 @@ export class Lineage {
 
   future(context, unborn, radius) {
     const last = this.run.generations.at(-1);
-    if (!unborn.length || !last) return;
+    if (!unborn.length) return;
     const number = this.run.generations.length;
-    const ordered = [...unborn].sort((a, b) => (last.row[last.index.get(this.run.parents.get(a))] ?? 1e9) - (last.row[last.index.get(this.run.parents.get(b))] ?? 1e9));
+    const row = (id) => last?.row[last.index.get(this.run.parents.get(id))] ?? 1e9 + id; // founders have no parent
+    const ordered = [...unborn].sort((a, b) => row(a) - row(b));
     context.setLineDash([3, 3]);
     ordered.forEach((id, place) => {
-      const from = last.index.get(this.run.parents.get(id));
+      const from = last?.index.get(this.run.parents.get(id));
       const [x, y] = [this.x(number), this.y(place)];
       context.strokeStyle = colour(`k-${this.run.kinds.get(id)}`) || colour("k-none");
       context.lineWidth = 1.4;

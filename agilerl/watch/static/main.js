@@ -123,7 +123,7 @@ class RunPage {
     const winner = run.now ? `${run.now.winner?.id}.${run.now.winner?.generation}/${run.now.progress.training.join()}/${run.now.progress.phase === ""}` : "";
     if (is("generations", "reset", "run") || (name === "now" && winner !== this.winner)) {
       this.winner = winner;
-      drawing.later("fitness", () => { this.fitness.draw(); element("fitness-note").textContent = this.fitness.note; }, element("fitness"));
+      drawing.later("fitness", () => { this.fitness.draw(); element("fitness-note").textContent = run.generations.length ? this.fitness.note : "The curve begins when the first generation ends."; }, element("fitness"));
       drawing.later("lineage", () => this.lineage.draw(), element("lineage"));
       drawing.later("hyperparameters", () => this.hyperparameters());
     }

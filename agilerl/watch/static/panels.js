@@ -84,24 +84,24 @@ export function tiles(run) {
   const held = confirmed.length ? Math.max(...confirmed.map((generation) => generation.confirmation)) : null;
   if (test) tile("score of the best agent", short(test.mean), `${short(test.ci95[0])} to ${short(test.ci95[1])}, ${test.episodes} held-out episodes`, "lead", null, "best");
   else if (leader && leader.held !== null) tile("best so far, held-out", short(leader.held), `member ${leader.id}, generation ${leader.generation}; fitness ${short(leader.fitness)}`, "lead", null, "best");
-  else tile("best so far, fitness", leader ? short(leader.fitness) : "–", leader ? `member ${leader.id}, generation ${leader.generation}` : "no generation has ended yet", "lead", null, "best");
+  else tile("best so far, fitness", leader ? short(leader.fitness) : "–", leader ? `member ${leader.id}, generation ${leader.generation}` : "the first generation has not ended yet", "lead", null, "best");
   if (typeof facts.target === "number") {
     const reached = test ? test.mean >= facts.target : held !== null && held >= facts.target;
     tile("target", short(facts.target), held === null ? "not yet tested on held-out episodes" : `held-out ${short(held)} at best`, reached ? "good" : "");
   }
   const last = run.generations.at(-1);
   const isRunning = facts.status === "running";
-  const total = progress.generations === null ? "" : ` of ${Math.max(progress.generations, run.generations.length, isRunning ? progress.generation + 1 : 0)}`;
-  const number = isRunning ? progress.generation + 1 : run.generations.length;
+  const total = progress.generations === null ? "" : ` of ${Math.max(progress.generations, run.generations.length, isRunning ? progress.generation : 0)}`;
+  const number = isRunning ? progress.generation : run.generations.length;
   const doing = progress.phase === "evaluating" ? `evaluating for ${Math.round(progress.idle_seconds)} s` : progress.share === null ? "training" : `training, ${Math.round(100 * progress.share)} %`;
-  const ended = facts.stopped ? `stopped by ${facts.stopped}` : facts.status;
+  const ended = facts.stopped || facts.status;
   tile("generation", `${number}${total}`, isRunning ? doing : ended, "", isRunning ? progress.share ?? 0 : null);
-  const made = last ? last.env_steps : 0;
   const each = progress.max_env_steps ? `${count(progress.env_steps)} of ${count(progress.max_env_steps)} per member` : `${count(progress.env_steps)} per member`;
   if (isRunning) tile("speed", `${count(progress.steps_per_second)} steps/s`, each);
   else tile("speed", last && last.seconds ? `${count(last.env_steps / last.seconds)} steps/s` : "–", each);
-  tile("time left at most", isRunning ? clock(progress.seconds_left) : "–", `elapsed ${clock(progress.seconds)}`, "", progress.max_env_steps ? Math.min(1, progress.env_steps / progress.max_env_steps) : null);
-  tile("training steps", count(made), `${count(last ? last.evaluation_env_steps : 0)} for evaluation`);
+  const total_s = progress.seconds + (progress.seconds_left ?? 0);
+  tile("time left at most", isRunning ? clock(progress.seconds_left) : "–", `elapsed ${clock(progress.seconds)}`, "", isRunning && progress.seconds_left !== null ? progress.seconds / (total_s || 1) : null);
+  tile("training steps", count(progress.population_env_steps), `${count(last ? last.evaluation_env_steps : 0)} for evaluation`);
   const memory = load.memory === null ? "" : `memory ${bytes(load.memory)} of ${bytes(load.memory_total)}`;
   const ours = load.run_memory === null ? "" : `the run: ${load.run_cores === null ? "" : `${load.run_cores.toFixed(1)} cores, `}${bytes(load.run_memory)}`;
   tile("machine", load.cpu === null ? "–" : `CPU ${Math.round(100 * load.cpu)} %`, [`${load.cores} cores`, memory, ours].filter(Boolean).join(" · "));

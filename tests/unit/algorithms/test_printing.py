@@ -117,7 +117,7 @@ def test_a_notebook_shows_the_facts_and_the_fitness() -> None:
     assert "<script" not in html
     drawing = html[html.index("<svg") : html.index("</svg>") + 6]
     titles = [element.text for element in ElementTree.fromstring(drawing).iter("title")]
-    assert titles == ["generation 0: best 1 (member 0), mean 1", "generation 1: best 12.5 (member 0), mean 7.75"]
+    assert titles == ["generation 1: best 1 (member 0), mean 1", "generation 2: best 12.5 (member 0), mean 7.75"]
 
 
 def test_plots_and_frames_name_what_they_need(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -291,8 +291,13 @@ def test_the_loader_of_the_best_policy_acts_as_the_team(tmp_path: Path) -> None:
     for agent in IDS:
         np.testing.assert_allclose(found[agent].numpy(), expected[agent], atol=1e-6)
     assert set(team.act({"mover_0": obs["mover_0"]}, {})) == {"mover_0"}
-    with pytest.raises(PolicyError, match="trained with masks"):
-        team.act(obs)
+    with pytest.warns(UserWarning, match=r"trained with masks .* fix: policy.act\(obs, {agent: mask}\)") as caught:
+        unmasked = team.act(obs)
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+    for agent, actions in run.best.act(obs).items():
+        np.testing.assert_allclose(unmasked[agent].numpy(), actions, atol=1e-6)
+    named = team.act(obs, action_masks=masks)
+    assert all(torch.equal(named[agent], found[agent]) for agent in IDS)
     with pytest.raises(PolicyError, match=r"unknown agent 'mover_1' \(known: caller_0"):
         team.act({"mover_1": obs["mover_0"]}, {})
 

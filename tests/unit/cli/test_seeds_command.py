@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -232,6 +233,16 @@ def test_lines_tell_the_start_and_the_end_of_every_seed(tmp_path: Path) -> None:
         "seed 3   target   500 steps of a member   00:02   test mean 480   after 1 lost process",
         "seed 5   failed   no.",
     ]
+
+
+@pytest.mark.parametrize(("limit", "left"), [(None, "03:00"), (50.0, "00:30"), (900.0, "03:00")])
+def test_the_time_left_of_a_seed_is_that_of_the_nearer_limit(limit: float | None, left: str, tmp_path: Path) -> None:
+    table = SideBySide(verbose=False)
+    table.start({3: tmp_path / "seed-3"}, 1)
+    assert table._rows[3].cells()[-1] == "-"
+    table.message(3, ("start", replace(PLAN, max_env_steps=1000, time_limit=limit)))
+    table.message(3, ("progress", 100, 20.0))
+    assert table._rows[3].cells()[-1] == left
 
 
 def test_a_terminal_gets_a_table_of_those_that_fit(tmp_path: Path) -> None:

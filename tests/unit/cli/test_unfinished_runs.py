@@ -94,3 +94,21 @@ def test_a_bar_is_drawn_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(bar_sink(), PlainSink)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert isinstance(bar_sink(), TqdmSink)
+
+
+def test_a_run_that_goes_on_has_the_closing_test_with_which_it_began(tmp_path: Path) -> None:
+    cli(*SMALL[:-1], 3, "--out", tmp_path)
+    run = tmp_path / "CartPole-v1" / "ppo-0001"
+
+    def tested(path: Path) -> int:
+        return len(json.loads((path / "run.json").read_text())["result"]["test"]["returns"])
+
+    assert tested(run) == 3
+    cli("resume", run, "--steps", 256, "-q")
+    assert tested(run) == 3
+    cli("resume", run, "--steps", 384, "-q", "--test-episodes", 2)
+    assert tested(run) == 2
+    cli("continue", run, "--steps", 128, "-q")
+    assert tested(tmp_path / "CartPole-v1" / "ppo-0002") == 3
+    cli("resume", tmp_path / "CartPole-v1" / "ppo-0002", "--steps", 256, "-q")
+    assert tested(tmp_path / "CartPole-v1" / "ppo-0002") == 3

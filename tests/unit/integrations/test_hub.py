@@ -492,9 +492,9 @@ def records(tmp_path: Path) -> RunRecords:
 
 def test_the_schedule_is_that_of_the_winner_and_its_ancestors(records: RunRecords) -> None:
     assert winner_schedule(records) == [
-        (0, 1000, {"lr": 0.002, "batch_size": 64.0}),
-        (1, 2000, {"lr": 0.004, "batch_size": 64.0}),
-        (3, 4000, {"lr": 0.004, "batch_size": 128.0}),
+        (1, 1000, {"lr": 0.002, "batch_size": 64.0}),
+        (2, 2000, {"lr": 0.004, "batch_size": 64.0}),
+        (4, 4000, {"lr": 0.004, "batch_size": 128.0}),
     ]
 
 
@@ -531,7 +531,7 @@ def test_the_text_has_the_score_beside_random_play_and_three_lines_that_load(rec
     assert code.splitlines() == [
         "import agilerl", f'run = agilerl.load("hf://{REPO}")', "print(run.best.evaluate(episodes=100))"
     ]  # fmt: skip
-    assert "| generation | env steps | batch_size | lr |\n|---|---|---|---|\n| 0 | 1000 | 64 | 2e-3 |" in text
+    assert "| generation | env steps | batch_size | lr |\n|---|---|---|---|\n| 1 | 1000 | 64 | 2e-3 |" in text
 
 
 def test_a_run_without_a_closing_test_has_no_score(tmp_path: Path, run: Path) -> None:

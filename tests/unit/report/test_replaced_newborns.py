@@ -90,7 +90,7 @@ def test_the_tree_connects_their_children_and_leaves_them_out(tmp_path: Path) ->
     ]
     (tree,) = tree_of(run)
     titles = [node.title for node in tree.nodes]
-    assert "#5 from #3 (generation 2): encoder.add_node [64] 64 [64] → [96] 64 [64], lr 2e-3 → 4e-3" in titles[-1]
+    assert "#5 from #3 (generation 3): encoder.add_node [64] 64 [64] → [96] 64 [64], lr 2e-3 → 4e-3" in titles[-1]
     chart = fitness_chart(run)
     assert chart is not None
     assert next(stroke.d for stroke in chart.strokes if stroke.style == "faint").count("M") == 4

@@ -13,8 +13,9 @@ import pytest
 from synthetic_runs import birth, family, member, write_run
 
 from agilerl.errors import AgileRLWarning, RunError
+from agilerl.integrations.hub_card import CardFacts, card
 from agilerl.report import RunRecords, write_report
-from agilerl.report.charts import Growth, architecture_charts, fitness_chart, growth, hyperparameter_charts
+from agilerl.report.charts import Growth, architecture_charts, axes, fitness_chart, growth, hyperparameter_charts
 from agilerl.report.compare import comparison, write_comparison
 from agilerl.report.lineage import bands, mutation_text, overview, places, short_mutation
 from agilerl.report.page import FILM_LIMIT, MARK, MARK_WITHIN, SIZE_LIMIT, command, render, tiles
@@ -23,6 +24,8 @@ from agilerl.report.records import tidy
 from agilerl.report.score import scoreboard
 from agilerl.telemetry import Birth
 from agilerl.training.manifest import launch
+from agilerl.watch.state import RunFollower
+from agilerl.watch.wire import facts_of
 
 # Two founders, 0 the fitter one. Generation 1: 0 lives on beside its unmutated copy 2 and its mutated child 3; 4 is a
 # child of 1. Generation 2: 3 lives on beside its child 5; 6 has been born and not evaluated.
@@ -117,7 +120,7 @@ def test_no_edge_of_the_tree_crosses_another(tmp_path: Path) -> None:
 def test_the_winners_path_goes_from_its_founder_to_it_and_no_further(small: RunRecords) -> None:
     (tree,) = bands(small)
     assert [node.title.split(",")[0] for node in tree.nodes if node.on_path] == [
-        "#0", "#3 from #0 (generation 1): lr 1e-3 → 5e-4", "#3 from #0 (generation 1): lr 1e-3 → 5e-4",
+        "#0", "#3 from #0 (generation 2): lr 1e-3 → 5e-4", "#3 from #0 (generation 2): lr 1e-3 → 5e-4",
     ]  # fmt: skip
     path = tree.strokes[-1]
     assert (path.style, path.d.count("M")) == ("path", 2)
@@ -128,7 +131,7 @@ def test_the_winners_path_goes_from_its_founder_to_it_and_no_further(small: RunR
 def test_a_long_tree_is_cut_into_rows_that_share_a_column(tmp_path: Path) -> None:
     run = RunRecords.read(family(tmp_path / "r", 3, 26))
     columns = [[tick.label for tick in tree.columns] for tree in bands(run, per_band=12)]
-    assert columns == [[str(n) for n in range(13)], [str(n) for n in range(12, 25)], ["24", "25"]]
+    assert columns == [[str(n) for n in range(1, 14)], [str(n) for n in range(13, 26)], ["25", "26"]]
     (whole,) = overview(run)
     assert len(whole.nodes) == 3 * 26
     long = overview(RunRecords.read(family(tmp_path / "long", 3, 126)))
@@ -158,7 +161,7 @@ def test_the_headline_says_score_target_time_and_both_kinds_of_steps(small: RunR
     assert found["score of the best agent"][0] == "205"
     assert "4 fresh episodes" in found["score of the best agent"][1]
     assert found["target"] == ("195", "met by the mean")
-    assert found["wall time"] == ("03:00", "stopped by target")
+    assert found["wall time"] == ("03:00", "ended at its target score")
     assert found["training steps"] == ("12k", "3k of 50k per member")
     assert found["evaluation steps"][0] == "21k"
     assert found["population"] == ("4 members", "3 generations, 7 births")
@@ -239,7 +242,7 @@ def test_charts_show_what_changed_and_name_what_did_not(small: RunRecords) -> No
     assert [plot.title for plot in plots] == ["lr"]
     assert constant == [("batch_size", "64")]
     assert [mark.title for mark in plots[0].marks] == [
-        "generation 0: lr 1e-3 (member 0)", "generation 1: lr 5e-4 (member 3)", "generation 2: lr 5e-4 (member 3)",
+        "generation 1: lr 1e-3 (member 0)", "generation 2: lr 5e-4 (member 3)", "generation 3: lr 5e-4 (member 3)",
     ]  # fmt: skip
     sizes, same = architecture_charts(small)
     assert ([plot.title for plot in sizes], same) == (["units in all hidden layers"], "")
@@ -247,7 +250,61 @@ def test_charts_show_what_changed_and_name_what_did_not(small: RunRecords) -> No
     assert fitness is not None
     assert fitness.rule is not None
     assert fitness.rule.label == "target 195"
-    assert fitness.marks[-1].title == "generation 2: best 30 (member 3), mean 29"
+    assert fitness.marks[-1].title == "generation 3: best 30 (member 3), mean 29"
+
+
+def test_charts_have_training_steps_seconds_and_generations_as_axes(small: RunRecords, tmp_path: Path) -> None:
+    found = axes(small)
+    assert [(axis.key, axis.name) for axis in found] == [
+        ("steps", "training steps of all members"), ("seconds", "seconds"), ("generation", "generation"),
+    ]  # fmt: skip
+    assert [list(axis.at.values()) for axis in found] == [[4000, 8000, 12_000], [60, 120, 180], [1, 2, 3]]
+    plots = [fitness_chart(small, axis=axis) for axis in found]
+    assert [plot.xlabel for plot in plots if plot] == [axis.name for axis in found]
+    assert [[tick.label for tick in plot.xticks][::5] for plot in plots if plot] == [
+        ["4k", "9k"], ["60", "110", "160"], ["1"],
+    ]  # fmt: skip
+    # Equally spaced in all three here; with a generation that takes three times as long, in seconds alone they are not.
+    rows = [{**row, "seconds": {0: 60.0, 1: 240.0, 2: 300.0}[row["generation"]]} for row in ROWS]
+    slow = fitness_chart(run := RunRecords.read(write_run(tmp_path / "slow", rows, BIRTHS)), axis=axes(run)[1])
+    assert slow is not None
+    first, middle, last = (mark.x for mark in slow.marks)
+    assert (middle - first) / (last - first) == pytest.approx(0.75)
+    page = render(small)
+    assert page.count('<input type="radio" name="axis"') == 3
+    assert [page.count(f' by-{axis.key}"') for axis in found] == [3, 3, 3], "fitness, lr, units"
+    assert page.count('id="by-steps" checked') == 1
+    without = [{name: value for name, value in row.items() if name != "seconds"} for row in ROWS]
+    old = RunRecords.read(write_run(tmp_path / "old", [{**row, "seconds": ""} for row in without], BIRTHS))
+    assert [axis.key for axis in axes(old)] == ["generation"]
+    assert "radio" not in render(old).partition("</style>")[2]
+
+
+def test_values_that_differ_by_rounding_alone_are_not_drawn(tmp_path: Path) -> None:
+    rows = [member(n, 0, 0, 1.0, **{"hp.lr": 1e-3 * (1 + n * 1e-9)}) for n in range(3)]
+    plots, constant = hyperparameter_charts(RunRecords.read(write_run(tmp_path / "r", rows, BIRTHS[:1])))
+    assert (plots, dict(constant)["lr"]) == ([], "1e-3")
+
+
+@pytest.mark.parametrize(
+    ("stopped", "words"),
+    [
+        ("target", "ended at its target score"), ("budget", "spent its budget"), ("plateau", "ended on a plateau"),
+        ("minutes", "ended when its time was up"), ("request", "ended on request"), ("interrupted", "was interrupted"),
+        ("callback Watch.on_best", "was ended by callback Watch.on_best"), (None, "has ended"),
+    ],
+)  # fmt: skip
+def test_how_a_run_ended_is_said_in_the_same_words_everywhere(stopped: str | None, words: str, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "r", ROWS, BIRTHS)
+    facts = json.loads((path / "run.json").read_text())
+    facts["result"]["stopped"] = stopped
+    (path / "run.json").write_text(json.dumps(facts))
+    run = RunRecords.read(path)
+    assert {tile.name: tile.more for tile in tiles(run)}["wall time"] == words
+    assert f"the state of a run that {words}." in card(run, CardFacts("me/run"))
+    follower = RunFollower(path)
+    follower.poll()
+    assert facts_of(follower)["stopped"] == (words if stopped else None)
 
 
 def test_fitness_far_below_all_other_lies_below_the_axis_and_is_counted(tmp_path: Path) -> None:

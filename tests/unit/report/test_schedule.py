@@ -268,7 +268,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.output.splitlines() == [
         f"schedule  {file}",
-        "winner: member 5 of generation 3, DQN on CartPole-v1, seed 0; 4k steps along its line",
+        "winner: member 5 of generation 4, DQN on CartPole-v1, seed 0; 4k steps along its line",
         "       0  founder  batch_size 64  lr 1e-3  [64] 64 [64]",
         "      1k  lr 1e-3 → 1.2e-3",
         "      2k  encoder.add_node  [64] 64 [64] → [96] 64 [64]",

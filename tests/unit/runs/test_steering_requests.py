@@ -42,6 +42,10 @@ def running_run(path: Path, **settings: Any) -> Path:
     ("content", "words"),
     [
         ({"action": "sett"}, "fix: set"),
+        ({"action": "pause"}, "unknown action 'pause'. fix: stop, and `agilerl resume RUN` goes on."),
+        ({"action": "Quit"}, "fix: stop, and"),
+        ({"action": "kill", "member": 1}, "unknown action 'kill'. fix: remove."),
+        ({"action": "freeze", "name": "lr", "value": 1}, "fix: pin."),
         ({"action": 3}, "unknown action"),
         ({}, "with an action"),
         ([], "with an action"),

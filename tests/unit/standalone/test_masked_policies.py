@@ -67,9 +67,13 @@ def test_a_run_with_masks_says_so_everywhere_and_its_agents_ask_for_them(algo: s
         warnings.simplefilter("error", AgileRLWarning)
         loaded.get_action(obs)  # said once
     plain, mask = load_plain(run.path / "best"), np.array([[1, 0] if loaded.action_space.n == 2 else [1, 0, 0]])
-    with pytest.raises(PolicyError, match=r"trained with masks of legal actions.* fix: policy\.act\(obs, info"):
-        plain.act(obs)
-    assert plain.act(obs, mask).tolist() == [0]
+    with pytest.warns(UserWarning, match=r"trained with masks .* fix: policy\.act\(obs, info") as caught:
+        unmasked = plain.act(obs)
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+    np.testing.assert_array_equal(unmasked.numpy(), loaded.act(obs))
+    assert plain.act(obs, mask).tolist() == plain.act(obs, mask=mask).tolist() == [0]
+    assert plain.act(obs, action_mask=mask).tolist() == [0], "the name of earlier versions"
+    assert loaded.act(obs, mask=mask).tolist() == [0]
 
 
 def test_runs_without_masks_say_nothing(tmp_path: Path) -> None:

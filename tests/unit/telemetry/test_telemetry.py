@@ -217,6 +217,14 @@ def test_a_narrow_terminal_loses_columns_and_no_line_wraps(width: int) -> None:
     assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize(("limit", "share"), [(None, " 10%"), (100.0, " 30%"), (1000.0, " 10%")])
+def test_the_bar_of_a_run_in_minutes_follows_the_nearer_limit(limit: float | None, share: str) -> None:
+    sink = LiveSink(console=Console(file=io.StringIO(), width=200, color_system=None))
+    plan = replace(PLAN, time_limit=limit)
+    sink._steps, sink._seconds = plan.max_env_steps // 10, 30.0
+    assert share in sink._progress_line(plan).plain
+
+
 def test_the_live_table_says_what_a_mutation_changed() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=140, color_system=None)
     play(LiveSink(console=console))

@@ -442,7 +442,7 @@ def test_a_resumed_run_may_have_a_budget_in_minutes(tmp_path: Path, monkeypatch:
 def test_where_the_time_went_is_said_with_what_would_help() -> None:
     spent = TimeSpent(collecting=60.0, learning=20.0, evaluation=10.0, total=100.0)
     assert spent.in_words(has_lane_workers=True) == (
-        "Of the time 60 % into environments, 20 % into learning and 10 % into evaluation went. "
+        "Of the time 60 % into acting and environments, 20 % into learning and 10 % into evaluation went. "
         "More cores would help, or an environment that steps many copies at once."
     )
     assert "healing=true" in spent.in_words(has_lane_workers=False)

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +19,16 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
+from synthetic_runs import birth, write_run
+
 import agilerl.watch
+from agilerl.telemetry.progress import PROGRESS
+from agilerl.watch.state import RunFollower
+from agilerl.watch.wire import Cursor, plain
 from tests.unit.watch.test_watch_server import TOKEN, serving
+
+STATIC = Path(agilerl.watch.__file__).parent / "static"
+STUB = Path(__file__).with_name("page_stub.mjs")
 
 
 @pytest.fixture
@@ -65,6 +75,47 @@ def test_quantiles_are_interpolated() -> None:
     assert json.loads(done.stdout) == [15, 55, 2, 9, 4, 7, None]
 
 
+def test_the_page_shows_the_first_generation_while_it_trains(tmp_path: Path) -> None:
+    """By Node.js over a stub of the page: steps, share and time left, and the founders in the lineage."""
+    if (node := shutil.which("node")) is None:
+        pytest.skip("no Node.js here")
+    births = [birth(member, None, 0, "founder") for member in range(3)]
+    options = {"max_steps": 10_000, "evo_steps": 1000, "evo_first": None, "target": 200.0}
+    path = write_run(tmp_path / "run", [], births, status="running", population=3, options=options)
+    (path / "LOCK").write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "token": "a"}))
+    content = {"generation": 0, "generations": None, "max_env_steps": 10_000, "env_steps": 400, "seconds": 8.0}
+    (path / PROGRESS).write_text(json.dumps({**content, "time": time.time()}))
+    run = RunFollower(path)
+    run.poll()
+    load = {"cpu": None, "memory": None, "run_memory": None, "cores": 2}
+    events = [(event.name, plain(event.data)) for event in Cursor(run).advance({"load": load})]
+    script = f"""
+        import {{ drawn, node, tiles }} from {json.dumps(STUB.as_uri())};
+        const {{ Run }} = await import({json.dumps((STATIC / "store.js").as_uri())});
+        const panels = await import({json.dumps((STATIC / "panels.js").as_uri())});
+        const {{ Lineage }} = await import({json.dumps((STATIC / "lineage.js").as_uri())});
+        const run = new Run();
+        for (const [name, data] of {json.dumps(events)}) {{
+          if (name === "run") run.facts = data;
+          if (name === "births") run.addBirths(data);
+          if (name === "now") run.now = data;
+        }}
+        panels.tiles(run);
+        panels.training(run);
+        new Lineage(node("lineage"), run, node("range"), () => {{}}).draw();
+        console.log(JSON.stringify({{ tiles: tiles(), training: node("training").textContent, arcs: drawn.arcs }}));
+    """
+    done = subprocess.run([node, "--input-type=module", "-"], input=script, capture_output=True, text=True, check=True)
+    shown = json.loads(done.stdout)
+    assert shown["tiles"]["generation"] == ["1 of 10", "training, 40 %"]
+    assert shown["tiles"]["training steps"] == ["1.2k", "0 for evaluation"]
+    assert shown["tiles"]["speed"] == ["150 steps/s", "400 of 10k per member"]
+    assert shown["tiles"]["time left at most"] == ["03:12", "elapsed 00:08"]  # 9,600 steps at 50 a second
+    assert shown["tiles"]["best so far, fitness"] == ["–", "the first generation has not ended yet"]
+    assert shown["training"] == "Training now: new: 0, 1, 2."
+    assert shown["arcs"] == 3, "a circle for each founder"
+
+
 def text(page: Any, selector: str) -> str:
     return str(page.value(f"document.querySelector({selector!r}).textContent"))
 
@@ -89,7 +140,7 @@ def test_the_page_follows_a_run_and_steers_it(frames: ModuleType, page: Any, tmp
         run.say("a worker was lost")
         run.grow(2)
         page.wait_for("window.page.run.generations.length === 11")
-        page.wait_for("document.querySelector('#members-note').textContent.includes('after generation 10')")
+        page.wait_for("document.querySelector('#members-note').textContent.includes('after generation 11')")
         page.wait_for("document.querySelector('#log').textContent.includes('a worker was lost')")
         pixels = "document.querySelector('#lineage canvas').getContext('2d').getImageData(0, 0, 400, 60).data"
         assert page.value(f"{pixels}.some((value) => value)"), "the tree is drawn"

@@ -192,7 +192,7 @@ def test_a_page_gets_everything_then_what_is_new(root: Path) -> None:
         assert [name for name, _, _ in events] == ["reset", "run", "births", "generations", "members", "now"]
         assert events[1][1]["status"] == "running"
         generations = events[3][1]["list"]
-        assert [each["number"] for each in generations] == [0, 1, 2, 3]
+        assert [each["number"] for each in generations] == [1, 2, 3, 4]
         assert generations[0]["ids"] == [0, 1, 2]
         assert generations[0]["hp"] == {"batch_size": 64.0, "lr": 0.001}, "equal values are one number"
         assert events[5][1]["complete"]
@@ -203,7 +203,7 @@ def test_a_page_gets_everything_then_what_is_new(root: Path) -> None:
         while "generations" not in names:
             name, data, place = read()
             names[name] = data
-        assert [each["number"] for each in names["generations"]["list"]] == [4], "the new one alone"
+        assert [each["number"] for each in names["generations"]["list"]] == [5], "the new one alone"
     with serving(root) as (client, _):
         with client.events(f"/{TOKEN}/events?run={KEY}") as read:
             places = [read()[2] for _ in range(6)]
@@ -230,11 +230,11 @@ def test_the_cursor_sends_a_completed_generation_again_and_long_runs_in_pieces(
 
     while not cursor.is_complete:
         numbers += sent()
-    assert numbers == [[0, 1], [2, 3], [4]]
+    assert numbers == [[1, 2], [3, 4], [5]]
     assert sent() == []
     (path / "metrics.csv").write_text(text)
     run.poll()
-    assert sent() == [[4]]
+    assert sent() == [[5]]
 
 
 def test_events_are_written_as_the_protocol_asks() -> None:

@@ -251,7 +251,8 @@ def test_progress_by_hand(tmp_path: Path) -> None:
     run = RunFollower(path)
     run.poll()
     assert run.progress(now=1000.5) == Progress(
-        phase="training", generation=2, generations=10, env_steps=2250, max_env_steps=10_000, share=0.25,
+        phase="training", generation=2, generations=10, env_steps=2250, max_env_steps=10_000,
+        population_env_steps=4000 + 2 * 250, share=0.25,
         steps_per_second=2000 / 60, seconds=135.0, seconds_left=7750 * 0.06, training=(2,), going_on=1,
         idle_seconds=0.5,
     )  # fmt: skip
@@ -260,6 +261,32 @@ def test_progress_by_hand(tmp_path: Path) -> None:
     late = run.progress(now=1012.0)
     assert (late.phase, late.share, late.idle_seconds) == ("evaluating", 1.0, 10.0)
     assert late.steps_per_second == 2 * 750 / 5
+
+
+@pytest.mark.parametrize(("until", "left"), [(200.0, 65.0), (100.0, 0.0), (5000.0, 7750 * 0.06), (None, 7750 * 0.06)])
+def test_the_time_that_is_left_is_that_of_the_nearer_limit(until: float | None, left: float, tmp_path: Path) -> None:
+    path = running(tmp_path / "run")
+    content = {"generation": 2, "generations": 10, "max_env_steps": 10_000, "env_steps": 2250, "seconds": 135.0}
+    (path / PROGRESS).write_text(json.dumps({**content, "time": 1000.0, "time_limit": until}))
+    run = RunFollower(path)
+    run.poll()
+    assert run.progress(now=1000.5).seconds_left == pytest.approx(left)
+
+
+def test_before_its_first_generation_a_run_in_minutes_has_no_number_of_generations(tmp_path: Path) -> None:
+    births = [birth(member, None, 0, "founder") for member in range(3)]
+    path = write_run(tmp_path / "run", [], births, status="running", options=OPTIONS, population=3)
+    (path / "LOCK").write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "token": "a"}))
+    plan = RunPlan("A", "E", 3, 1, 10_000, 1000, 0, "cpu", "fused", "x", 1, time_limit=60.0)
+    sink = ProgressSink(path)
+    sink.start(plan, ())
+    sink.progress(250, 5.0)
+    run = RunFollower(path)
+    run.poll()
+    progress = run.progress()
+    assert (progress.generations, progress.env_steps, progress.population_env_steps) == (None, 250, 750)
+    assert (progress.steps_per_second, progress.seconds_left, progress.share) == (150.0, 55.0, 0.25)
+    assert progress.training == (0, 1, 2)
 
 
 def test_a_run_without_progress_is_known_by_its_generations(tmp_path: Path) -> None:
