@@ -38,6 +38,10 @@ MOVED: dict[str, dict[str, str]] = {
         "plotPopulationScore": "agilerl.utils.utils.plot_population_score",
         "printHyperparams": "agilerl.utils.utils.print_hyperparams",
     },
+    "agilerl.wrappers.gem_wrappers": {
+        "SyncGemVecEnv": "agilerl.llm_envs.multiturn.SyncMultiTurnVecEnv",
+        "TokenObservationWrapper": "agilerl.llm_envs.multiturn.TokenObservationWrapper",
+    },
 }
 # Names whose arguments have changed incompatibly: (new path, hint).
 REPLACED: dict[str, dict[str, tuple[str, str]]] = {

@@ -76,6 +76,32 @@ def with_defaults(constructor: Callable[..., None], **defaults: Any) -> Any:
     return construct
 
 
+def also_takes(**published: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a callable to take published arguments by name: another name of one of its own, or None to ignore it.
+
+    Its signature stays that of the callable; the names are in its attribute `published`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for name in published.keys() & kwargs.keys():
+                value, own = kwargs.pop(name), published[name]
+                if own is not None:
+                    kwargs.setdefault(own, value)
+            return function(*args, **kwargs)
+
+        call.published = published  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def ignored_arguments(cls: Any) -> set[str]:
+    """Return the published arguments that a constructor takes by `also_takes`."""
+    return set(vars(cls.__init__).get("published", ()))
+
+
 def by_position_or_name(cls: Any, **arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return (positional, named) arguments for a constructor: by name only if it has `**kwargs` and too few positions.
 

@@ -292,9 +292,9 @@ def channels_first(space: Space[Any], is_turned: Callable[[Space[Any]], bool] = 
     return space
 
 
-def observation_space_channels_to_first(space: Space[Any]) -> Space[Any]:
+def observation_space_channels_to_first(observation_space: Space[Any]) -> Space[Any]:
     """Apply `channels_first` to every Box with three axes, wherever its channels are."""
-    return channels_first(space, is_image)
+    return channels_first(observation_space, is_image)
 
 
 def swap_channels(obs: Any, space: Space[Any] | None = None) -> Any:

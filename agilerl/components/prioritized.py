@@ -141,18 +141,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         scaled: np.ndarray = self._sums[self._live_rows(indices)]
         return np.asarray((self._minima.minimum / scaled) ** beta)
 
-    def update_priorities(self, indices: Any, priorities: Any) -> None:
-        """Set the priorities of the rows `indices`; for duplicates the last one counts.
+    def update_priorities(self, idxs: Any, priorities: Any) -> None:
+        """Set the priorities of the rows `idxs`; for duplicates the last one counts.
 
         Args:
-            indices: rows in the buffer, any shape, array or tensor.
+            idxs: rows in the buffer, any shape, array or tensor.
             priorities: as many numbers, any shape: absolute TD errors or another measure of surprise.
 
         Raises:
             ConfigError: a priority is negative, infinite or not a number.
             ShapeError: counts differ, or an index outside of the rows in the buffer.
         """
-        rows = self._live_rows(indices).reshape(-1)
+        rows = self._live_rows(idxs).reshape(-1)
         values = priorities.detach().cpu().double().numpy() if isinstance(priorities, Tensor) else priorities
         try:
             values = np.asarray(values, dtype=np.float64).reshape(-1)

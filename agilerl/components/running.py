@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.ranks import Ranks
+from agilerl.signatures import also_takes
 
 
 class RunningMeanStd:
@@ -20,6 +21,7 @@ class RunningMeanStd:
         epsilon: added to the variance when values are scaled.
     """
 
+    @also_takes(device=None, dtype=None)
     def __init__(self, shape: tuple[int, ...] = (), epsilon: float = 1e-4) -> None:
         self.mean, self.var = np.zeros(shape), np.ones(shape)
         self.count, self.epsilon = 0, epsilon

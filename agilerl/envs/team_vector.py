@@ -20,6 +20,7 @@ from agilerl.envs.team_vector_env import EnvFactory
 from agilerl.envs.team_vector_env import PettingZooVecEnv as PettingZooVecEnv
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError
+from agilerl.signatures import also_takes
 
 
 class SyncPettingZooVecEnv(PettingZooVecEnv):
@@ -78,6 +79,7 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
 
     _lanes: HealingTeamLanes | None = None
 
+    @also_takes(copy=None, context=None)
     def __init__(
         self,
         env_fns: Sequence[EnvFactory],

@@ -20,7 +20,7 @@ from agilerl.modules.copying import copy_module, copy_value
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.morph import Index, Transfer, fresh, leading_block, prefixed
 from agilerl.rng import Purpose, resolve_seed, stream
-from agilerl.signatures import taken_by
+from agilerl.signatures import ignored_arguments, taken_by
 from agilerl.tree import map_leaves
 
 Fresh = Literal["preserve", "random"]
@@ -186,6 +186,7 @@ class EvolvableModule(nn.Module):
     def get_init_dict(self) -> dict[str, Any]:
         """Return `init_dict`: current attributes named like an argument, else the original arguments."""
         args, kwargs = self._init_arguments  # type: ignore[misc]
+        kwargs = {name: value for name, value in kwargs.items() if name not in ignored_arguments(type(self))}
         bound = inspect.signature(self.__init__).bind_partial(*args, **kwargs)  # type: ignore[misc]
         bound.apply_defaults()
         arguments = dict(bound.arguments)

@@ -17,7 +17,7 @@ from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
-from agilerl.signatures import constructor_arguments
+from agilerl.signatures import constructor_arguments, ignored_arguments
 
 
 def option(module: Any, name: str) -> Any:
@@ -75,12 +75,12 @@ class NetConfig:
         changed = dataclasses.replace(self, **{self._field(name).name: value})  # type: ignore[type-var]
         object.__setattr__(self, name, vars(changed)[name])
 
-    def pop(self, name: str, *default: Any) -> Any:
+    def pop(self, key: str, default: Any = dataclasses.MISSING) -> Any:
         """Return a field and reset it to the module's default; `default` for an unknown key."""
-        if default and not hasattr(self, name):
-            return default[0]
-        value = self[name]
-        object.__setattr__(self, name, self._field(name).default)
+        if default is not dataclasses.MISSING and not hasattr(self, key):
+            return default
+        value = self[key]
+        object.__setattr__(self, key, self._field(key).default)
         return value
 
     def __contains__(self, name: object) -> bool:
@@ -104,9 +104,9 @@ class NetConfig:
         """(name, value) of the fields that are set."""
         return self._set().items()
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, key: str, default: Any = None) -> Any:
         """Return the field if it has a value, else `default`."""
-        value = self[name] if name in {field.name for field in dataclasses.fields(self)} else None  # type: ignore[arg-type]
+        value = self[key] if key in {field.name for field in dataclasses.fields(self)} else None  # type: ignore[arg-type]
         return default if value is None else value
 
 
@@ -241,7 +241,8 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
     """Merge `config` (a mapping, a net config or None) over `defaults`; unknown keys raise ConfigError.
 
     A mapping with all the keys of a net config is treated as one converted by `dataclasses.asdict`: values equal to the
-    module's defaults are not set there either. `sample_input` is ignored: the space determines the input.
+    module's defaults are not set there either. `sample_input` is ignored: the space determines the input; so
+    are published arguments without an effect.
     """
     options = _set_values({} if config is None else config)
     if not isinstance(options, Mapping):
@@ -251,7 +252,8 @@ def checked_config(config: Any, owner: type, label: str, defaults: Mapping[str, 
         fields = {field.name: field for field in dataclasses.fields(kind)}
         options = {key: value for key, value in config.items() if is_set(fields[key], value)}
     valid_names = set(constructor_arguments(owner)) - SURROUNDINGS
-    options = {key: value for key, value in options.items() if key != "sample_input"}
+    ignored = {"sample_input", *ignored_arguments(owner)}
+    options = {key: value for key, value in options.items() if key not in ignored}
     for key in options:
         if key not in valid_names:
             sentence = unknown_name("key", str(key), valid_names).removeprefix(f"unknown key {str(key)!r}.")

@@ -14,6 +14,7 @@ from agilerl.modules.base import MutationType, Refused, mutation
 from agilerl.modules.layered import OUTPUT, LayeredModule, Range, check_limits
 from agilerl.modules.layers import Axis, Layer, activation_layer, dense, linear, uniform, whole
 from agilerl.modules.morph import Index, Transfer, fresh, grown, same
+from agilerl.signatures import also_takes
 
 NODE_STEPS = (16, 32, 64)
 CELLS = {"LSTM": 4, "GRU": 3}  # gates
@@ -147,6 +148,7 @@ class EvolvableLSTM(LayeredModule):
         "node": Range("hidden_state_size", "hidden_state_size", NODE_STEPS),
     }
 
+    @also_takes(dropout=None)
     def __init__(
         self, input_size: int, hidden_state_size: int = 128, num_outputs: int = 64, num_layers: int = 1,
         output_activation: str | None = None, min_hidden_state_size: int = 32, max_hidden_state_size: int = 512,

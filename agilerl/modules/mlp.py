@@ -15,6 +15,7 @@ from agilerl.modules.base import MutationType, Refused, is_untouched, mutation
 from agilerl.modules.layered import OUTPUT, Change, HiddenUnits, LayeredModule, check_limits, drawn_step, refit_in_place
 from agilerl.modules.layers import Axis, DenseLayer, DenseStack, Initial, Layer, Linear, NoisyLinear, dense
 from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, leading_block, refit
+from agilerl.signatures import also_takes
 
 NODE_STEPS = (16, 32, 64)
 FEATURES = "features"  # units of the last hidden layer, as read by the output layer
@@ -48,6 +49,7 @@ class EvolvableMLP(LayeredModule):
 
     container = nn.Sequential
 
+    @also_takes(new_gelu=None)
     def __init__(
         self, num_inputs: int, num_outputs: int, hidden_size: Sequence[int],
         activation: str | None = "ReLU", output_activation: str | None = None,

@@ -17,6 +17,7 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, distribution_of, squashed_normal_sample
 from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, takes_options
 from agilerl.networks.stacks import FEATURES, OUTPUT, Run, dense_stacks, module_parts, overrides, recurrent_parts
+from agilerl.signatures import also_takes
 from agilerl.spaces import mask_width
 
 HEADS = ("head_net", "value_net")  # of a policy with a state value
@@ -28,12 +29,12 @@ OUTPUT_BOUNDS: Mapping[str, tuple[float, float]] = {
 """Activations with a bounded range, which is mapped to the bounds of the actions."""
 
 
-def get_output_bounds(activation: str) -> tuple[float, float]:
+def get_output_bounds(output_activation: str) -> tuple[float, float]:
     """Return the lowest and highest output of an activation.
     Raises ConfigError: the activation is unknown or unbounded."""
-    if activation not in OUTPUT_BOUNDS:
-        raise ConfigError(unknown_name("bounded output activation", str(activation), OUTPUT_BOUNDS))
-    return OUTPUT_BOUNDS[activation]
+    if output_activation not in OUTPUT_BOUNDS:
+        raise ConfigError(unknown_name("bounded output activation", str(output_activation), OUTPUT_BOUNDS))
+    return OUTPUT_BOUNDS[output_activation]
 
 
 def rescale_action(action: Any, low: Any, high: Any, output_activation: str = "Tanh") -> Any:
@@ -126,9 +127,9 @@ class DeterministicActor(EvolvableNetwork):
         return rescale_action(action, low, high, output_activation)
 
     @staticmethod
-    def get_output_bounds(activation: str) -> tuple[float, float]:
+    def get_output_bounds(output_activation: str) -> tuple[float, float]:
         """Return the lowest and highest output of an activation."""
-        return get_output_bounds(activation)
+        return get_output_bounds(output_activation)
 
 
 def check_bounded(space: Any, owner: str) -> None:
@@ -163,6 +164,7 @@ class StochasticActor(EvolvableNetwork):
     stack_methods = ("output", "extract_features")  # used by `output`; `forward` samples
     outputs_apart = True  # `forward` samples
 
+    @also_takes(action_std_init="log_std_init")
     @takes_options("observation_space", "action_space", *BY_POSITION[:3])
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any],

@@ -26,6 +26,7 @@ from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptio
 from agilerl.networks.observations import InputForm, Preprocessor
 from agilerl.networks.stacks import dense_stacks, joined, module_parts, overrides, recurrent_parts, run_recurrent
 from agilerl.rng import Purpose, seeds
+from agilerl.signatures import also_takes
 from agilerl.spaces import flat_size
 
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
@@ -86,7 +87,7 @@ class EvolvableNetwork(EvolvableModule):
     )
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any] | None = None,
-        options: NetworkOptions = DEFAULT_OPTIONS, normalize_images: bool = True, encoder_name: str = "encoder",
+        options: NetworkOptions = DEFAULT_OPTIONS, normalize_images: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(options.device, options.random_seed)
         if not isinstance(observation_space, spaces.Space):
@@ -105,7 +106,7 @@ class EvolvableNetwork(EvolvableModule):
         self.scale_observations, self.normalize_images = bool(options.scale_observations), bool(normalize_images)
         self.encoder_cls, self.simba = encoder_cls, options.simba
         self.recurrent = issubclass(encoder_cls, EvolvableLSTM)
-        self.encoder_name = encoder_name
+        self.encoder_name = options.encoder_name
         self.min_latent_dim, self.max_latent_dim = int(least), int(most)
         self.latent_dim = int(options.latent_dim)
         self._latent_index: Index | None = None
@@ -115,7 +116,7 @@ class EvolvableNetwork(EvolvableModule):
         form = encoders.input_form(observation_space, encoder_cls)
         self._prepare = Preprocessor.build(observation_space, form, self.scale_observations)
         self.encoder: Any = encoders.make_encoder(
-            observation_space, encoder_cls, config, self.latent_dim, options.device, self._seeds[0], encoder_name
+            observation_space, encoder_cls, config, self.latent_dim, options.device, self._seeds[0], self.encoder_name
         )
         self.encoder.rng = self.rng
 
@@ -227,23 +228,24 @@ class EvolvableNetwork(EvolvableModule):
         names = ("obs_mean", "obs_scale") if self.normalize_observations else ()
         return self.scale_observations, self.normalize_images, *(tuple(self.get_buffer(n).tolist()) for n in names)
 
-    def extract_features(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
+    def extract_features(self, x: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Return latent features [..., latent_dim]; a recurrent encoder starts an episode.
 
         With the `hidden_state` of a recurrent encoder (features, next hidden state), see `features_with_state`.
         """
         if hidden_state is not None:
-            return self.features_with_state(obs, hidden_state)
-        return self._encode(self.preprocess(obs)) if self.encoder_source is None else self.shared_features(obs)
+            return self.features_with_state(x, hidden_state)
+        return self._encode(self.preprocess(x)) if self.encoder_source is None else self.shared_features(x)
 
-    def forward_head(self, features: Tensor) -> Tensor:
+    def forward_head(self, latent: Tensor) -> Tensor:
         """Return the head's output [..., O] for features [..., latent_dim]."""
-        return self._head()(features)  # type: ignore[no-any-return]
+        return self._head()(latent)  # type: ignore[no-any-return]
 
     def from_features(self, features: Tensor) -> Tensor:
         """Return `output` from the features [..., latent_dim] of its observations."""
         return self._head()(features)  # type: ignore[no-any-return]
 
+    @also_takes(x="obs")
     def forward(self, obs: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Return the head's output [..., O] for observations with any leading axes; one observation gives a batch of
         one.

@@ -247,6 +247,7 @@ class NetworkOptions:
     device: str | torch.device = "cpu"
     random_seed: int | None = None
     scale_observations: bool = False
+    encoder_name: str = "encoder"
 
 
 DEFAULT_OPTIONS = NetworkOptions()

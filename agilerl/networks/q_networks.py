@@ -309,8 +309,8 @@ class ContinuousQNetwork(EvolvableNetwork):
         values: Tensor = self.head_net(_beside(features, self.prepare_action(action)))
         return values
 
-    def forward(self, obs: Any, action: Any) -> Tensor:  # type: ignore[override]
-        return self.output(obs, action)
+    def forward(self, obs: Any, actions: Any) -> Tensor:  # type: ignore[override]
+        return self.output(obs, actions)
 
     def dense_parts(self) -> dict[str, DenseStack] | None:
         if self.encoder_source is not None:

@@ -155,7 +155,7 @@ TABLE: dict[str, tuple[Any, str]] = {
         QNetwork,
         "observation_space action_space encoder_cls=None encoder_config=None head_config=None min_latent_dim=8 "
         "max_latent_dim=128 latent_dim=64 simba=False recurrent=False device='cpu' random_seed=None "
-        "* scale_observations=False",
+        "* scale_observations=False encoder_name='encoder'",
     ),
     "EvolvableMLP": (
         EvolvableMLP,

@@ -19,13 +19,20 @@ from agilerl.algorithms.base import predict as predicting
 from agilerl.algorithms.base import registry as registering
 from agilerl.algorithms.base.declared import STRUCTURE, Experience, check_arguments, check_mutable
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.registry import HyperparameterConfig, MutationRegistry, NetworkGroup, assigned, resolve
+from agilerl.algorithms.base.registry import (
+    HyperparameterConfig,
+    MutationRegistry,
+    NetworkGroup,
+    OptimizerConfig,
+    assigned,
+    resolve,
+)
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.hpo.architecture import described
 from agilerl.hpo.effects import reads_actions
 from agilerl.modules.base import EvolvableModule
-from agilerl.signatures import construct_without_repeats
+from agilerl.signatures import construct_without_repeats, constructor_arguments
 from agilerl.spaces import short_form
 from agilerl.telemetry.console import number
 from agilerl.tree import map_leaves
@@ -236,9 +243,9 @@ class EvolvableAlgorithm:
             if len(rates) == 1 and rates != {float(wrapper.lr)}:
                 setattr(self, config.lr, rates.pop())
 
-    def reinit_optimizers(self) -> None:
-        """Create fresh optimisers for the current networks; moments start at zero."""
-        for config in self.registry.optimizers:
+    def reinit_optimizers(self, optimizer: OptimizerConfig | None = None) -> None:
+        """Create fresh optimisers for the current networks (`optimizer`: only this one); moments start at zero."""
+        for config in self.registry.optimizers if optimizer is None else [optimizer]:
             old = config.wrapper(self)
             networks, lr = [resolve(self, name) for name in config.networks], config.rate(self)
             fresh = OptimizerWrapper(old.optimizer_cls, networks, lr, old.optimizer_kwargs, config.networks, config.lr)
@@ -269,13 +276,15 @@ class EvolvableAlgorithm:
         return {k: v for k, v in self.__dict__.items() if isinstance(v, kinds)}
 
     @staticmethod
-    def inspect_attributes(agent: EvolvableAlgorithm) -> dict[str, Any]:
-        """Return public attributes that are neither networks, optimisers nor callables."""
+    def inspect_attributes(agent: EvolvableAlgorithm, input_args_only: bool = False) -> dict[str, Any]:
+        """Return public attributes that are neither networks, optimisers nor callables.
+        input_args_only: only arguments of the constructor."""
         skip = (nn.Module, OptimizerWrapper, MutationRegistry)
+        names = constructor_arguments(type(agent)) if input_args_only else agent.__dict__
         return {
             k: v
             for k, v in agent.__dict__.items()
-            if not k.startswith("_") and not isinstance(v, skip) and not callable(v)
+            if k in names and not k.startswith("_") and not isinstance(v, skip) and not callable(v)
         }
 
     # --- interface for evolution and training ----------------------------------------------------------------------

@@ -263,14 +263,14 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     action_low, action_high = Bound("low"), Bound("high")
 
-    def preprocess_observation(self, obs: Any) -> Any:
+    def preprocess_observation(self, observation: Any) -> Any:
         """Convert observations to tensors [E, ...] on the agent's device; a single one becomes a batch of one.
 
         Floating-point numbers get the policy's dtype. Networks encode discrete observations and scale images
         themselves. Dict and Tuple spaces give nested dicts.
         """
         like = next(iter(self.policy_module().parameters()))
-        rows = module_inputs(self.observation_space, obs, f"{self.algo}.preprocess_observation")
+        rows = module_inputs(self.observation_space, observation, f"{self.algo}.preprocess_observation")
         return map_leaves(lambda x: as_input(x, like), rows)
 
     @property

@@ -120,9 +120,12 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
         noise = noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size)
         return noise, rng.gumbel(size=(*shape, self.actions.width))
 
-    def action_noise(self, action: Any = None) -> np.ndarray:
-        """Return noise [E, C] float32 of one vector step for Box components; E defaults to that of the last call."""
-        return base_actions.action_noise(self, action)
+    def action_noise(self, agent_id: str | None = None) -> np.ndarray:
+        """Return noise [E, C] float32 of one vector step for all Box components, or for those of one agent."""
+        noise = base_actions.action_noise(self)
+        ends = np.cumsum([one.size for one in self.actions.each])
+        parts = dict(zip(self.actions.agents, np.split(noise, ends[:-1], -1), strict=True))
+        return noise if agent_id is None else parts[agent_id]
 
     def reset_action_noise(self, indices: Any) -> None:
         """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""

@@ -37,7 +37,7 @@ from agilerl.llm_envs.by_id import make_language_env
 from agilerl.modules.paths import resolve
 from agilerl.networks.adapters import AdapterNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
-from agilerl.signatures import construct
+from agilerl.signatures import also_takes, construct
 from agilerl.telemetry.evaluation import Evaluation
 
 STATE = "agent.safetensors"
@@ -342,6 +342,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         """Save the adapter and the tokenizer in the format of PEFT and transformers."""
         self.actor.save_pretrained(folder)
 
+    @also_takes(lora_only=None, save_optimizer=None)
     def save_checkpoint(self, path: str | Path) -> None:
         """Save a folder: the adapter in PEFT format, the tokenizer, and all other agent state.
 
@@ -358,13 +359,15 @@ class LLMAlgorithm(EvolvableAlgorithm):
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Load a folder of `save_checkpoint` in place.
+    def load_checkpoint(self, path: str | Path, load_optimizer: bool = True) -> None:
+        """Load a folder of `save_checkpoint` in place; without `load_optimizer` with fresh optimisers.
 
         Raises:
             RunError: another base, or missing or damaged files.
         """
         self.load_run_state(load_tree(_state_in(path)), str(path))
+        if not load_optimizer:
+            self.reinit_optimizers()
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:

@@ -20,6 +20,7 @@ from agilerl.language.generate import BACKENDS, RolloutBackend, Sampling, unifor
 from agilerl.language.scoring import Texts
 from agilerl.losses.completions import completion_weights, rewards_by_token
 from agilerl.ranks import Ranks
+from agilerl.signatures import also_takes
 
 
 class CompletionAlgorithm(LLMAlgorithm):
@@ -59,19 +60,20 @@ class CompletionAlgorithm(LLMAlgorithm):
         return backend
 
     def get_action(  # type: ignore[override]  # prompts instead of observations
-        self, prompts: Sequence[Mapping[str, Any]], training: bool = True
+        self, obs: Sequence[Mapping[str, Any]], training: bool = True, repeat_prompts: bool = True
     ) -> tuple[list[Any], list[Any]]:
         """Generate completions of prompts: G sampled ones each in training, else one greedy completion.
 
         Args:
-            prompts: each with `input_ids` [1, P] and `attention_mask` [1, P], as returned by `ReasoningGym.reset`.
+            repeat_prompts: False samples one completion of each prompt in training.
+            obs: prompts, each with `input_ids` [1, P] and `attention_mask` [1, P], as returned by `ReasoningGym.reset`.
 
         Returns:
             (token ids [G, P + T] of each prompt, masks [G, P + T − 1]: whether the next token belongs to the
             completion).
         """
-        engine, group = SequentialAdapters(self), self.group_size if training else 1
-        tokens, attention = _stacked_prompts(prompts, self.pad_token_id)
+        engine, group = SequentialAdapters(self), self.group_size if training and repeat_prompts else 1
+        tokens, attention = _stacked_prompts(obs, self.pad_token_id)
         how = self.sampling(greedy=not training)
         numbers = uniform_numbers([self.rng(self.learn_counter)], len(tokens) * group, how.max_tokens)
         with engine.acting("actor") as forward:
@@ -85,6 +87,7 @@ class CompletionAlgorithm(LLMAlgorithm):
             self._prompt_starts = texts.tokens, _first(texts.attention)
         return list(torch.split(texts.tokens, group)), list(torch.split(masks, group))
 
+    @also_takes(turn_ids=None, sampling_logps=None)
     def learn(self, experiences: Any) -> tuple[float, float]:
         """Perform all optimiser steps on (token ids, masks, rewards [B, G]) of `get_action` and an environment's
         `step`.
