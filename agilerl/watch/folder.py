@@ -12,6 +12,7 @@ from typing import Any
 from agilerl.errors import AgileRLError, RunError
 from agilerl.hostile import MIB, read_json
 from agilerl.runs.lock import status_of
+from agilerl.runs.seed_group import is_group
 from agilerl.watch.machine import process_of
 
 MAX_DEPTH = 4  # out/<env>/<group>/seed-<n>
@@ -27,7 +28,7 @@ class RunEntry:
     Attributes:
         key: its path below the folder, "." for the folder itself: how the page names it.
         started: ISO time. modified: Unix seconds of its last record. score: of the closing test, else None.
-        focus: whether the followed process trains it.
+        focus: whether the followed process trains it. group: key of the group of seeds that it is in, None: of none.
     """
 
     key: str
@@ -41,6 +42,7 @@ class RunEntry:
     score: float | None
     best_fitness: float | None
     focus: bool = False
+    group: str | None = None
 
 
 def root_of(path: str | os.PathLike[str], may_be_missing: bool = False) -> Path:
@@ -102,10 +104,16 @@ def find_run(root: Path, key: str) -> Path | None:
 
     A key is looked up among the runs below the root and never joined to a path.
     """
-    for folder in _folders(root, MAX_DEPTH):
-        if _key(root, folder) == key:
-            return folder
-    return None
+    return next((folder for folder in _folders(root, MAX_DEPTH) if key_of(root, folder) == key), None)
+
+
+def find_group(root: Path, key: str) -> Path | None:
+    """Path of the group of seeds with a key, which is looked up as by `find_run`."""
+    return next((folder.parent for folder in _folders(root, MAX_DEPTH) if _group(root, folder) == key), None)
+
+
+def _group(root: Path, folder: Path) -> str | None:
+    return key_of(root, folder.parent) if folder != root and is_group(folder.parent) else None
 
 
 def _folders(root: Path, depth: int) -> Iterator[Path]:
@@ -127,7 +135,7 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
         waiting += [(folder / name, below - 1) for name in names]
 
 
-def _key(root: Path, folder: Path) -> str:
+def key_of(root: Path, folder: Path) -> str:
     """The path below the root; bytes that are not UTF-8, which a URL of the page cannot have, as "\\udce9"."""
     return folder.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -138,7 +146,7 @@ def _entry(root: Path, folder: Path, facts: Mapping[str, Any], pid: int | None) 
     test = result.get("test")
     status = status_of(folder, facts) if facts else "damaged"
     return RunEntry(
-        key=_key(root, folder),
+        key=key_of(root, folder),
         path=folder,
         env_id=str(facts.get("env_id", "?")),
         algo=str(facts.get("algo", "?")),
@@ -149,6 +157,7 @@ def _entry(root: Path, folder: Path, facts: Mapping[str, Any], pid: int | None) 
         score=_real(test.get("mean")) if isinstance(test, Mapping) else None,
         best_fitness=_real(result.get("best_fitness")),
         focus=pid is not None and status == "running" and process_of(folder) == pid,
+        group=_group(root, folder),
     )
 
 

@@ -16,6 +16,7 @@ import time
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from typing import Any
 from agilerl.errors import AgileRLError, ConfigError
 from agilerl.importing import import_code
 from agilerl.watch.film import Studio
-from agilerl.watch.folder import RunList, find_run, root_of
+from agilerl.watch.folder import RunList, find_group, find_run, root_of
 from agilerl.watch.machine import Machine, process_of
+from agilerl.watch.seeds import Seeds
 from agilerl.watch.state import RUNNING, RunFollower
 from agilerl.watch.wire import Cursor, Event, entry_facts, plain
 
@@ -188,10 +190,15 @@ class App:
         return Response(self._static[name], media_type=STATIC[name])
 
     async def events(self, request: Request) -> Response:
-        """A stream of server-sent events: of a run (`?run=KEY`), or the list of runs."""
-        key = request.query_params.get("run")
+        """A stream of events: of a run (`?run=KEY`), a group of seeds (`?group=KEY`), or the list of runs."""
+        key, group = (request.query_params.get(name) for name in ("run", "group"))
+        if group is not None:
+            folder = await run_in_threadpool(find_group, self.watch.root, group)
+            if folder is None:
+                return _failure(f"there is no group {group!r} in {self.watch.root}. fix: choose one of the list.", 404)
+            return self._stream(self._list_events(Seeds(self.watch.root, folder).read))
         if key is None:
-            return self._stream(self._list_events())
+            return self._stream(self._list_events(partial(self._list, RunList(self.watch.root, self.watch.pid))))
         follower = await run_in_threadpool(self.runs.follower, key)
         if follower is None:
             return _failure(f"there is no run {key!r} in {self.watch.root}. fix: choose one of the list.", 404)
@@ -200,15 +207,14 @@ class App:
     def _stream(self, events: AsyncIterator[bytes]) -> Response:
         return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    async def _list_events(self) -> AsyncIterator[bytes]:
-        sent: Any = None
-        machine, runs = Machine(), RunList(self.watch.root, self.watch.pid)
+    def _list(self, runs: RunList) -> dict[str, Any]:
+        entries, root = entry_facts(runs.read()), self.watch.root
+        return {"root": str(root), "exists": root.is_dir(), "runs": entries, "omitted": runs.omitted}
+
+    async def _list_events(self, read: Callable[[], dict[str, Any]]) -> AsyncIterator[bytes]:
+        sent, machine = None, Machine()
         while not self.closing.is_set():
-            entries = await run_in_threadpool(runs.read)
-            content = {
-                "root": str(self.watch.root), "exists": self.watch.root.is_dir(), "runs": entry_facts(entries),
-                "omitted": runs.omitted,
-            }  # fmt: skip
+            content = await run_in_threadpool(read)
             if content != sent:
                 sent = content
                 yield Event("runs", content).encode()

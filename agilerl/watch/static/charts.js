@@ -1,5 +1,5 @@
 // Curves by generation: uPlot draws axes and single lines, the many thin lines of members are one path beneath them.
-import { NO_SOURCE, short } from "./store.js";
+import { NO_SOURCE, count, overlay, short } from "./store.js";
 
 const MAX_SEGMENTS = 5000; // of member lines in one chart
 const LOG_RATIO = 20;
@@ -196,6 +196,49 @@ export class FitnessChart extends Chart {
     if (typeof random === "number") this.rule(plot, random, "faint", `random play ${short(random)}`);
     const below = this.run.lowest < plot.scales.y.min ? `lowest value ${short(this.run.lowest)}, below the axis. ` : "";
     this.note = `${below}${isThinned ? "Thin lines: a sample of the members. " : ""}Band: 10 to 90 % of the members.`;
+  }
+}
+
+// Best fitness of every seed over the steps of one member, with mean and standard deviation.
+export class SeedsChart {
+  constructor(element) { Object.assign(this, { element, plot: null, seeds: "" }); }
+
+  destroy() {
+    if (this.plot) this.plot.destroy();
+    this.plot = null;
+  }
+
+  draw(runs) {
+    const shown = runs.filter((run) => run.curve[0].length);
+    const { steps, series, mean, deviation } = overlay(shown.map((run) => run.curve));
+    const edge = (sign) => mean.map((value, at) => (value === null ? null : value + sign * deviation[at]));
+    const data = [steps, edge(-1), edge(1), ...series, mean];
+    const seeds = shown.map((run) => run.seed).join();
+    if (seeds !== this.seeds) this.destroy();
+    this.seeds = seeds;
+    if (!shown.length) return;
+    const width = Math.max(200, Math.floor(this.element.clientWidth));
+    if (this.plot && this.plot.width !== width) this.plot.setSize({ width, height: 300 });
+    if (this.plot) this.plot.setData(data);
+    else this.plot = new uPlot(this.options(shown), data, this.element);
+  }
+
+  options(runs) {
+    const value = (_, number) => short(number);
+    const bound = (label) => ({ label, stroke: "transparent", value, points: { show: false } });
+    const line = (run) => ({ label: `seed ${run.seed}`, stroke: colour("faint"), width: 1.2, value, points: { show: false } });
+    return {
+      width: Math.max(200, Math.floor(this.element.clientWidth)), height: 300,
+      series: [
+        { label: "steps of a member", value: (_, number) => (number === null ? "–" : count(number)) },
+        bound("mean − deviation"), bound("mean + deviation"), ...runs.map(line),
+        { label: "mean", stroke: colour("best"), width: 2.6, value, points: { show: false } },
+      ],
+      bands: [{ series: [2, 1], fill: `color-mix(in srgb, ${colour("best")} 14%, transparent)` }],
+      legend: { live: true, markers: { show: false } }, padding: [8, 10, 0, 0],
+      scales: { x: { time: false } },
+      axes: [axis({ size: 26, values: (_, splits) => splits.map(count) }), axis({ size: 52, values: (_, splits) => splits.map((each) => short(each)) })],
+    };
   }
 }
 

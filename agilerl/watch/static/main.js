@@ -1,5 +1,5 @@
 // The page: events of the server go into a `Run`, and what has changed is drawn piece by piece, between frames.
-import { FitnessChart, HyperparameterChart } from "./charts.js";
+import { FitnessChart, HyperparameterChart, SeedsChart } from "./charts.js";
 import { Lineage } from "./lineage.js";
 import * as panels from "./panels.js";
 import { Run, short } from "./store.js";
@@ -169,38 +169,53 @@ function fresh(id) {
   return node;
 }
 
-let isOpened = false; // the run of the training that began this page, or the only one, opens once
+let isOpened = false; // the run of the training that began this page, the only one, or the only group, opens once
+let seeds = null; // the chart of a group
+
+function openList(group, chosen) {
+  if (seeds) seeds.destroy();
+  seeds = group === null ? null : new SeedsChart(element("seeds"));
+  element("overlay").hidden = group === null;
+  element("up").hidden = group === null || group === ".";
+  source.addEventListener("runs", (event) => {
+    const content = JSON.parse(event.data);
+    panels.list(content, group);
+    if (seeds) seeds.draw(content.runs);
+    else chosen(content.runs);
+  });
+}
+
+function openOnce(runs) {
+  const run = runs.find((each) => each.focus) || runs.find((each) => each.key === ".");
+  const isGroup = runs.length > 0 && runs.every((each) => each.group === ".");
+  if (isOpened || !(run || isGroup)) return;
+  isOpened = true;
+  location.hash = run ? `run=${encodeURIComponent(run.key)}` : "group=.";
+}
 
 function open() {
   if (source) source.close();
   drawing.forget();
   if (shown) shown.drop();
-  const key = new URLSearchParams(location.hash.slice(1)).get("run");
+  const [key, group] = ["run", "group"].map((name) => new URLSearchParams(location.hash.slice(1)).get(name));
   element("list").hidden = key !== null;
   element("run").hidden = key === null;
   element("back").hidden = key === ".";
   shown = key === null ? null : new RunPage(key);
   window.page = shown; // for the tests
   document.title = "agilerl watch";
-  source = new EventSource(key === null ? "events" : `events?run=${encodeURIComponent(key)}`);
+  const query = key !== null ? `?run=${encodeURIComponent(key)}` : group !== null ? `?group=${encodeURIComponent(group)}` : "";
+  source = new EventSource(`events${query}`);
   source.onopen = () => { element("lost").hidden = true; };
   source.onerror = () => {
     element("lost").hidden = false;
-    if (source.readyState === EventSource.CLOSED && key !== null) location.hash = ""; // there is no such run
+    if (source.readyState === EventSource.CLOSED && query) location.hash = ""; // there is no such run or group
   };
+  isOpened = isOpened || query !== "";
   if (key === null) {
-    source.addEventListener("runs", (event) => {
-      const content = JSON.parse(event.data);
-      panels.list(content);
-      const chosen = content.runs.find((run) => run.focus) || content.runs.find((run) => run.key === ".");
-      if (chosen && !isOpened) {
-        isOpened = true;
-        location.hash = `run=${encodeURIComponent(chosen.key)}`;
-      }
-    });
+    openList(group, openOnce);
     return;
   }
-  isOpened = true;
   for (const name of ["reset", "run", "births", "generations", "members", "log", "now"]) {
     source.addEventListener(name, (event) => shown.take(name, JSON.parse(event.data)));
   }

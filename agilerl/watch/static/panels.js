@@ -369,26 +369,76 @@ export function pending(run) {
 
 // --- list of runs ----------------------------------------------------------------------------------------------------
 
-export function list(content) {
-  text(element("root"), content.omitted ? `${content.root} · ${content.omitted} older runs are not listed` : content.root);
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+const link = (words, kind, key) => make("a", words, { href: `#${kind}=${encodeURIComponent(key)}` });
+const mark = (status) => make("span", status, { className: `status ${status}` });
+const when = (run) => make("span", run.started.replace("T", " ").replace("Z", ""), { className: "soft" });
+const scoreOf = (run) => (run.score !== null ? short(run.score) : run.best_fitness !== null ? `fitness ${short(run.best_fitness)}` : "–");
+const NUMBERS = ["seed", "score", "generation", "steps of a member", "best fitness", "elapsed", "time left at most"];
+
+function countStatus(runs) {
+  const counts = new Map();
+  runs.forEach((run) => counts.set(run.status, (counts.get(run.status) || 0) + 1));
+  return [...counts].map(([status, number]) => `${number} ${status}`).join(", ");
+}
+
+// Mean and standard deviation of the numbers that are there, in words.
+function spread(values) {
+  const known = values.filter((value) => value !== null && Number.isFinite(value));
+  if (!known.length) return "–";
+  if (known.length === 1) return short(known[0]);
+  const deviation = Math.sqrt(known.reduce((sum, value) => sum + (value - mean(known)) ** 2, 0) / (known.length - 1));
+  return `${short(mean(known))} ± ${short(deviation)}`;
+}
+
+function groupRow(key, runs) {
+  const [first] = runs;
+  const name = key === "." ? "these seeds" : key;
+  return { run: link(name, "group", key), environment: first.env_id, algorithm: first.algo, seed: `${runs.length} seeds`, status: countStatus(runs), score: spread(runs.map((run) => run.score)), started: when(first) };
+}
+
+function runRow(run) {
+  return { run: link(run.key === "." ? run.path : run.key, "run", run.key), environment: run.env_id, algorithm: run.algo, seed: run.seed, status: mark(run.status), score: scoreOf(run), started: when(run) };
+}
+
+function seedRow(run) {
+  const { progress } = run;
+  const total = progress.generations === null ? "" : ` of ${Math.max(progress.generations, progress.generation)}`;
+  return {
+    seed: link(run.seed, "run", run.key), status: mark(run.status), generation: `${progress.generation}${total}`, "steps of a member": count(progress.env_steps),
+    "best fitness": short(Math.max(...run.curve[1])), score: scoreOf(run), elapsed: clock(progress.seconds), "time left at most": run.status === "running" ? clock(progress.seconds_left) : "–",
+  };
+}
+
+// All runs, with the seeds of a group in one row; or the seeds of one group, and their mean.
+export function list(content, group) {
+  const { runs } = content;
+  text(element("list-title"), group === null || !runs.length ? "Runs" : `${runs[0].algo} on ${runs[0].env_id}, ${runs.length} seeds`);
+  text(element("root"), content.omitted ? `${content.root} · ${content.omitted} ${group === null ? "older runs" : "seeds"} are not listed` : content.root);
   const empty = element("empty");
-  empty.hidden = content.runs.length > 0;
+  empty.hidden = runs.length > 0;
   text(empty, content.exists ? "No runs yet. They appear here as they begin: agilerl train CartPole-v1." : "The folder does not exist yet, or no longer. Runs appear here as they begin.");
   const table = element("runs");
   table.replaceChildren();
-  if (!content.runs.length) return;
+  if (!runs.length) return;
+  let rows;
+  if (group === null) {
+    const shown = new Map(); // a group stands where its newest run would
+    runs.forEach((run) => shown.set(run.group ?? run, [...(shown.get(run.group ?? run) || []), run]));
+    rows = [...shown].map(([key, members]) => (typeof key === "string" ? groupRow(key, members) : runRow(key)));
+  } else {
+    const best = runs.map((run) => Math.max(...run.curve[1])); // -Infinity before the first generation
+    rows = [...runs.map(seedRow), { seed: "mean", status: countStatus(runs), "best fitness": spread(best), score: spread(runs.map((run) => run.score)) }];
+  }
+  const columns = Object.keys(rows[0]);
+  const side = (name) => ({ className: NUMBERS.includes(name) ? "r" : "" });
   const head = make("tr");
-  ["run", "environment", "algorithm", "seed", "status", "score", "started"].forEach((name) => head.append(make("th", name, { className: ["seed", "score"].includes(name) ? "r" : "" })));
-  table.append(make("thead", head));
+  columns.forEach((name) => head.append(make("th", name, side(name))));
   const body = make("tbody");
-  for (const run of content.runs) {
+  for (const cells of rows) {
     const row = make("tr");
-    const link = make("a", run.key === "." ? run.path : run.key, { href: `#run=${encodeURIComponent(run.key)}` });
-    row.append(make("td", link), make("td", run.env_id), make("td", run.algo), make("td", run.seed, { className: "r" }));
-    row.append(make("td", make("span", run.status, { className: `status ${run.status}` })));
-    const score = run.score !== null ? short(run.score) : run.best_fitness !== null ? `fitness ${short(run.best_fitness)}` : "–";
-    row.append(make("td", score, { className: "r" }), make("td", run.started.replace("T", " ").replace("Z", ""), { className: "soft" }));
+    columns.forEach((name) => row.append(make("td", cells[name] ?? "", side(name))));
     body.append(row);
   }
-  table.append(body);
+  table.append(make("thead", head), body);
 }

@@ -11,6 +11,31 @@ export function quantile(sorted, share) {
   return low === high ? low : low + (place - Math.floor(place)) * (high - low);
 }
 
+// Curves [steps, values] over the union of their steps, each between its ends; their mean and standard deviation where
+// all of them are.
+export function overlay(curves) {
+  const drawn = curves.filter(([steps]) => steps.length);
+  const steps = [...new Set(drawn.flatMap(([own]) => own))].sort((a, b) => a - b);
+  const series = drawn.map(([own, values]) => {
+    let at = 0;
+    return steps.map((step) => {
+      if (step < own[0] || step > own.at(-1)) return null;
+      while (at + 2 < own.length && own[at + 1] <= step) at += 1;
+      if (own.length === 1) return values[0];
+      const share = (step - own[at]) / (own[at + 1] - own[at]);
+      return values[at] + share * (values[at + 1] - values[at]);
+    });
+  });
+  const columns = steps.map((_, at) => series.map((values) => values[at]));
+  const mean = columns.map((values) => (values.includes(null) ? null : values.reduce((sum, value) => sum + value) / values.length));
+  const deviation = columns.map((values, at) => {
+    if (mean[at] === null) return null;
+    const squares = values.reduce((sum, value) => sum + (value - mean[at]) ** 2, 0);
+    return values.length > 1 ? Math.sqrt(squares / (values.length - 1)) : 0;
+  });
+  return { steps, series, mean, deviation };
+}
+
 export class Run {
   constructor() {
     this.clear();

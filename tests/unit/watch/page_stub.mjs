@@ -21,4 +21,5 @@ Object.assign(globalThis, {
   matchMedia: () => ({ matches: false }), getComputedStyle: () => ({ getPropertyValue: () => "#000" }),
   devicePixelRatio: 1, Path2D: class { moveTo() {} lineTo() {} bezierCurveTo() {} },
 });
+export const textOf = (part) => part.textContent + part.children.map(textOf).join("");
 export const tiles = () => Object.fromEntries(node("tiles").children.map((tile) => [tile.children[0].textContent, [tile.children[1].textContent, tile.children[3].textContent]]));

@@ -19,16 +19,29 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from synthetic_runs import birth, write_run
+from synthetic_runs import birth, family, write_run
 
 import agilerl.watch
+from agilerl.report.records import RunRecords
 from agilerl.telemetry.progress import PROGRESS
+from agilerl.watch.folder import RunList, find_group
+from agilerl.watch.seeds import Seeds
 from agilerl.watch.state import RunFollower
-from agilerl.watch.wire import Cursor, plain
+from agilerl.watch.wire import Cursor, entry_facts, plain
 from tests.unit.watch.test_watch_server import TOKEN, serving
 
 STATIC = Path(agilerl.watch.__file__).parent / "static"
 STUB = Path(__file__).with_name("page_stub.mjs")
+
+
+def by_node(script: str) -> Any:
+    """What a script prints as JSON, run by Node.js over the stub of the page; the test is skipped without it."""
+    if (node := shutil.which("node")) is None:
+        pytest.skip("no Node.js here")
+    names = {"stub": STUB, **{name: STATIC / f"{name}.js" for name in ("store", "panels", "charts", "lineage")}}
+    script = "".join(f"const {k} = await import({json.dumps(path.as_uri())});" for k, path in names.items()) + script
+    done = subprocess.run([node, "--input-type=module", "-"], input=script, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 @pytest.fixture
@@ -76,9 +89,7 @@ def test_quantiles_are_interpolated() -> None:
 
 
 def test_the_page_shows_the_first_generation_while_it_trains(tmp_path: Path) -> None:
-    """By Node.js over a stub of the page: steps, share and time left, and the founders in the lineage."""
-    if (node := shutil.which("node")) is None:
-        pytest.skip("no Node.js here")
+    """Steps, share and time left, and the founders in the lineage."""
     births = [birth(member, None, 0, "founder") for member in range(3)]
     options = {"max_steps": 10_000, "evo_steps": 1000, "evo_first": None, "target": 200.0}
     path = write_run(tmp_path / "run", [], births, status="running", population=3, options=options)
@@ -89,12 +100,9 @@ def test_the_page_shows_the_first_generation_while_it_trains(tmp_path: Path) -> 
     run.poll()
     load = {"cpu": None, "memory": None, "run_memory": None, "cores": 2}
     events = [(event.name, plain(event.data)) for event in Cursor(run).advance({"load": load})]
-    script = f"""
-        import {{ drawn, node, tiles }} from {json.dumps(STUB.as_uri())};
-        const {{ Run }} = await import({json.dumps((STATIC / "store.js").as_uri())});
-        const panels = await import({json.dumps((STATIC / "panels.js").as_uri())});
-        const {{ Lineage }} = await import({json.dumps((STATIC / "lineage.js").as_uri())});
-        const run = new Run();
+    shown = by_node(f"""
+        const {{ drawn, node, tiles }} = stub;
+        const run = new store.Run();
         for (const [name, data] of {json.dumps(events)}) {{
           if (name === "run") run.facts = data;
           if (name === "births") run.addBirths(data);
@@ -102,11 +110,9 @@ def test_the_page_shows_the_first_generation_while_it_trains(tmp_path: Path) -> 
         }}
         panels.tiles(run);
         panels.training(run);
-        new Lineage(node("lineage"), run, node("range"), () => {{}}).draw();
+        new lineage.Lineage(node("lineage"), run, node("range"), () => {{}}).draw();
         console.log(JSON.stringify({{ tiles: tiles(), training: node("training").textContent, arcs: drawn.arcs }}));
-    """
-    done = subprocess.run([node, "--input-type=module", "-"], input=script, capture_output=True, text=True, check=True)
-    shown = json.loads(done.stdout)
+    """)
     assert shown["tiles"]["generation"] == ["1 of 10", "training, 40 %"]
     assert shown["tiles"]["training steps"] == ["1.2k", "0 for evaluation"]
     assert shown["tiles"]["speed"] == ["150 steps/s", "400 of 10k per member"]
@@ -114,6 +120,63 @@ def test_the_page_shows_the_first_generation_while_it_trains(tmp_path: Path) -> 
     assert shown["tiles"]["best so far, fitness"] == ["–", "the first generation has not ended yet"]
     assert shown["training"] == "Training now: new: 0, 1, 2."
     assert shown["arcs"] == 3, "a circle for each founder"
+
+
+def test_curves_of_seeds_are_overlaid_with_mean_and_deviation() -> None:
+    curves = [[[10, 30], [0.0, 4.0]], [[20, 30, 40], [4.0, 6.0, 8.0]], [[], []]]
+    found = by_node(f"console.log(JSON.stringify(store.overlay({json.dumps(curves)})));")
+    assert found["steps"] == [10, 20, 30, 40]
+    assert found["series"] == [[0, 2, 4, None], [None, 4, 6, 8]]
+    assert found["mean"] == [None, 3, 5, None]
+    assert found["deviation"] == [None, pytest.approx(2**0.5), pytest.approx(2**0.5), None]
+    assert by_node("console.log(JSON.stringify(store.overlay([[[5], [1]]])));") == {
+        "steps": [5], "series": [[1]], "mean": [1], "deviation": [0],
+    }  # fmt: skip
+
+
+def test_the_list_has_one_row_for_a_group_and_the_group_one_for_each_seed_and_their_mean(tmp_path: Path) -> None:
+    family(tmp_path / "CartPole-v1" / "dqn-0001", 2, 2)
+    folder = tmp_path / "CartPole-v1" / "dqn-seeds-0001"
+    for seed, score in ((2, 10.0), (10, 14.0)):
+        family(folder / f"seed-{seed}", 2, 3)
+        facts = json.loads((folder / f"seed-{seed}" / "run.json").read_text())
+        facts |= {"seed": seed, "result": {"test": {"mean": score}}, "started": f"2026-01-01T00:00:{seed:02}Z"}
+        (folder / f"seed-{seed}" / "run.json").write_text(json.dumps(facts))
+    (folder / "group.json").write_text("{}")
+    runs = plain(entry_facts(RunList(tmp_path).read()))
+    group = find_group(tmp_path, "CartPole-v1/dqn-seeds-0001")
+    assert group == folder
+    assert find_group(tmp_path, "CartPole-v1") is None
+    seeds = plain(Seeds(tmp_path, group).read())
+    assert [run["key"] for run in seeds["runs"]] == [f"CartPole-v1/dqn-seeds-0001/seed-{n}" for n in (2, 10)]
+    assert [run["curve"][0] for run in seeds["runs"]] == [[1000, 2000, 3000]] * 2
+    best = [float(max(m.fitness for m in g)) for g in RunRecords.read(folder / "seed-2").generations]
+    assert seeds["runs"][0]["curve"][1] == pytest.approx(best, rel=1e-5)
+
+    def shown(content: Any, group: str | None) -> tuple[str, list[list[str]]]:
+        """The title and the cells of the table."""
+        title, cells = by_node(f"""
+            panels.list({json.dumps(content)}, {json.dumps(group)});
+            const [head, body] = stub.node("runs").children;
+            const rows = [head.children[0] ?? head, ...body.children].map((row) => row.children.map(stub.textOf));
+            console.log(JSON.stringify([stub.textOf(stub.node("list-title")), rows]));
+        """)
+        return title, cells
+
+    title, (head, *rows) = shown({"root": "r", "exists": True, "omitted": 0, "runs": runs}, None)
+    assert (title, head[:4]) == ("Runs", ["run", "environment", "algorithm", "seed"])
+    together = [row for row in rows if row[0] == "CartPole-v1/dqn-seeds-0001"]
+    assert [row[1:6] for row in together] == [["CartPole-v1", "DQN", "2 seeds", "2 done", "12 ± 2.828"]]
+    assert len(rows) == 2, "and the run that is in no group"
+    title, (head, *rows) = shown(seeds, "CartPole-v1/dqn-seeds-0001")
+    assert title == "DQN on CartPole-v1, 2 seeds"
+    assert head[:4] == ["seed", "status", "generation", "steps of a member"]
+    assert [row[:4] for row in rows] == [
+        ["2", "done", "3", "3k"],
+        ["10", "done", "3", "3k"],
+        ["mean", "2 done", "", ""],
+    ]
+    assert [row[5] for row in rows] == ["10", "14", "12 ± 2.828"]
 
 
 def text(page: Any, selector: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -211,6 +212,27 @@ def test_a_page_gets_everything_then_what_is_new(root: Path) -> None:
             assert "generations" not in [read()[0] for _ in range(3)], "a lost connection goes on"
         with client.events(f"/{TOKEN}/events?run={KEY}", last_id=place) as read:
             assert read()[0] == "reset", "another server begins anew"
+
+
+def test_a_group_of_seeds_is_a_stream_of_its_runs_with_their_curves(tmp_path: Path) -> None:
+    folder = tmp_path / "CartPole-v1" / "dqn-seeds-0001"
+    for seed in (0, 1):
+        family(folder / f"seed-{seed}", 2, 3)
+    (folder / "group.json").write_text("{}")
+    with serving(tmp_path) as (client, _):
+        with client.events(f"/{TOKEN}/events?group=CartPole-v1%2Fdqn-seeds-0001") as read:
+            name, content, _ = read()
+            assert (name, len(content["runs"])) == ("runs", 2)
+            assert [run["curve"][0] for run in content["runs"]] == [[1000, 2000, 3000]] * 2
+            key = content["runs"][1]["key"]
+        with client.events(f"/{TOKEN}/events?run={quote(key)}") as read:
+            assert read()[0] == "reset", "its rows lead to the runs"
+        with client.events(f"/{TOKEN}/events") as read:
+            assert {run["group"] for run in read()[1]["runs"]} == {"CartPole-v1/dqn-seeds-0001"}
+        for group in ("CartPole-v1", "../x", "", "."):
+            assert client.ask(f"/{TOKEN}/events?group={quote(group)}")[0] == 404, group
+    with serving(folder) as (client, _), client.events(f"/{TOKEN}/events?group=.") as read:
+        assert len(read()[1]["runs"]) == 2, "the group itself is watched"
 
 
 def test_the_cursor_sends_a_completed_generation_again_and_long_runs_in_pieces(
