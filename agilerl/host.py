@@ -1,9 +1,10 @@
-"""Memory of the process: returning freed memory to the system, and errors for exhausted memory."""
+"""Resources of the process: freed memory, which the system gets back, errors for exhausted memory, and waits."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +76,15 @@ def _free_of_limits() -> int | None:
         return None
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def count_waits() -> int:
+    """Number of times that this process has given up its core to wait; another one at each call where it is unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return time.perf_counter_ns()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 def is_shortage(error: BaseException) -> bool:

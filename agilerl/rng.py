@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     RANDOM_PLAY = 16
     PREDICTION = 17
     RESETS = 18
+    GLOBAL_GENERATORS = 19
 
 
 def stream(run_seed: int, purpose: Purpose, generation: int = 0, member: int = 0) -> np.random.Generator:

@@ -89,30 +89,21 @@ class Environment(Section):
     num_envs: Count = 8
     kwargs: dict[str, Any] = {}
     backend: Literal["gymnasium", "envpool", "auto"] = "gymnasium"  # auto: EnvPool where installed and faster
-    healing: bool = False  # worker processes that are replaced on failure, for unstable environments
-    num_workers: Count | None = None  # processes of healing, above 1 also without it; null: one per core, at most 4
-    deadline_s: Positive = 60.0  # healing: seconds after which a step counts as hung
-    max_restarts: CountOrZero = 10  # healing: replacements after which the run stops
-    asynchronous: bool = False  # healing: slow lanes do not hold up the others in training; results depend on timing
+    healing: bool = False  # worker processes, so that crashes and hangs of environments are survived too
+    num_workers: Count | None = None  # worker processes; null with healing: one per core, at most 4; else 1: this one
+    deadline_s: Positive = 60.0  # worker processes: seconds after which a step counts as hung
+    max_restarts: CountOrZero = 10  # replacements of environments that fail, after which the run stops
+    asynchronous: bool = False  # worker processes: slow lanes do not hold up others; results depend on timing
     with_state: bool = False  # multi-agent: critics read env.state() instead of the joint observations
 
     @property
     def of_workers(self) -> dict[str, Any]:
         """Options of `make_vect_envs` for lanes that step in worker processes; empty for this process."""
         several = (self.num_workers or 1) > 1 and self.backend == "gymnasium"  # EnvPool has threads of its own
-        if not (self.healing or several):
+        if not (self.healing or several or self.asynchronous):
             return {}
         limits = {"deadline_s": self.deadline_s, "max_restarts": self.max_restarts}
         return {"healing": True, "num_workers": self.num_workers, **limits}
-
-    @model_validator(mode="after")
-    def _check_asynchronous(self) -> Environment:
-        if self.asynchronous and not self.healing:
-            raise ValueError(
-                "asynchronous lanes step in worker processes; got environment.asynchronous=true with "
-                "environment.healing=false. fix: environment.healing=true."
-            )
-        return self
 
 
 class Encoder(Section):

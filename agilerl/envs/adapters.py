@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, spaces_in, warn_of_statistics
-from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks
+from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, translation
 from agilerl.envs.protocol import Lanes, StepBatch, begin_step, finish_step
 from agilerl.envs.returned import (
     HEALED,
@@ -68,6 +68,8 @@ class VectorLanes:
         self.backend = f"{type(env).__module__.split('.')[0]}.{type(env).__name__}"
         self._masks = ActionMasks(self.single_action_space, self.backend)
         self._mask_method = vector_mask_method(env) if self._masks.width else None
+        singles = [one for one in foreign.copies(foreign.bare(env))[:1] if isinstance(one, gymnasium.Env)]
+        self._translations = [f for f in map(translation, [*singles, env]) if f is not None]
         declared = foreign.metadata(env).get("autoreset_mode")
         self._is_declared = declared is not None
         self.mode = AutoresetMode.NEXT_STEP if declared is None else _mode(declared)
@@ -230,6 +232,7 @@ class VectorLanes:
         """Return `info` with action masks in canonical form, see `envs.masks`."""
         if self._mask_method is not None and info.get(MASK) is None:
             info = {**info, MASK: tuple(self._call("action_masks()", self._mask_method))}
+        info = self._translated(info)
         masks = self._masks.of(info, self.num_lanes, is_over)
         if masks is None:
             return info
@@ -240,8 +243,17 @@ class VectorLanes:
         final = info.get("final_info")
         if isinstance(final, np.ndarray | list | tuple):  # one dictionary per ended lane, else None
             final = {MASK: [one.get(MASK) if isinstance(one, dict) else None for one in final]}
-        masks: np.ndarray | None = self._masks.of(final if isinstance(final, Mapping) else None, self.num_lanes, ended)
+        final = self._translated(final) if isinstance(final, Mapping) else None
+        masks: np.ndarray | None = self._masks.of(final, self.num_lanes, ended)
         return masks
+
+    def _translated(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `info` with masks of the outermost wrapper's actions, see `masks.translation`."""
+        rows = info.get(MASK)
+        if rows is not None:
+            for translate in self._translations:
+                rows = [translate(row) for row in rows]
+        return {**info, **({} if rows is None else {MASK: rows})}
 
     def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final: np.ndarray | None) -> dict[str, Any]:
         """Return `info` with the masks of the final observations; all actions if an ended lane has none."""

@@ -15,10 +15,12 @@ from gymnasium.vector import VectorEnv
 from agilerl import foreign
 from agilerl.env_ids import check_lookup
 from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
+from agilerl.envs.generators import isolated
 from agilerl.envs.returned import short
 from agilerl.envs.team import name_of, team_of
 from agilerl.envs.team_ids import maker
 from agilerl.envs.team_vector_env import PettingZooVecEnv
+from agilerl.envs.vector import HealingVectEnv
 from agilerl.errors import AgileRLError, EnvError
 
 UNNAMED = "lambda"  # name of an anonymous factory until its environment is known
@@ -108,7 +110,7 @@ def environment_argument(env: Any) -> Any:
 
 def inner_name(env: Any) -> str:
     """Return the name of an environment; for a vector, of the environments in it."""
-    if isinstance(env, PettingZooVecEnv):
+    if isinstance(env, PettingZooVecEnv | HealingVectEnv):
         return str(env.env_id or env.name)
     return name_of(foreign.single(env))
 
@@ -157,7 +159,8 @@ def _of_maker(make: Any) -> Any:
     factory = Factory(make)
     if isinstance(make, type) and issubclass(make, gymnasium.Env):
         return factory
-    created_env = factory()
+    with isolated():
+        created_env = factory()
     if _is_vector_like(created_env) or _is_gym_of_texts(created_env):
         return created_env
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import gc
 import math
 import multiprocessing
 import os
@@ -13,30 +13,35 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from agilerl import foreign
 from agilerl import tree as trees
-from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds, name_of
+from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, Construction, constructing, reseed
+from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds
 from agilerl.envs.limits import time_limit
 from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
-from agilerl.safe_path import as_before, without_working_folder
+from agilerl.safe_path import as_before, end_group_with_parent, kill_group, without_working_folder
 from agilerl.spaces import nested
 
-START_S = 60.0  # a new worker may import a simulator before it answers
+START_S = 60.0  # for each environment of a new worker, which may import a simulator before it answers
 CLOSE_S = 2.0
-PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux' prctl(2)
+LOOK_S = 0.5  # between looks at processes whose pipe stays open because a simulator's process has inherited it
+CONNECTIONS: weakref.WeakSet[Connection] = weakref.WeakSet()  # parent's ends of all pipes, which a fork inherits
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Fault:
     """One failure of a worker.
 
     Attributes:
-        kind: "died", "hung" or "failed". worker: its number. lanes: its first and last lane.
+        kind: "died", "hung" or "failed". worker: its number; -1 for lanes of this process. lanes: the first and last.
         seeds: seeds of the last reset of those lanes, None without.
         message: description. traceback: the worker's, empty if it could not send one.
     """
@@ -59,7 +64,8 @@ class Fault:
     def __str__(self) -> str:
         first, last = self.lanes
         message = self.message.partition(" fix: ")[0].rstrip(".")  # no advice: it has already been replaced
-        return f"worker {self.worker} (lanes {first} to {last}, {_seeds(self.seeds)}) {self.kind}: {message}"
+        where = f"lanes {first} to {last}, {_seeds(self.seeds)}"
+        return f"{where if self.worker < 0 else f'worker {self.worker} ({where})'} {self.kind}: {message}"
 
 
 def _seeds(seeds: tuple[int, ...] | None) -> str:
@@ -68,6 +74,25 @@ def _seeds(seeds: tuple[int, ...] | None) -> str:
         return "no seeds"
     shown = ", ".join(map(str, seeds[:2]))
     return f"seeds {shown}" if len(seeds) <= 2 else f"seeds {shown}, ... {len(seeds) - 2} more"
+
+
+class Description(NamedTuple):
+    """Facts about one lane; `team`: of multi-agent environments, a `Team`."""
+
+    name: str
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    max_episode_steps: int | None
+    team: Any
+    metadata: Mapping[str, Any]
+    render_mode: str | None
+
+
+def describe(lanes: Any) -> Description:
+    """Describe the lanes of an environment, which are in this process."""
+    env, spaces = lanes.envs[0], (lanes.single_observation_space, lanes.single_action_space)
+    more = dict(foreign.metadata(env)), foreign.render_mode(env)
+    return Description(lanes.name, *spaces, time_limit(env), foreign.team(lanes), *more)
 
 
 class Worker:
@@ -79,9 +104,10 @@ class Worker:
         self.connection: Connection | None = None
         self.seeds: tuple[int, ...] | None = None
         self.restarts = 0
+        self.has_answered = False  # so that its environments have been made
 
     def stop(self, patience_s: float = 0.0) -> None:
-        """Terminate the process, by force after `patience_s`, and release its resources."""
+        """Terminate the process and those it has started, by force after `patience_s`, and release its resources."""
         if self.connection is not None:
             with contextlib.suppress(OSError):
                 if patience_s:
@@ -90,6 +116,7 @@ class Worker:
                 self.process.join(patience_s)
             self.connection.close()
         if self.process is not None:
+            kill_group(self.process.pid)
             if self.process.is_alive():
                 self.process.kill()
             self.process.join()
@@ -138,6 +165,7 @@ class HealingLanes:
         deadline_s: maximum seconds for an answer. max_restarts: total restarts for these lanes; one more is an error.
         reset_ended: see `SyncLanes`. spec: specification of a registered environment.
         is_plain: whether the factories make a registered environment without keywords or wrappers.
+        description: of one lane, if it is known; else a worker makes an environment to find out.
 
     Attributes:
         faults: all failures so far.
@@ -158,38 +186,33 @@ class HealingLanes:
         reset_ended: bool = True,
         spec: EnvSpec | None = None,
         is_plain: bool = False,
+        description: Description | None = None,
     ) -> None:
         check_options(num_workers, deadline_s, max_restarts)
         if not factories:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
-        self.num_lanes, self.factories = len(factories), list(factories)
+        self.name, self.num_lanes, self.factories = "the environment", len(factories), list(factories)
         self.deadline_s, self.max_restarts = float(deadline_s), int(max_restarts)
         self.reset_ended, self.spec, self.is_plain = reset_ended, spec, is_plain
-        single = factories[0]()
-        self.name = self._name_of(single)
-        self.single_observation_space: Space[Any]
-        self.single_action_space: Space[Any]
-        self.single_observation_space, self.single_action_space = self._spaces_of(single)
-        self.max_episode_steps = time_limit(single)
-        single.close()
+        self._memory: Any = None
+        self._construction = CONSTRUCTION.get()
+        self.faults: list[Fault] = []
+        self.description = description or self._described()
+        self.name, self.team, self.max_episode_steps = (
+            self.description.name, self.description.team, self.description.max_episode_steps
+        )  # fmt: skip
+        self.single_observation_space: Space[Any] = self.description.observation_space
+        self.single_action_space: Space[Any] = self.description.action_space
         self._memory = self._share(multiprocessing.get_context())
         self._obs, self._final, self._reward, self._flags = self._memory.arrays()
         self._masks: np.ndarray | None = None
         self._is_reset = False
-        self.faults: list[Fault] = []
         count = min(self.num_lanes, num_workers or min(4, os.cpu_count() or 1))
         edges = np.linspace(0, self.num_lanes, count + 1).astype(int)
         self.workers = [Worker(i, slice(int(edges[i]), int(edges[i + 1]))) for i in range(count)]
         self._finalizer = weakref.finalize(self, _stop_all, self.workers)
 
     # -- overridden by multi-agent lanes ---------------------------------------------------------------------------
-
-    def _name_of(self, single: Any) -> str:
-        return name_of(single)
-
-    def _spaces_of(self, single: Any) -> tuple[Space[Any], Space[Any]]:
-        """Return observation and action space of one lane."""
-        return single.observation_space, single.action_space
 
     def _share(self, context: Any) -> SharedRows:
         """Allocate the memory that the workers write to."""
@@ -198,6 +221,20 @@ class HealingLanes:
     def _team_step(self, mask: np.ndarray) -> TeamStep | None:
         """Return the last step by agent, for transitions `mask` [L]."""
         return None
+
+    def _described(self) -> Description:
+        """Describe an environment that a worker makes, so that its process and no other has what belongs to it.
+
+        Where that fails, it is made in this process.
+        """
+        self.workers = [Worker(0, slice(0, 1))]
+        try:
+            return Description(*self.apply(describe)[0])
+        except EnvError:
+            with contextlib.closing(self._built()(self.factories[:1])) as lanes:
+                return describe(lanes)
+        finally:
+            _stop_all(self.workers)
 
     @property
     def restarts(self) -> int:
@@ -285,18 +322,37 @@ class HealingLanes:
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Get attribute `name` of every environment, or call it if it is a method; lane by lane."""
-        return self._each({w.number: ("call", name, args, kwargs) for w in self.workers}, f"{name}()")
+        return tuple(
+            value for values in self.apply(partial(_call, name, args, kwargs), f"{name}()") for value in values
+        )
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set attribute `name` of every environment to its value in `values` [L]."""
-        self._each({w.number: ("set", name, list(values[w.lanes])) for w in self.workers}, f"set_attr({name!r})")
+        jobs = [partial(_set, name, list(values[worker.lanes])) for worker in self.workers]
+        self._apply(jobs, f"set_attr({name!r})")
 
-    def _each(self, commands: dict[int, tuple[Any, ...]], what: str) -> tuple[Any, ...]:
+    def apply(self, function: Callable[[Any], Any], what: str = "", workers: int | None = None) -> list[Any]:
+        """Call a function with the lanes of each worker, in its process; returns the results by worker.
+
+        Args:
+            what: description of the function, for messages. workers: only the first ones.
+
+        Raises:
+            EnvError: it failed.
+        """
+        return self._apply([function] * (workers or len(self.workers)), what or "a process of an environment")
+
+    def _apply(self, functions: Sequence[Callable[[Any], Any]], what: str) -> list[Any]:
         self.start()
-        answers, failed = self._ask(commands, max(self.deadline_s, START_S))
+        answers, failed = self._ask({i: ("apply", f) for i, f in enumerate(functions)}, self._patience_s())
         if failed:
             raise EnvError(f"{self.name}: {what} failed: {failed[0]}. fix: correct the environment.")
-        return tuple(value for worker in self.workers for value in answers[worker.number].get("values", ()))
+        return [answers[number]["result"] for number in range(len(functions))]
+
+    def _patience_s(self) -> float:
+        """Seconds for a command that may begin with making the environments."""
+        made = [w.lanes.stop - w.lanes.start for w in self.workers if not w.has_answered]
+        return max(self.deadline_s, START_S * max(made, default=1))
 
     # -- masks of legal actions --------------------------------------------------------------------------------------
 
@@ -327,11 +383,11 @@ class HealingLanes:
         context: Any = multiprocessing.get_context(start_method())
         mine, theirs = context.Pipe()
         factories: Any = CloudpickleWrapper(self.factories[worker.lanes])  # type: ignore[arg-type]
-        job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes, self._built())
-        forked = context.get_start_method() == "fork"
-        held = [w.connection for w in self.workers if w.connection is not None] + [mine] if forked else []
-        worker.process = context.Process(target=work, args=(theirs, job, held), daemon=True)
-        worker.connection = mine
+        construction = self._construction._replace(first=worker.lanes.start, replacement=worker.restarts)
+        job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes, self._built(), construction)
+        worker.process = context.Process(target=work, args=(theirs, job, os.getpid()), daemon=True)
+        worker.connection, worker.has_answered = mine, False
+        CONNECTIONS.add(mine)
         with without_main(), without_working_folder():
             worker.process.start()
         theirs.close()
@@ -343,7 +399,7 @@ class HealingLanes:
     def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
         """Reset the workers' lanes, with their seeds or continuing each lane's generator; see `_ask`."""
         commands = {w.number: ("reset", np.array(w.seeds) if is_seeded else None) for w in workers}
-        return self._ask(commands, max(self.deadline_s, START_S))
+        return self._ask(commands, self._patience_s())
 
     def _ask(
         self, commands: dict[int, tuple[Any, ...]], patience_s: float | None = None
@@ -374,10 +430,9 @@ class HealingLanes:
         patience_s = self.deadline_s if patience_s is None else patience_s
         limit = time.monotonic() + patience_s
         while waiting:
-            ready: list[Any] = wait(list(waiting), timeout=max(0.0, limit - time.monotonic()))
-            for connection in ready:
+            for connection in wait_for(waiting, limit - time.monotonic()):
                 self._receive(connection, waiting.pop(connection), infos, faults)
-            if not ready:
+            if time.monotonic() > limit:
                 for worker in waiting.values():
                     faults[worker.number] = self._fault(worker, "hung", f"no answer after {patience_s:g} s")
                 break
@@ -388,12 +443,14 @@ class HealingLanes:
     ) -> None:
         """Read a worker's answer into `infos`, or its failure into `faults`."""
         try:
+            if not connection.poll():
+                raise EOFError
             kind, *rest = connection.recv()
         except (EOFError, OSError):
             faults[worker.number] = self._died(worker)
             return
         if kind == "ok":
-            infos[worker.number] = rest[0]
+            infos[worker.number], worker.has_answered = rest[0], True
         else:
             faults[worker.number] = self._fault(worker, "failed", *rest)
 
@@ -423,19 +480,25 @@ class HealingLanes:
                     f"max_restarts={self.max_restarts}. fix: correct the environment.{text}"
                 )
             worker.restarts += 1
-            worker.seeds = self._derived(worker)
+            worker.seeds = derived_seeds(worker.seeds, worker.restarts, worker.lanes.stop - worker.lanes.start)
             self._start(worker)
             infos, failed = self._begin([worker], is_seeded=True)
             if not failed:
                 return infos[worker.number]
             fault = failed[0]
 
-    def _derived(self, worker: Worker) -> tuple[int, ...]:
-        """Derive new seeds of a worker's lanes from their previous ones."""
-        count = worker.lanes.stop - worker.lanes.start
-        old = worker.seeds or tuple(np.random.SeedSequence().generate_state(count).tolist())
-        each = [np.random.SeedSequence(abs(seed), spawn_key=(worker.restarts,)) for seed in old]
-        return tuple(int(sequence.generate_state(1, np.uint32)[0] >> 1) for sequence in each)
+
+def derived_seeds(seeds: tuple[int, ...] | None, restarts: int, count: int) -> tuple[int, ...]:
+    """Derive new seeds of `count` lanes from their previous ones."""
+    old = seeds or tuple(np.random.SeedSequence().generate_state(count).tolist())
+    sequences = [np.random.SeedSequence(abs(seed), spawn_key=(restarts,)) for seed in old]
+    return tuple(int(sequence.generate_state(1, np.uint32)[0] >> 1) for sequence in sequences)
+
+
+def wait_for(waiting: dict[Any, Worker], seconds: float) -> list[Any]:
+    """Return the connections of workers that have answered or died, after some of these seconds."""
+    ready: list[Any] = wait(list(waiting), timeout=max(0.0, min(LOOK_S, seconds)))
+    return ready or [connection for connection, worker in waiting.items() if not worker.process.is_alive()]
 
 
 def check_options(num_workers: int | None, deadline_s: float, max_restarts: int) -> None:
@@ -455,8 +518,7 @@ def start_method() -> str:
     Monitor threads of progress bars are exempt, because they hold locks only briefly.
     """
     methods = multiprocessing.get_all_start_methods()
-    torch = sys.modules.get("torch")
-    has_cuda = torch is not None and torch.cuda.is_initialized()
+    has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     threads = [t for t in threading.enumerate() if t is not threading.main_thread()]
     others = [t for t in threads if not type(t).__module__.startswith("tqdm")]
     if "fork" in methods and not has_cuda and not others and sys.platform != "darwin":
@@ -495,16 +557,17 @@ class Job:
         factories: of its lanes, in a `CloudpickleWrapper`, for a process that does not inherit them.
         reset_ended: see `SyncLanes`.
         spec: of the registered environment, for a process that does not inherit the registry; None otherwise.
-        memory: shared arrays of all workers. rows: rows of this worker's lanes.
-        build: creates lanes from factories.
+        memory: `SharedRows` of all workers; None to describe an environment. rows: rows of this worker's lanes.
+        build: creates lanes from factories. construction: seed of their construction, see `envs.generators`.
     """
 
     factories: Any
     reset_ended: bool
     spec: EnvSpec | None
-    memory: SharedRows
+    memory: Any
     rows: slice
     build: Callable[..., Any] = SyncLanes
+    construction: Construction = UNSEEDED
 
 
 class SharedRows:
@@ -534,31 +597,31 @@ class SharedRows:
         """Write optional data of some kinds of lanes; no-op here."""
 
 
-def work(connection: Connection, job: Job, to_close: Sequence[Any] = ()) -> None:
+def work(connection: Connection, job: Job, parent: int) -> None:
     """Serve commands until the pipe closes. Every answer is ("ok", info) or ("fault", message, traceback).
 
     Args:
-        connection: the worker's end. job: arguments of the worker.
-        to_close: inherited pipe ends that a forked process must close.
+        connection: the worker's end. job: arguments of the worker. parent: process that has the other end.
     """
-    _detach(to_close)
+    _detach(parent)
     lanes: Any = None
     try:
         if job.spec is not None and job.spec.id not in gymnasium.registry:
             gymnasium.registry[job.spec.id] = job.spec
-        views = job.memory.arrays()
+        views = None if job.memory is None else (*job.memory.arrays(), job.memory)
         while True:
             command, *arguments = connection.recv()
             if command == "close":
                 break
             try:
                 if lanes is None:
-                    lanes = job.build(job.factories.fn, reset_ended=job.reset_ended)
-                if command in ("call", "set"):
-                    answer: tuple[Any, ...] = ("ok", _called(lanes.envs, command, *arguments))
+                    with constructing(job.construction):
+                        lanes = job.build(job.factories.fn, reset_ended=job.reset_ended)
+                if command == "apply":
+                    answer: tuple[Any, ...] = ("ok", _apply(lanes, *arguments))
                 else:
                     done = _reset if command == "reset" else _step
-                    answer = ("ok", done(lanes, (*views, job.memory), job.rows, *arguments))
+                    answer = ("ok", done(lanes, views, job.rows, *arguments))
             except (Exception, SystemExit) as error:
                 answer = ("fault", f"{error}", traceback.format_exc())
             connection.send(answer)
@@ -587,16 +650,20 @@ def _step(lanes: Any, views: Any, rows: slice, actions: Any, active: np.ndarray 
     return dict(batch.info)
 
 
-def _called(envs: Sequence[Any], command: str, name: str, *arguments: Any) -> dict[str, Any]:
-    if command == "set":
-        for env, value in zip(envs, arguments[0], strict=True):
-            setattr(env, name, value)
-        return {}
-    args, kwargs = arguments
-    attributes = [getattr(env, name) for env in envs]
-    values = [value(*args, **kwargs) if callable(value) else value for value in attributes]
-    ForkingPickler.dumps(values)  # as the pipe will: raise here rather than in the worker
-    return {"values": values}
+def _apply(lanes: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
+    result = function(lanes)
+    ForkingPickler.dumps(result)  # as the pipe will: raise here rather than in the worker
+    return {"result": result}
+
+
+def _call(name: str, args: Sequence[Any], kwargs: dict[str, Any], lanes: Any) -> list[Any]:
+    attributes = [getattr(env, name) for env in lanes.envs]
+    return [value(*args, **kwargs) if callable(value) else value for value in attributes]
+
+
+def _set(name: str, values: Sequence[Any], lanes: Any) -> None:
+    for env, value in zip(lanes.envs, values, strict=True):
+        setattr(env, name, value)
 
 
 def _copy(into: Any, rows: slice, batch: Any) -> None:
@@ -604,18 +671,16 @@ def _copy(into: Any, rows: slice, batch: Any) -> None:
         shared[rows] = values
 
 
-def _detach(to_close: Sequence[Any]) -> None:
-    """Detach from the parent: ignore the terminal's Ctrl-C, drop the run's signal handlers, close its pipes."""
+def _detach(parent: int) -> None:
+    """Detach from the parent: what a fork has copied is left alone, and only the parent's end ends this process."""
     as_before()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in to_close:
-        with contextlib.suppress(OSError):
-            other.close()
-    if sys.platform == "linux":  # also if the run is killed while an environment hangs
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL)
-    torch = sys.modules.get("torch")
-    if torch is not None:  # a forked thread pool has no threads
-        torch.set_num_threads(1)
+    end_group_with_parent(parent, CLOSE_S)
+    for connection in CONNECTIONS:
+        connection.close()
+    multiprocessing.current_process().daemon = False  # a simulator may start processes of its own
+    gc.freeze()  # never finalises objects of the parent
+    torch.set_num_threads(1)  # a forked thread pool has no threads
+    reseed(np.random.SeedSequence())
     os.environ["OMP_NUM_THREADS"] = "1"

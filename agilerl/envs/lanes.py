@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,8 @@ from gymnasium import Space
 
 from agilerl import foreign
 from agilerl import tree as trees
-from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, warn_of_misnamed
+from agilerl.envs.generators import LaneGenerators, construct
+from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, translation, warn_of_misnamed
 from agilerl.envs.protocol import StepBatch
 from agilerl.envs.readable import readable
 from agilerl.envs.returned import HEAL as HEAL
@@ -44,7 +46,7 @@ class SyncLanes:
     """L independent environments; each lane's episodes depend only on its seed and actions.
 
     An ended lane is reset immediately (the true final observation is in `final_obs`), so every row with mask True is a
-    transition. Idle lanes cost nothing.
+    transition. Idle lanes cost nothing. Draws from global generators follow a lane's seeds too (`LaneGenerators`).
 
     Results are checked first: if an environment raises, or returns anything but finite numbers of its space's shape and
     kind, an `EnvError` names environment, lane and value (`Contract`).
@@ -60,25 +62,31 @@ class SyncLanes:
     def __init__(self, factories: Sequence[EnvFactory], *, reset_ended: bool = True) -> None:
         if not factories:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
-        self.envs = [readable(factory()) for factory in factories]
+        self.envs = [readable(env) for env in construct(factories)]
         self.num_lanes, self.reset_ended = len(self.envs), reset_ended
         self.single_observation_space, self.single_action_space = spaces_in(self.envs[0], is_required=False)
         self._steps = [env.step for env in self.envs]
+        is_gymnasiums = all(_is_gymnasiums_own(env) for env in self.envs)
+        self.generators = LaneGenerators(self.num_lanes, may_draw=not is_gymnasiums)
         # Gymnasium's own environments get Python integers, whose checks are 0.7 us faster than numpy's. Others get
         # numpy scalars as from SyncVectorEnv, since some call action.item().
-        self._plain_actions = all(_is_gymnasiums_own(env) for env in self.envs)
+        self._plain_actions = is_gymnasiums and isinstance(self.single_action_space, gymnasium.spaces.Discrete)
         self.name = name_of(self.envs[0])
         warn_of_statistics(self.envs[0])
         self._contract: Contract | None = None  # created at the first reset: without a space it defines the shapes
-        self._obs: Any = None
+        self.last_obs: Any = None
         self._masks = ActionMasks(self.single_action_space, self.name)
+        self._translations = [translation(env) for env in self.envs]
         self._mask_methods = [mask_method(env) for env in self.envs] if self._masks.width else []
         self._tells_masks = any(self._mask_methods)
         self._action_masks: np.ndarray | None = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
-        self._action_masks, self._obs = None, None
+        return self.generators.reset(numbers, partial(self._reset_lanes, numbers))
+
+    def _reset_lanes(self, numbers: list[int] | None) -> tuple[np.ndarray, dict[str, Any]]:
+        self._action_masks, self.last_obs = None, None
         rows, masks = [], {}
         for lane in range(self.num_lanes):
             obs, info = self._reset_lane(lane, numbers[lane] if numbers is not None else None)
@@ -90,13 +98,13 @@ class SyncLanes:
         self._keep_masks(masks, range(self.num_lanes), None)
         obs = trees.stack(self.single_observation_space, rows)
         self._checked(obs).finite(obs, call="reset()")
-        self._obs = obs
-        return trees.copy(self._obs), self._info()
+        self.last_obs = obs
+        return trees.copy(self.last_obs), self._info()
 
     def resume(self, obs: Any) -> None:
         """Continue from other lanes over these environments; `obs` [L, ...] are the last observations."""
         self._checked(obs)
-        self._obs = trees.copy(obs)
+        self.last_obs = trees.copy(obs)
 
     def _checked(self, like: Any = None) -> Contract:
         if self._contract is None:
@@ -106,7 +114,7 @@ class SyncLanes:
     def _reset_lane(self, lane: int, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset one lane and check its observation."""
         try:
-            result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
+            result = self.generators.call(lane, self.envs[lane].reset, **({} if seed is None else {"seed": seed}))
         except (Exception, SystemExit) as error:
             raise failure(error, f"{self.name}, lane {lane}: reset()") from error
         obs, info = reset_values(result, f"{self.name}, lane {lane}")
@@ -116,12 +124,17 @@ class SyncLanes:
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `actions` [L, ...], nested like their space, or one per lane."""
-        if self._obs is None:
+        if self.last_obs is None:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
+        if not self.generators.are_exchanged:
+            return self._step_lanes(actions, active)
+        return self.generators.step(partial(self._step_lanes, actions, active))
+
+    def _step_lanes(self, actions: Any, active: np.ndarray | None) -> StepBatch:
         actions = by_lane(self.single_action_space, actions)
         if len(actions) != self.num_lanes:
             raise ShapeError(f"actions must have one row per lane: expected {self.num_lanes}, got {len(actions)}.")
-        obs = trees.copy(self._obs)
+        obs = trees.copy(self.last_obs)
         reward = np.zeros(self.num_lanes)
         terminated, truncated = np.zeros((2, self.num_lanes), dtype=bool)
         contract = self._checked()
@@ -144,7 +157,7 @@ class SyncLanes:
             if self._action_masks is not None:  # an environment may give masks only at the start of an episode
                 final_info = {FINAL_MASK: np.ones_like(self._action_masks) if final_masks is None else final_masks}
             contract.finite(obs, call="reset()")
-        self._obs = obs
+        self.last_obs = obs
         mask = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
         info = {**self._info(), **final_info}
         return StepBatch(trees.copy(obs), reward, terminated, truncated, final_obs, mask, info)
@@ -166,10 +179,11 @@ class SyncLanes:
         flat = isinstance(obs, np.ndarray)
         contract = self._checked()
         check_row, check_reward = contract.row, contract.reward
+        steps = self.generators.wrapped(self._steps)
         ended, masks = list[int](), dict[int, Any]()
         for lane in stepped:
             try:
-                result = self._steps[lane](per_lane[lane])
+                result = steps[lane](per_lane[lane])
             except (Exception, SystemExit) as error:
                 raise failure(error, f"{self.name}, lane {lane}: step()") from error
             if type(result) is not tuple or len(result) != 5:
@@ -196,7 +210,8 @@ class SyncLanes:
         """Return one environment's action mask: from its info, else from `action_masks()`; None allows everything."""
         method = self._mask_methods[lane] if self._tells_masks else None
         if MASK in info or method is None:
-            return info.get(MASK)
+            translate = self._translations[lane]
+            return info.get(MASK) if translate is None else translate(info.get(MASK))
         try:
             return method()
         except (Exception, SystemExit) as error:
@@ -269,13 +284,13 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
 
 def mask_method(env: Any) -> Callable[[], Any] | None:
     """Return the method `env.action_masks`, also inside wrappers (sb3-contrib's convention); None without one."""
-    while True:
-        method = foreign.method(env, "action_masks")
-        if method is not None:
-            return method
-        if not isinstance(env, gymnasium.Wrapper):
+    inner = env
+    while (method := foreign.method(inner, "action_masks")) is None:
+        if not isinstance(inner, gymnasium.Wrapper):
             return None
-        env = env.env
+        inner = inner.env
+    translate = translation(env, lambda one: one is inner)
+    return method if translate is None else lambda: translate(method())
 
 
 def spaces_in(env: Any, prefix: str = "", *, is_required: bool = True) -> tuple[Space[Any], Space[Any]]:
@@ -319,8 +334,7 @@ def warn_of_statistics(env: Any) -> None:
 def _is_gymnasiums_own(env: Any) -> bool:
     if not isinstance(env, gymnasium.Env) or env.spec is None:
         return False
-    is_plain = type(env.unwrapped).__module__.startswith("gymnasium.envs.")
-    return is_plain and isinstance(env.action_space, gymnasium.spaces.Discrete) and not env.spec.additional_wrappers
+    return type(env.unwrapped).__module__.startswith("gymnasium.envs.") and not env.spec.additional_wrappers
 
 
 # -- checks on environment results at the package boundary: here by row, elsewhere by batch ----------------------------

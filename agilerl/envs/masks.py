@@ -8,12 +8,14 @@ parts of Dict and Tuple actions one after the other. Environments, rollouts, rep
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
+from agilerl import foreign
 from agilerl.errors import EnvError, warn_once
 from agilerl.spaces import mask_width, parts_of
 
@@ -22,6 +24,7 @@ MISNAMED = frozenset(
     ("action_masks", "actions_mask", "legal_actions", "valid_actions", "available_actions", "avail_actions")
 )
 """Keys of infos under which other libraries keep masks; not read here."""
+OF_WRAPPERS = {"gymnasium", "agilerl"}  # packages whose wrappers give no masks
 FINAL_MASK = "final_action_mask"  # key in infos: for the final observation of an ended episode
 
 
@@ -274,6 +277,46 @@ def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
     if rows is None or present is None:
         return rows
     return [row if is_present else None for row, is_present in zip(rows, np.asarray(present, bool), strict=True)]
+
+
+# --- masks through wrappers ---
+
+
+def gives_masks(env: Any) -> bool:
+    """Whether the infos of an environment or wrapper may hold masks of its own: not those of a wrapper of Gymnasium or
+    of this package, which pass on what is inside."""
+    methods = [getattr(type(env), name, None) for name in ("reset", "step")]
+    packages = {getattr(method, "__module__", "").partition(".")[0] for method in methods}
+    return not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper) or not packages <= OF_WRAPPERS
+
+
+def translation(env: Any, is_source: Callable[[Any], bool] = gives_masks) -> Callable[[Any], Any] | None:
+    """Return the function from masks that the source inside wrappers gives to masks of the action space of `env`.
+
+    An `ActionWrapper` from choices to choices allows what it maps to a legal action. Masks do not apply (None) to the
+    actions of other wrappers with an action space of their own. None instead of a function: there is no such wrapper.
+    """
+    changing = []
+    while not is_source(env):
+        outer, inner = (foreign.action_space(one, "single_") or foreign.action_space(one) for one in (env, env.env))
+        if outer is not inner:  # an equal space may have other meanings, as that of as many skills
+            changing.append((env, outer, inner))
+        env = env.env
+
+    def translate(mask: Any) -> Any:
+        for wrapper, outer, inner in reversed(changing):
+            is_discrete = isinstance(outer, spaces.Discrete) and isinstance(inner, spaces.Discrete)
+            if mask is None or not isinstance(wrapper, gymnasium.ActionWrapper) or not is_discrete:
+                return None
+            try:
+                legal = flat_mask(inner, mask)
+            except MaskError:  # reported by whoever reads it
+                return mask
+            mask = np.array([legal[int(wrapper.action(outer.start + i) - inner.start)] for i in range(outer.n)])
+            mask = mask if mask.any() else None
+        return mask
+
+    return translate if changing else None
 
 
 # --- one mask -------------------------------------------------------------------------------------------------------

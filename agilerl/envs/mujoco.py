@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
+from agilerl.envs.generators import construct
 from agilerl.envs.lanes import EnvFactory, SyncLanes, failure
 
 GYMNASIUM = "1.4."  # start of the versions compared bit for bit; with others, environments step one after another
@@ -252,7 +253,7 @@ def step_lanes(factories: Sequence[EnvFactory], *, reset_ended: bool = True) -> 
     Both give the same results, as long as the factories only make the environment: attributes, masses and the like that
     they change are not seen by `MujocoLanes`. For the arguments see `SyncLanes`.
     """
-    envs = [factory() for factory in factories]
+    envs = construct(factories)
     is_fast = bool(envs) and all(is_supported(env) and env.spec.id == envs[0].spec.id for env in envs)
     kind = MujocoLanes if is_fast else SyncLanes
     return kind([iter(envs).__next__] * len(envs), reset_ended=reset_ended)

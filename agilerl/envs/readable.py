@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 from agilerl import foreign
-from agilerl.spaces import count_words, holds_text, without_texts
+from agilerl.envs.masks import MASK, gives_masks
+from agilerl.spaces import MaskAsFeature, count_words, holds_text, without_texts
 
 
 class CountedTexts(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -58,6 +59,7 @@ def readable(env: Any) -> Any:
     * MiniGrid declares its picture as bytes, but it contains classes (object, colour, state): the space becomes a
       MultiDiscrete of them. The values are unchanged. Pictures of MiniGrid's or the user's wrappers, and those of
       environments that declare their own space, are left as declared.
+    * A mask in observations that is one of other actions, inside a wrapper, becomes an ordinary part of them.
     * MinAtar's games clear the last action at a reset, so that a seed determines the whole episode.
     """
     if not isinstance(env, gymnasium.Env) or _is_seen(env):
@@ -66,7 +68,19 @@ def readable(env: Any) -> Any:
         env = _FreshAction(env)
     if is_minigrid(env):
         env = _classes_of_minigrid(env)
+    if _has_inner_mask(env):
+        env = _Declared(env, MaskAsFeature(env.observation_space.spaces))
     return CountedTexts(env) if holds_text(foreign.observation_space(env)) else env
+
+
+def _has_inner_mask(env: Any) -> bool:
+    """Whether a mask in observations belongs to the actions inside a wrapper with an action space of its own."""
+    if not isinstance(foreign.observation_space(env), spaces.Dict) or MASK not in env.observation_space.spaces:
+        return False
+    outer = env
+    while not gives_masks(env) and env.observation_space is env.env.observation_space:
+        env = env.env
+    return outer.action_space is not env.action_space
 
 
 def _is_seen(env: Any) -> bool:

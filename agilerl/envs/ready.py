@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
 
 from agilerl import tree as trees
-from agilerl.envs.healing import Fault, HealingLanes, PendingStep, Worker
+from agilerl.envs.healing import Fault, HealingLanes, PendingStep, Worker, wait_for
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import EnvError
 
@@ -32,9 +32,9 @@ class ReadyLanes(HealingLanes):
     backend = "asynchronous"
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self._waiting: dict[Any, Worker] = {}  # connection -> worker that is stepping
         super().__init__(*args, **options)
         self._in_progress = np.zeros(self.num_lanes, dtype=bool)  # lanes
-        self._waiting: dict[Any, Worker] = {}  # connection -> worker that is stepping
         self._unreached: dict[int, Fault] = {}  # of workers to which no actions could be sent
         self._limits: dict[int, float] = {}  # time at which a worker's step counts as hung
         # Returned last for each lane: a worker that steps writes to its rows of the shared memory at any time.
@@ -86,7 +86,7 @@ class ReadyLanes(HealingLanes):
         while True:
             until = min((self._limits[worker.number] for worker in self._waiting.values()), default=0.0)
             patience_s = 0.0 if faults else max(0.0, until - time.monotonic())
-            for connection in wait(list(self._waiting), patience_s):
+            for connection in wait_for(self._waiting, patience_s):
                 self._receive(connection, self._waiting.pop(connection), infos, faults)
             now = time.monotonic()
             hung = [c for c, worker in self._waiting.items() if self._limits[worker.number] <= now]
@@ -100,7 +100,7 @@ class ReadyLanes(HealingLanes):
         self._in_progress[:] = False
         self._waiting, self._unreached, self._limits = {}, {}, {}
 
-    def _each(self, commands: dict[int, tuple[Any, ...]], what: str) -> tuple[Any, ...]:
+    def _apply(self, functions: Sequence[Callable[[Any], Any]], what: str) -> list[Any]:
         if self._waiting:
             raise EnvError(f"{what}: {len(self._waiting)} workers are stepping. fix: finish_step() until none is.")
-        return super()._each(commands, what)
+        return super()._apply(functions, what)

@@ -11,7 +11,7 @@ from gymnasium import Space
 
 from agilerl.envs.healing import HealingLanes, SharedRows
 from agilerl.envs.protocol import StepBatch, TeamStep
-from agilerl.envs.team import Team, name_of, team_of
+from agilerl.envs.team import Team
 from agilerl.envs.team_infos import DEFINED
 from agilerl.envs.teams import TeamLanes
 
@@ -36,13 +36,6 @@ class HealingTeamLanes(HealingLanes):
         self.with_state = with_state
         self._defined: np.ndarray | None = None
         super().__init__(factories, **options)
-
-    def _name_of(self, single: Any) -> str:
-        return name_of(single)
-
-    def _spaces_of(self, single: Any) -> tuple[Space[Any], Space[Any]]:
-        self.team = team_of(single, with_state=self.with_state)
-        return self.team.observation_space, self.team.action_space
 
     def _share(self, context: Any) -> SharedRows:
         width = sum(part.stop - part.start for part in self.team.columns.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 from collections.abc import Sequence
 from functools import partial
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.envs.healing import PendingStep, check_options
+from agilerl.envs.healing import Description, PendingStep, check_options, describe
 from agilerl.envs.protocol import Lanes, StepBatch
+from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.team_fast import FAST_TEAMS
 from agilerl.envs.team_healing import HealingTeamLanes
 from agilerl.envs.team_ids import maker
@@ -34,8 +36,11 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
             self._lanes = TeamLanes(self.env_fns, with_state=self.with_state)
         return self._lanes
 
-    def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
-        count = self._copies(n)
+    def _describe(self) -> Description:
+        with contextlib.closing(TeamLanes([self.factory], with_state=self.with_state)) as lanes:
+            return describe(lanes)
+
+    def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
         env_kwargs = self.env_kwargs
         fast = FAST_TEAMS.get(self.env_id or "")
         if fast is not None and env_kwargs is not None and env_kwargs.keys() <= fast.keywords and self._limits(fast):
@@ -43,7 +48,8 @@ class SyncPettingZooVecEnv(PettingZooVecEnv):
             if self.max_episode_steps is not None:
                 lanes.limit = min(lanes.limit, self.max_episode_steps)  # type: ignore[attr-defined]
             return lanes
-        return TeamLanes([self.factory] * count, reset_ended=reset_ended, with_state=self.with_state)
+        build = partial(TeamLanes, [self.factory] * count, reset_ended=reset_ended, with_state=self.with_state)
+        return ReplacingLanes(build, self.replacements) if self.replacements else build()
 
     def _limits(self, fast: Any) -> bool:
         """Whether these lanes can truncate episodes at the vector's limit."""
@@ -92,11 +98,16 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
         seed: int | None = None,
     ) -> None:
         check_options(num_workers, deadline_s, max_restarts)
-        super().__init__(env_fns, with_state=with_state, seed=seed)
         self.healing, self.num_workers = healing, num_workers
         self._options: dict[str, Any] = {
             "deadline_s": deadline_s, "max_restarts": max_restarts if healing else 0, "with_state": with_state
         }  # fmt: skip
+        super().__init__(env_fns, with_state=with_state, seed=seed)
+
+    def _describe(self) -> Description:
+        description = self.lanes.description
+        self._options["description"] = description
+        return description
 
     @property
     def lanes(self) -> HealingTeamLanes:
@@ -120,8 +131,8 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
             raise multiprocessing.TimeoutError(f"no answer after {timeout:g} s. fix: step_wait() again, or close().")
         return self.lanes.finish_step(pending)
 
-    def replicate(self, n: int, *, reset_ended: bool = True) -> HealingTeamLanes:
-        factories = [self.factory] * self._copies(n)
+    def _new_lanes(self, count: int, reset_ended: bool) -> HealingTeamLanes:
+        factories = [self.factory] * count
         return HealingTeamLanes(factories, reset_ended=reset_ended, num_workers=self.num_workers, **self._options)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -161,8 +172,8 @@ def make_multi_agent_vect_envs(
         num_envs: number of copies.
         should_async_vector: True for worker processes. In-process stepping is faster unless a step costs more than a
             pipe (about 0.1 ms per worker): a step of mpe2 costs 0.15 to 0.3 ms, and of two fast lanes 0.01 ms.
-        healing: use worker processes that are replaced if they fail. num_workers, deadline_s, max_restarts: its
-            options.
+        healing: use worker processes that are replaced if they fail, `max_restarts` times at most. num_workers,
+            deadline_s: use worker processes, see `make_vect_envs`.
         seed: makes the first reset without a seed repeatable.
         with_state: include `env.state()` in observations of the lanes.
         max_episode_steps: truncate all agents after this many steps; the environment's own earlier limit (`max_cycles`)
@@ -174,7 +185,9 @@ def make_multi_agent_vect_envs(
     """
     if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
         raise EnvError(f"num_envs must be a positive integer (environments stepped at once); got {num_envs!r}. fix: 1.")
-    if healing and should_async_vector is False:
+    healing = healing or max_restarts != 10
+    has_workers = healing or should_async_vector or num_workers is not None or deadline_s != 60.0
+    if has_workers and should_async_vector is False:
         raise EnvError("healing=True needs worker processes. fix: leave should_async_vector out.")
     env_id, make = maker(env)
     env_fn = (
@@ -184,13 +197,11 @@ def make_multi_agent_vect_envs(
     )
     env_fns = [env_fn] * int(num_envs)
     vector: PettingZooVecEnv
-    if healing or should_async_vector:
+    if has_workers:
         options = {"num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts}
         vector = AsyncPettingZooVecEnv(env_fns, healing=healing, with_state=with_state, seed=seed, **options)  # type: ignore[arg-type]
     else:
-        if num_workers is not None or deadline_s != 60.0 or max_restarts != 10:
-            raise EnvError("num_workers, deadline_s and max_restarts are options of healing=True. fix: healing=True.")
         vector = SyncPettingZooVecEnv(env_fns, with_state=with_state, seed=seed)
     vector.env_id, vector.env_kwargs = env_id, None if env_id is None else env_kwargs
-    vector.max_episode_steps = max_episode_steps
+    vector.max_episode_steps, vector.lane_seed = max_episode_steps, seed
     return vector

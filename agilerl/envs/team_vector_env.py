@@ -11,11 +11,12 @@ from gymnasium import Space
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.utils import batch_space
 
-from agilerl import foreign
 from agilerl import tree as trees
+from agilerl.envs.generators import Construction, constructing
+from agilerl.envs.healing import Description
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes, StepBatch
 from agilerl.envs.returned import short
-from agilerl.envs.team import Team, TeamObservations, as_columns, name_of, team_of
+from agilerl.envs.team import Team, TeamObservations, as_columns
 from agilerl.envs.team_infos import DEFINED
 from agilerl.errors import ConfigError, EnvError, unknown_choice
 from agilerl.rng import Purpose
@@ -49,6 +50,8 @@ class PettingZooVecEnv(ABC):
     env_id: str | None = None
     env_kwargs: Mapping[str, Any] | None = None  # of an environment created by id
     max_episode_steps: int | None = None  # in addition to the environment's own limit
+    lane_seed: int | None = None  # see `envs.vector.Replicable`
+    replacements = 0
 
     def __init__(self, env_fns: Sequence[EnvFactory], *, with_state: bool = False, seed: int | None = None) -> None:
         if not env_fns:
@@ -56,12 +59,9 @@ class PettingZooVecEnv(ABC):
         self.env_fns, self.with_state = list(env_fns), with_state
         self.num_envs, self._first_seed = len(self.env_fns), seed
         self.factory = self.env_fns[0]
-        first = self.factory()
-        self.team: Team = team_of(first, with_state=with_state)
-        self.name = name_of(first)
-        self.metadata = foreign.metadata(first)
-        self.render_mode = foreign.render_mode(first)
-        first.close()
+        described = self._describe()
+        self.team: Team = described.team
+        self.name, self.metadata, self.render_mode = described.name, described.metadata, described.render_mode
         self.possible_agents, self.agents = list(self.team.agents), list(self.team.agents)
         self.num_agents = len(self.agents)
         self._pending: tuple[str, Any] | None = None  # pending asynchronous operation: its name, and the call
@@ -72,9 +72,20 @@ class PettingZooVecEnv(ABC):
     def lanes(self) -> Any:
         """Lanes that step the copies."""
 
-    @abstractmethod
     def replicate(self, n: int, *, reset_ended: bool = True) -> Lanes:
         """Create n * num_envs new lanes of the same environment, see `make_vect_envs`."""
+        if n < 1:
+            raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
+        with constructing(Construction(self.lane_seed, reset_ended)):
+            return self._new_lanes(n * self.num_envs, reset_ended)
+
+    @abstractmethod
+    def _describe(self) -> Description:
+        """Describe one environment."""
+
+    @abstractmethod
+    def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
+        """Create lanes; see `replicate`."""
 
     # --- spaces -------------------------------------------------------------------------------------------------------
 
@@ -306,8 +317,3 @@ class PettingZooVecEnv(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _copies(self, n: int) -> int:
-        if n < 1:
-            raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
-        return n * self.num_envs

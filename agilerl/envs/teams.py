@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gymnasium import Space
 
 from agilerl import foreign
 from agilerl import tree as trees
+from agilerl.envs.generators import LaneGenerators, construct
 from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
 from agilerl.envs.masks import MISNAMED, warn_of_misnamed
 from agilerl.envs.observed_masks import split_mask
@@ -94,8 +96,9 @@ class TeamLanes:
     ) -> None:
         if not factories:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
-        self.envs = [factory() for factory in factories]
+        self.envs = construct(factories)
         self.num_lanes, self.reset_ended = len(self.envs), reset_ended
+        self.generators = LaneGenerators(self.num_lanes)
         self.team = team_of(self.envs[0], with_state=with_state)
         self.name = name_of(self.envs[0])
         self.single_observation_space: Space[Any] = self.team.observation_space
@@ -112,22 +115,28 @@ class TeamLanes:
         conversions = sys.modules.get("pettingzoo.utils.conversions")
         turns = foreign.turn_based(conversions)
         self._takes_turns = [isinstance(foreign.unlimited(env), turns) for env in self.envs]
-        self._obs: Any = None
+        self.last_obs: Any = None
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
+        return self.generators.reset(numbers, partial(self._reset_lanes, numbers))
+
+    def _reset_lanes(self, numbers: list[int] | None) -> tuple[Any, dict[str, Any]]:
         obs = self._nothing()
         self._said.forget()
         for lane in range(self.num_lanes):
             self._begin(obs, lane, None if numbers is None else numbers[lane])
         self._finite(obs, "reset()")
-        self._obs = obs
+        self.last_obs = obs
         return trees.copy(obs), self._said.info()
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; `actions` [L, A] in the format of `Team.join`, ignored for absent agents."""
-        if self._obs is None:
+        if self.last_obs is None:
             raise EnvError("lanes must be reset before the first step. fix: call reset() first.")
+        return self.generators.step(partial(self._step_lanes, actions, active))
+
+    def _step_lanes(self, actions: np.ndarray, active: np.ndarray | None) -> StepBatch:
         actions = np.asarray(actions)
         expected = self.num_lanes, self._said.width
         if actions.shape != expected:
@@ -137,7 +146,7 @@ class TeamLanes:
             )
         lanes, players = self.num_lanes, self._players
         mask = np.ones(lanes, bool) if active is None else np.array(active, bool)
-        acted = self._obs[PRESENT].astype(bool) & mask[:, None]
+        acted = self.last_obs[PRESENT].astype(bool) & mask[:, None]
         defined = self._said.decided(acted)
         if defined is not None:
             actions = np.where(np.isnan(defined), actions, defined)
@@ -148,12 +157,12 @@ class TeamLanes:
         reward = np.zeros((lanes, len(players)))
         terminated, truncated = np.zeros((2, lanes, len(players)), bool)
         over, left = np.zeros(lanes, bool), False
-        obs = trees.copy(self._obs)
+        obs = trees.copy(self.last_obs)
         for lane, there in zip(np.flatnonzero(mask).tolist(), acted[mask].tolist(), strict=True):
             env = self.envs[lane]
             chosen = {p.key: per_agent[p.agent][lane] for p in players if there[p.number]}
             try:
-                result = env.step(chosen)
+                result = self.generators.call(lane, env.step, chosen)
             except (Exception, SystemExit) as error:
                 raise failure(error, f"{self.name}, lane {lane}: step()") from error
             seen, rewards, ends, cuts, infos = self._five(result, lane)
@@ -200,7 +209,7 @@ class TeamLanes:
                 self._begin(obs, lane, None)
             self._finite(obs, "reset()")
             info |= self._said.info()
-        self._obs = obs
+        self.last_obs = obs
         is_cut = over & truncated.any(1)
         team = TeamStep(reward, terminated, truncated, acted, defined)
         return StepBatch(trees.copy(obs), reward.sum(1), over & ~is_cut, is_cut, final, mask, info, team)
@@ -255,7 +264,7 @@ class TeamLanes:
 
     def _begin(self, obs: Any, lane: int, seed: int | None) -> None:
         try:
-            result = self.envs[lane].reset() if seed is None else self.envs[lane].reset(seed=seed)
+            result = self.generators.call(lane, self.envs[lane].reset, **({} if seed is None else {"seed": seed}))
         except (Exception, SystemExit) as error:
             raise failure(error, f"{self.name}, lane {lane}: reset()") from error
         where = f"{self.name}, lane {lane}"

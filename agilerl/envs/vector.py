@@ -17,8 +17,9 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from agilerl import foreign
 from agilerl import tree as trees
 from agilerl.env_ids import check_lookup, registered_id
-from agilerl.envs.adapters import LooseEnv, VectorLanes
+from agilerl.envs.adapters import LooseEnv
 from agilerl.envs.classic import FAST
+from agilerl.envs.generators import Construction, constructing
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes, failure_of_make, spaces_in
 from agilerl.envs.mujoco import step_lanes
@@ -26,6 +27,7 @@ from agilerl.envs.pool import LIMIT, EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
 from agilerl.envs.ready import ReadyLanes
+from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.returned import HEALED
 from agilerl.errors import ConfigError, EnvError, unknown_choice, warn_once
 from agilerl.rng import Purpose
@@ -59,6 +61,8 @@ class Replicable:
     backend: str  # of the replicas: "gymnasium" (the fastest lanes with its results) or "envpool"
     limit: int | None  # max_episode_steps, if it was given as a keyword
     spec: EnvSpec | None
+    lane_seed: int | None = None  # of a run, for what environments draw from global generators when they are made
+    replacements = 0  # of environments that fail in lanes of this process
     _first_seed: int | None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
@@ -83,7 +87,8 @@ class Replicable:
         """
         if n < 1:
             raise EnvError(f"replicate takes a positive number of copies; got {n}. fix: use 1 for one copy.")
-        return self._new_lanes(n * self.num_envs, reset_ended)
+        with constructing(Construction(self.lane_seed, reset_ended)):
+            return self._new_lanes(n * self.num_envs, reset_ended)
 
     def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
         if self.backend == EnvPoolLanes.backend:
@@ -96,7 +101,8 @@ class Replicable:
             lanes: Lanes = make_lanes(count, reset_ended=reset_ended)
             return lanes
         make_sync: Callable[..., Lanes] = step_lanes if self.is_plain else SyncLanes
-        return make_sync([self.factory] * count, reset_ended=reset_ended)
+        build = partial(make_sync, [self.factory] * count, reset_ended=reset_ended)
+        return ReplacingLanes(build, self.replacements) if self.replacements else build()
 
 
 class SyncVectEnv(Replicable, SyncVectorEnv):
@@ -117,8 +123,9 @@ class HealingVectEnv(Replicable, VectorEnv):
     takes_seed_per_lane = True
 
     def __init__(self, factory: EnvFactory, num_envs: int, options: dict[str, Any], asynchronous: bool = False) -> None:
-        self.num_envs, self.options, self.asynchronous = num_envs, options, asynchronous
         self.lanes = HealingLanes([factory] * num_envs, **options)
+        self.num_envs, self.asynchronous, self.name = num_envs, asynchronous, self.lanes.name
+        self.options = {**options, "description": self.lanes.description}
         self.single_observation_space = self.lanes.single_observation_space
         self.single_action_space = self.lanes.single_action_space
         self.max_episode_steps = self.lanes.max_episode_steps
@@ -156,17 +163,19 @@ class HealingVectEnv(Replicable, VectorEnv):
 
     def replicate_asynchronous(self, n: int) -> ReadyLanes:
         """Create lanes as `replicate` does, which do not wait for each other."""
-        return ReadyLanes([self.factory] * (n * self.num_envs), **self.options)
+        with constructing(Construction(self.lane_seed)):
+            return ReadyLanes([self.factory] * (n * self.num_envs), **self.options)
 
 
 class AsyncVectEnv(Replicable, AsyncVectorEnv):
     """Vector environment with one worker process per environment, NEXT_STEP autoreset.
 
-    Its replicas also use worker processes, and always reset ended lanes.
+    Its replicas also have one each.
     """
 
     def _new_lanes(self, count: int, reset_ended: bool) -> Lanes:
-        return VectorLanes(AsyncVectorEnv([self.factory] * count, autoreset_mode=AutoresetMode.SAME_STEP))
+        options = {"num_workers": count, "max_restarts": 0, "spec": self.spec, "reset_ended": reset_ended}
+        return HealingLanes([self.factory] * count, **options)  # type: ignore[arg-type]
 
 
 def make_vect_envs(
@@ -203,9 +212,10 @@ def make_vect_envs(
         healing: step the environments in a few worker processes, and replace a worker that dies, raises, hangs or
             returns anything but finite numbers of the space; lost steps are excluded from replay. For unreliable
             environments; it costs about 0.1 ms per step. See `agilerl.envs.healing.HealingLanes`.
-        num_workers, deadline_s, max_restarts: options of `healing`: processes (None: one per core, at most 4), seconds
-            after which a step counts as hung, maximum number of replacements.
-        asynchronous: option of `healing`: a slow environment does not hold up the others in training, see
+        num_workers, deadline_s: step them in so many processes (None: one per core, at most 4), where a step counts as
+            hung after so many seconds. Without `healing` a failure is an error.
+        max_restarts: of `healing`: maximum number of replacements.
+        asynchronous: in processes, a slow environment does not hold up the others in training, see
             `agilerl.envs.ready.ReadyLanes`. Results then depend on timing. `step` and evaluations wait for all.
         **env_kwargs: passed to `gymnasium.make` or to `make_env`.
 
@@ -247,22 +257,20 @@ def make_vect_envs(
         env_kwargs = {**keywords, **env_kwargs}
     is_plain = make_env is None and not wrappers and not env_kwargs
     check_options(num_workers, deadline_s, max_restarts)
-    if healing and (backend == EnvPoolLanes.backend or should_async_vector):
+    healing = healing or asynchronous or max_restarts != 10
+    has_workers = healing or num_workers is not None or deadline_s != 60.0
+    if has_workers and (backend == EnvPoolLanes.backend or should_async_vector):
         raise EnvError("healing=True brings its own worker processes. fix: leave backend and should_async_vector out.")
-    if not healing and (num_workers is not None or deadline_s != 60.0 or max_restarts != 10):
-        raise EnvError("num_workers, deadline_s and max_restarts are options of healing=True. fix: healing=True.")
-    if asynchronous and not healing:
-        raise EnvError("asynchronous is an option of healing=True. fix: healing=True.")
     env_id = resolve_id(env_name) if env_name is not None and make_env is None else None
-    can_pool = env_id is not None and not wrappers and not should_async_vector and not healing
+    can_pool = env_id is not None and not wrappers and not should_async_vector and not has_workers
     backend = _checked_backend(backend, env_id if can_pool else None, env_kwargs)
     factory, spec = _factory(env_id, make_env, wrappers, env_kwargs), None if env_id is None else gymnasium.spec(env_id)
     vector: SyncVectEnv | AsyncVectEnv | HealingVectEnv
     try:
-        if healing:
+        if has_workers:
             options = {
-                "num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts, "spec": spec,
-                "is_plain": is_plain,
+                "num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts if healing else 0,
+                "spec": spec, "is_plain": is_plain,
             }  # fmt: skip
             vector = HealingVectEnv(factory, int(num_envs), options, asynchronous)
         else:
@@ -281,7 +289,7 @@ def make_vect_envs(
     vector.factory, vector.env_id, vector.is_plain, vector.backend = factory, env_id, is_plain, backend
     vector.has_wrappers, vector.limit = bool(wrappers), env_kwargs.get(LIMIT)
     vector.spec = spec or (vector.spec if should_async_vector else None)  # limits cannot be read from worker processes
-    vector._first_seed = seed
+    vector._first_seed = vector.lane_seed = seed
     return vector
 
 

@@ -106,8 +106,8 @@ def evaluate(
     cut = np.zeros((members, episodes), dtype=bool)
     for first in range(0, episodes, per_member):
         columns = np.arange(first, min(first + per_member, episodes))
-        # Lanes without an episode in the last wave get its first seed and idle from the start.
-        wave = np.full(per_member, seeds[first])
+        # Lanes without an episode in the last wave get a seed of no other, and idle from the start.
+        wave = (seeds[first] + 1 + np.arange(per_member)) % 2**31
         wave[: len(columns)] = seeds[columns]
         plays = np.tile(np.arange(per_member) < len(columns), members)
         begin = foreign.method(actor, "begin_episodes")
@@ -185,6 +185,9 @@ def first_episodes(
         returns[counted] += reward[counted]
         lengths += counted
         over = active & (batch.terminated | batch.truncated)
+        if batch.healed is not None:  # a replaced environment plays the whole episode, with another seed
+            over &= ~batch.healed
+            returns[batch.healed], lengths[batch.healed] = 0, 0
         active &= ~over
         obs, info = batch.obs, batch.info
         vector_steps += 1

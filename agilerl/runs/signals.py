@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Stopped(KeyboardInterrupt):
@@ -32,6 +33,8 @@ class StopSignals:
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    installed: ClassVar[list[StopSignals]] = []  # in this process; an environment may fork
+    _has_hooks = False
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -41,12 +44,18 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
+            if not StopSignals._has_hooks and hasattr(os, "register_at_fork"):
+                after = [partial(_after_fork, is_child) for is_child in (False, True)]
+                os.register_at_fork(before=_before_fork, after_in_parent=after[0], after_in_child=after[1])
+                StopSignals._has_hooks = True
+            self.installed.append(self)
         return self
 
     def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before = {}
+        StopSignals.installed = [signals for signals in self.installed if signals is not self]
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self.received is not None:  # the second signal: default action, immediately
@@ -61,3 +70,16 @@ class StopSignals:
         self.is_running = True
         if self.received is not None:
             raise Stopped(self.received)
+
+
+def _before_fork() -> None:
+    if StopSignals.installed:  # a signal to the new process waits until it has its handlers
+        signal.pthread_sigmask(signal.SIG_BLOCK, StopSignals.SIGNALS)
+
+
+def _after_fork(is_child: bool) -> None:
+    """In a process that a simulator forks, restore the handlers from before the run: it obeys `terminate`."""
+    if StopSignals.installed:
+        for signals in reversed(StopSignals.installed) if is_child else ():
+            signals.__exit__()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignals.SIGNALS)

@@ -23,6 +23,7 @@ from agilerl.envs.limits import time_limit
 from agilerl.envs.observed_masks import without_mask
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.readable import readable
+from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.step import Lanes, VectorLanes, as_lanes
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
@@ -534,7 +535,7 @@ class LaneSource(Source, Generic[Options]):
         messages = []
         for use, lanes in [("training", self.lanes), *(("evaluation", one) for one in self.evaluator.lanes.values())]:
             inner: Any = innermost(lanes)
-            faults = inner.faults if isinstance(inner, HealingLanes) else []
+            faults = inner.faults if isinstance(inner, HealingLanes | ReplacingLanes) else []
             for number in range(self._said.get(inner, 0), len(faults)):
                 self._replaced += 1
                 messages.append(

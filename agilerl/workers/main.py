@@ -11,6 +11,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from agilerl.safe_path import end_group_with_parent
 from agilerl.workers.messages import has_room, receive, send
 from agilerl.workers.processes import end_with_parent
 
@@ -74,6 +75,7 @@ def main() -> None:
     """Serve until the parent closes the pipe, or is gone."""
     descriptor, parent, place = (int(text) for text in sys.argv[1:])
     end_with_parent(parent, signal.SIGKILL)  # which ends stopped processes, too
+    end_group_with_parent(parent, seconds=0.0)
     try:
         serve(Connection(descriptor), place)
     except (EOFError, OSError, KeyboardInterrupt):

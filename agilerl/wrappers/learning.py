@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl.envs.bandit import BanditEnv
+from agilerl.envs.masks import MASK
 from agilerl.errors import EnvError
 
 __all__ = ["BanditEnv", "Skill", "SkillSelection"]
@@ -67,7 +68,7 @@ class SkillSelection(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset the environment."""
         self._observation, info = self.env.reset(seed=seed, options=options)
-        return self._observation, info
+        return self._observation, _without_mask(info)
 
     def step(self, action: Any) -> Any:
         """Let a skill act; `info["option_steps"]` is the number of its environment steps.
@@ -83,4 +84,9 @@ class SkillSelection(gym.Wrapper[Any, Any, Any, Any]):
             chosen = self.agents[number].act(self._observation)
             self._observation, reward, ends, cuts, info = self.env.step(chosen)
             total, steps = total + float(reward), steps + 1
-        return self._observation, total, ends, cuts, {**info, "option_steps": steps}
+        return self._observation, total, ends, cuts, {**_without_mask(info), "option_steps": steps}
+
+
+def _without_mask(info: dict[str, Any]) -> dict[str, Any]:
+    """Return an info without the mask of the environment's actions, which says nothing of skills."""
+    return {key: value for key, value in info.items() if key != MASK}

@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from inline_workers import InlineWorkers
 from scheme_runs import REPLAY, SCHEMES, Match, resume, rows_of, state_of, train
 
 import agilerl
@@ -16,7 +17,6 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.manifest import launch
 from agilerl.training.manifest import workers as manifest_workers
-from agilerl.workers.inline import InlineWorkers
 
 RESETS = {"mutation.reset_dormant": 0.3}  # tiny networks have few units below the usual 0.1
 

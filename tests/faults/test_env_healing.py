@@ -24,7 +24,7 @@ from agilerl.envs.adapters import VectorLanes
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.step import as_lanes
-from agilerl.envs.vector import make_vect_envs
+from agilerl.envs.vector import HealingVectEnv, make_vect_envs
 from agilerl.errors import EnvError
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_off_policy import train_off_policy
@@ -39,6 +39,17 @@ class Messages(BaseSink):
 
     def message(self, text: str) -> None:
         self.lines.append(text)
+
+
+class FaultAfter(BaseSink):
+    """Has one more environment fail after the first generation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def generation(self, record: Any) -> None:
+        if record.generation == 0:
+            (self.folder / "more").touch()
 
 
 def population(count: int = 2) -> list[Any]:
@@ -261,7 +272,7 @@ def test_vector_lanes_over_a_healing_environment_mask_the_fault(tmp_path: Path) 
     [
         ({"healing": True, "backend": "envpool"}, "brings its own worker processes"),
         ({"healing": True, "should_async_vector": True}, "brings its own worker processes"),
-        ({"num_workers": 2}, "options of healing=True"),
+        ({"num_workers": 2, "backend": "envpool"}, "brings its own worker processes"),
         ({"healing": True, "num_workers": 0}, "num_workers must be a positive integer"),
         ({"healing": True, "deadline_s": 0.0}, "deadline_s must be above 0"),
         ({"healing": True, "max_restarts": -1}, "max_restarts must be 0 or more"),
@@ -270,6 +281,26 @@ def test_vector_lanes_over_a_healing_environment_mask_the_fault(tmp_path: Path) 
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(EnvError, match=message):
         make_vect_envs("CartPole-v1", 2, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "max_restarts", "num_workers"),
+    [
+        ({"num_workers": 2}, 0, 2),
+        ({"deadline_s": 5.0}, 0, None),
+        ({"max_restarts": 3}, 3, None),
+        ({"asynchronous": True}, 10, None),
+        ({"healing": True, "num_workers": 1}, 10, 1),
+    ],
+)
+def test_an_option_of_worker_processes_brings_them(
+    options: dict[str, Any], max_restarts: int, num_workers: int | None
+) -> None:
+    """Failures are survived with `healing` and its own options only."""
+    env: Any = make_vect_envs(make_env=Faulty, num_envs=2, **options)
+    assert isinstance(env, HealingVectEnv)
+    assert (env.options["max_restarts"], env.options["num_workers"]) == (max_restarts, num_workers)
+    env.close()
 
 
 def test_closing_lanes_leaves_nothing_and_they_can_begin_again() -> None:
@@ -292,9 +323,10 @@ def test_a_manifest_can_ask_for_healing(tmp_path: Path) -> None:
         "environment": {"name": "Faulty", "num_envs": 2, "healing": True, "num_workers": 1, "deadline_s": 5},
         "training": {"evo_steps": 40, "eval_episodes": 2, "target_score": None, "learning_delay": 0},
     }
-    run = agilerl.train(  # three are killed in random play, before the run
-        partial(Faulty, "kill", tokens(tmp_path / "t", 4), at=3), config=settings, population=2, steps=80, seed=1,
-        out=tmp_path / "runs", verbose=False,
+    folder = tokens(tmp_path / "t", 3)  # three are killed in random play, before the run
+    run = agilerl.train(
+        partial(Faulty, "kill", folder, at=3), config=settings, population=2, steps=80, seed=1,
+        out=tmp_path / "runs", verbose=False, sinks=[FaultAfter(folder)],
     )  # fmt: skip
     assert run.result["env_steps_member"] == 80
     assert run.manifest.environment.healing
@@ -310,10 +342,11 @@ def test_what_was_replaced_before_a_stop_is_still_counted_after_it(tmp_path: Pat
         "environment": {"name": "Faulty", "num_envs": 2, "healing": True, "num_workers": 1},
         "training": {"evo_steps": 40, "eval_episodes": 2, "target_score": None, "learning_delay": 0},
     }
-    env = partial(Faulty, "raise", tokens(tmp_path / "t", 4), at=3)  # three of them in random play, before the run
+    folder = tokens(tmp_path / "t", 0)
+    env = partial(Faulty, "raise", folder, at=3)
     run = agilerl.train(
         env, config=settings, population=2, steps=120, seed=1, out=tmp_path / "runs", verbose=False,
-        sinks=[StopAfter(2)],
+        sinks=[FaultAfter(folder), StopAfter(2)],
     )  # fmt: skip
     assert run.path is not None
     assert (run.interrupted, run.result["restarts"]) == (True, 1)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_workers import InlineWorkers
 from saved_runs import RUNS, saved_run
 
 import agilerl
 from agilerl.checkpoint import encode_tree
 from agilerl.training.manifest import workers as manifest_workers
-from agilerl.workers.inline import InlineWorkers
 
 
 def digest(run: agilerl.Run) -> str:

@@ -19,6 +19,7 @@ from agilerl import foreign, tree
 from agilerl.algorithms.teams.evaluation import greedy_by_get_action
 from agilerl.engine.protocol import Mask
 from agilerl.env_ids import check_lookup
+from agilerl.envs.generators import isolated
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.returned import short
@@ -35,6 +36,7 @@ from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
 
 ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
+MAX_REPLACEMENTS = 10  # of environments that fail in an evaluation, as in a run
 Callback = Callable[[float, dict[str, Any]], None]
 
 
@@ -176,12 +178,13 @@ def evaluate(
             f"{max_steps!r}. fix: max_steps=None."
         )
     created_env: Any = None
+    seed = agent.seed if seed is None else resolve_seed(seed)
     environment, place = agent.environment or {}, agent.evaluated_in or EvaluatedIn()
     if env is None:
         if place.env is not None:
             env = place.env
             if place.is_maker:
-                created_env = _made(agent, env, min(episodes, 32), **place.workers)
+                created_env = _made(agent, env, seed, min(episodes, 32), **place.workers)
         elif not environment.get("id"):
             raise EnvError(
                 f"{agent.algo}.evaluate() does not know an environment: the training environment was passed as an "
@@ -189,12 +192,12 @@ def evaluate(
             )
         else:
             options = {**dict(environment.get("kwargs") or {}), **place.workers}
-            created_env = _made(agent, environment["id"], min(episodes, 32), **options)
+            created_env = _made(agent, environment["id"], seed, min(episodes, 32), **options)
     inner = as_lanes(env) if created_env is None else created_env.replicate(1, reset_ended=False)
     lanes = follow_masks(inner, agent.observation_space)
     step_limit = place.eval_steps if max_steps is None else max_steps
     limit = EpisodeLimit.of(env if created_env is None else created_env, step_limit, place.training)
-    start = seeds(agent.seed if seed is None else resolve_seed(seed), Purpose.FINAL_TEST, episodes)
+    start = seeds(seed, Purpose.FINAL_TEST, episodes)
     before = agent.training
     agent.set_training_mode(False)
     try:
@@ -209,13 +212,17 @@ def evaluate(
     return Evaluation.from_returns(result.returns[0].tolist())
 
 
-def _made(agent: Any, env: Any, num_envs: int, **kwargs: Any) -> Any:
+def _made(agent: Any, env: Any, seed: int, num_envs: int, **kwargs: Any) -> Any:
     """Create environments from an id or a factory, for a single agent or several."""
-    if hasattr(agent, "agent_ids"):
-        return make_multi_agent_vect_envs(env, num_envs, **kwargs)
-    if isinstance(env, str):
-        return make_vect_envs(env, num_envs=num_envs, **kwargs)
-    return make_vect_envs(num_envs=num_envs, make_env=env, **kwargs)
+    vector: Any
+    with isolated(seed):
+        if hasattr(agent, "agent_ids"):
+            vector = make_multi_agent_vect_envs(env, num_envs, **kwargs)
+        else:
+            maker = {"env_name": env} if isinstance(env, str) else {"make_env": env}
+            vector = make_vect_envs(num_envs=num_envs, **maker, **kwargs)
+    vector.lane_seed, vector.replacements = seed, MAX_REPLACEMENTS
+    return vector
 
 
 class _GreedyActor:

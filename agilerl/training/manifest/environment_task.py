@@ -14,6 +14,7 @@ from agilerl.algorithms import find_algorithm, is_team
 from agilerl.config import Manifest
 from agilerl.config.presets import check_kind
 from agilerl.envs.argument import UNNAMED, inner_name, is_vector
+from agilerl.envs.generators import isolated
 from agilerl.envs.lanes import spaces_in
 from agilerl.envs.pool import EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.team import is_parallel
@@ -84,10 +85,11 @@ class EnvironmentTask(Task):
         manifest, created_env = self.manifest, None
         if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
             self._check_state()
-            more = {"with_state": True} if manifest.environment.with_state else {}
+            more = manifest.environment.of_workers | ({"with_state": True} if manifest.environment.with_state else {})
             arguments: dict[str, Any] = {"make_env": env} if env is not None else dict(manifest.environment.kwargs)
             name = manifest.environment.name if env is None else None
-            created_env = env = self.source.make_envs(name, **arguments, **more)
+            with isolated(manifest.training.seed):
+                created_env = env = self.source.make_envs(name, **arguments, **more)
         try:
             if not is_team(manifest.algorithm.name) and foreign.possible_agents(env) is None:
                 spaces_in(env, "single_" if hasattr(env, "single_observation_space") else "")
@@ -174,8 +176,12 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
         extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
         return make_envs(name, num_envs=lanes, **kwargs, **extra, **more)
 
-    evaluated = make(limited=False)
-    return (make(limited=True) if limit else evaluated), evaluated
+    with isolated(manifest.training.seed):
+        evaluated = make(limited=False)
+        trained = make(limited=True) if limit else evaluated
+    for vector in (trained, evaluated):
+        vector.lane_seed, vector.replacements = manifest.training.seed, manifest.environment.max_restarts
+    return trained, evaluated
 
 
 def with_backend(manifest: Manifest, env: Any = None) -> Manifest:

@@ -290,9 +290,9 @@ def _on_spare_cores(manifest: Manifest, env: Any, verbose: bool) -> Manifest:
     """Return the manifest with lanes in worker processes where that is faster, and print so."""
     measured = import_module("agilerl.training.manifest.step_cost")
     changed: Manifest
-    changed, cost = measured.with_lane_workers(manifest, env, available_cores())
-    if verbose and changed is not manifest:
-        print(f"{cost}: environments step in {changed.environment.num_workers} processes", flush=True)
+    changed, note = measured.with_lane_workers(manifest, env, available_cores())
+    if verbose and note:
+        print(note, flush=True)
     return changed
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from agilerl import foreign
+from agilerl import tree as trees
 from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_BOX, find_algorithm, is_team
 from agilerl.config import Manifest, apply_overrides, preset_for
 from agilerl.data.recording import is_bounded, random_policy
-from agilerl.envs.healing import HealingLanes
+from agilerl.envs.classic import FAST
+from agilerl.envs.healing import start_method
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.masks import MASK
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.vector import make_vect_envs
+from agilerl.errors import EnvError
+from agilerl.host import count_waits
 from agilerl.rng import Purpose, seeds, stream
 from agilerl.telemetry.console import count
 from agilerl.threads import available_cores
@@ -28,6 +33,8 @@ from agilerl.threads import available_cores
 # A measurement lasts for an episode and at least `MANY_STEPS`, at most `MOST_STEPS`; shorter if time is up.
 MANY_STEPS, MOST_STEPS, FEWEST_STEPS = 64, 1000, 5
 MOST_SECONDS, SHARE_OF_BUDGET, LONGEST_SECONDS = 1.0, 0.01, 5.0  # for a budget in minutes up to `LONGEST_SECONDS`
+TRIED = 2  # processes in which an environment is tried
+MAX_FORECAST_RATIO = 3.0  # of what a forecast says to what happens
 ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
 WORTH_WORKERS_S = 1e-4  # cost of a step above which lanes run in worker processes
 SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, decides how long training takes
@@ -43,14 +50,31 @@ BALANCED_S = {DEFAULT_ALGORITHM: 5e-3, DEFAULT_FOR_BOX: 1e-2}
 PLAYED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)  # actions that a measurement draws
 
 
+class Clocks(NamedTuple):
+    """Readings: wall and CPU seconds of this process, and how often it has waited for something other than a core."""
+
+    wall: float
+    cpu: float
+    waits: int
+
+    @classmethod
+    def read(cls) -> Clocks:
+        return cls(time.perf_counter(), time.process_time(), count_waits())
+
+    def until(self, later: Clocks) -> float:
+        """Return the seconds of a call, whoever else uses the machine: CPU time, but wall time if it waited."""
+        wall = later.wall - self.wall
+        return wall if later.waits > self.waits else min(wall, later.cpu - self.cpu)
+
+
 @dataclass(frozen=True)
 class StepCost:
-    """Wall seconds of the calls of one environment with random actions, in one process.
+    """Seconds of the calls of one environment with random actions, in one process; see `Clocks.until`.
 
     Attributes:
         p50, p95: quantiles of `step()`. reset: of `reset()`, its median. steps: number of steps measured.
         mean: of a step with its share of a reset, what a budget is planned by: the first steps of an episode may be its
-            cheapest ones. Steps above p95 count as p95, since something else on the machine may have taken that time.
+            cheapest ones. Steps above p95 count as p95, and the first step and reset do not count.
     """
 
     p50: float
@@ -80,88 +104,188 @@ def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.2g} ms" if seconds < 1 else f"{seconds:.2g} s"
 
 
-def measure(
-    env: Any, clock: Callable[[], float] = time.perf_counter, *, minutes: float | None = None
-) -> StepCost | None:
+def is_forecast_off(forecast: float, actual: float) -> bool:
+    """Whether seconds, or steps a second, are so far from their forecast that a step should be measured again."""
+    return min(forecast, actual) > 0 and max(forecast, actual) > MAX_FORECAST_RATIO * min(forecast, actual)
+
+
+def measure(env: Any, clocks: Callable[[], Clocks] = Clocks.read, *, minutes: float | None = None) -> StepCost | None:
     """Step a copy of an environment with random legal actions; None if it cannot be copied, or steps by batches.
 
     The first step is a warm-up. A measurement lasts for a whole episode if it can, without its first reset at most
     `MOST_SECONDS`, or `SHARE_OF_BUDGET` of a longer budget up to `LONGEST_SECONDS`.
 
     Args:
-        env: result of `make_vect_envs` for one environment. clock: monotonic, in seconds. minutes: budget of the run.
+        env: result of `make_vect_envs`. clocks: read before and after each call. minutes: budget of the run.
     """
-    limit = min(LONGEST_SECONDS, max(MOST_SECONDS, SHARE_OF_BUDGET * 60 * (minutes or 0.0)))
     if not foreign.can_replicate(env):
         return None
-    with contextlib.closing(env.replicate(1)) as plain:
-        space = plain.single_action_space
-        if not isinstance(plain, SyncLanes | HealingLanes) or not isinstance(space, PLAYED):
-            return None
-        lanes, policy = follow_masks(plain), random_policy(space, stream(0, Purpose.RANDOM_PLAY, member=2))
-        resets, steps, made, ended, begun = list[float](), list[float](), 0, 0, 0.0
-        while True:
-            before = clock()
-            obs, info = lanes.reset(seeds(0, Purpose.RANDOM_PLAY, 1, generation=len(resets)))
-            resets.append(clock() - before)
-            begun = begun if ended else clock()
-            is_over = False
-            while not is_over:
-                action, before = policy(obs, info.get(MASK)), clock()
-                batch = lanes.step(action)
-                now = clock()
-                obs, info = batch.obs, batch.info
-                is_over = bool((batch.terminated | batch.truncated)[0])
-                made, ended = made + 1, ended + is_over
-                if not is_over:  # the last step of an episode includes a reset
-                    steps.append(now - before)
-                calls = max(len(steps), len(resets))  # episodes of one step are resets alone
-                is_enough = calls > MANY_STEPS and (ended > 0 or calls > MOST_STEPS)
-                if is_enough or (calls > FEWEST_STEPS and now - begun > limit):
-                    rest = steps[1:] or [now - before]
-                    p95, reset = float(np.quantile(rest, 0.95)), median(resets)
-                    share = reset * max(1, ended) / made if steps else 0.0
-                    mean = float(np.minimum(rest, p95).mean()) + share
-                    return StepCost(median(rest), p95, reset, len(rest), mean)
+    with contextlib.closing(env.replicate(1, reset_ended=False)) as lanes:
+        return _timed(lanes, clocks, _limit(minutes))
 
 
-def cost_of(manifest: Manifest, env: Any = None, *, minutes: float | None = None) -> StepCost | None:
-    """Measure a step of the environment that a manifest trains in; None where `measure` cannot, or without one.
+def _limit(minutes: float | None) -> float:
+    """Return the seconds of a measurement."""
+    return min(LONGEST_SECONDS, max(MOST_SECONDS, SHARE_OF_BUDGET * 60 * (minutes or 0.0)))
+
+
+def _timed(lanes: Any, clocks: Callable[[], Clocks], limit: float) -> StepCost | None:
+    """Measure lanes of this process; see `measure`."""
+    if not isinstance(lanes, SyncLanes) or not isinstance(lanes.single_action_space, PLAYED):
+        return None
+    if foreign.has_methods(lanes.envs[0].unwrapped, "make_lanes"):
+        return None
+    plain = follow_masks(lanes)
+    policy = random_policy(lanes.single_action_space, stream(0, Purpose.RANDOM_PLAY, member=2))
+    resets, steps, ended, begun = list[float](), list[float](), 0, 0.0
+    while True:
+        before = clocks()
+        obs, info = plain.reset(None if resets else seeds(0, Purpose.RANDOM_PLAY, lanes.num_lanes))
+        after = clocks()
+        lanes.generators.end_watch()
+        resets.append(before.until(after))
+        begun, is_over = begun or after.wall, False
+        while not is_over:
+            action, before = policy(obs, info.get(MASK)), clocks()
+            batch = plain.step(action)
+            after = clocks()
+            obs, info = batch.obs, batch.info
+            is_over = bool((batch.terminated | batch.truncated)[0])
+            ended += is_over
+            steps.append(before.until(after))
+            is_enough = len(steps) > MANY_STEPS and (ended > 0 or len(steps) > MOST_STEPS)
+            if is_enough or (len(steps) > FEWEST_STEPS and after.wall - begun > limit):
+                rest, reset = steps[1:], median(resets[1:] or resets)
+                p95 = float(np.quantile(rest, 0.95))
+                mean = float(np.minimum(rest, p95).mean()) + reset * max(1, ended) / len(steps)
+                return StepCost(median(rest), p95, reset, len(rest), mean)
+
+
+class Trial(NamedTuple):
+    """What a short trial of an environment has shown.
+
+    Attributes:
+        cost: of a step; None if it was not measured. action_space: of the environment.
+        reason: why it cannot be stepped in several processes, "" if it can.
+    """
+
+    cost: StepCost | None
+    action_space: gym.Space[Any]
+    reason: str = ""
+
+
+COPIED = "they would draw the same numbers, from a generator that each process has a copy of"
+
+
+def trial(
+    name: str,
+    kwargs: Mapping[str, Any],
+    env: Any,
+    minutes: float | None = None,
+    is_wanted: Callable[[gym.Space[Any]], bool] = lambda space: True,
+) -> Trial:
+    """Measure an environment, in worker processes so that it is known to work there, else in this one.
+
+    Args:
+        name: id. kwargs: of an environment that is created from it. env: a function that makes it, None for the id.
+        minutes: budget. is_wanted: whether environments with this action space are to be measured.
+    """
+    make: dict[str, Any] = {"make_env": env} if env is not None else {"env_name": name, **kwargs}
+    may_step_apart = available_cores() > 1 and (env is not None or bool(kwargs) or name not in FAST)
+    is_quick, reason = start_method() == "fork", ""  # other processes take seconds to start
+    try:
+        if may_step_apart and is_quick:
+            return _tried(make, _limit(minutes), is_wanted)
+    except EnvError as error:
+        reason = _reason(error)
+    with contextlib.closing(make_vect_envs(**make)) as vector:
+        space = vector.single_action_space
+        cost = measure(vector, minutes=minutes) if is_wanted(space) else None
+    try:
+        if may_step_apart and not is_quick and cost is not None and cost.is_worth_workers:
+            _tried(make, 0.0, is_wanted)
+    except EnvError as error:
+        reason = _reason(error)
+    return Trial(cost, space, reason)
+
+
+def _reason(error: EnvError) -> str:
+    return " ".join(str(error).partition(" fix:")[0].split())
+
+
+def _tried(make: Mapping[str, Any], limit: float, is_wanted: Callable[[gym.Space[Any]], bool]) -> Trial:
+    """Try environments in worker processes, and measure one for `limit` seconds; see `trial`.
+
+    Raises:
+        EnvError: they do not work there.
+    """
+    vector: Any = make_vect_envs(**make, num_envs=TRIED, num_workers=TRIED)
+    with contextlib.closing(vector):
+        space = vector.single_action_space
+        if not is_wanted(space):
+            return Trial(None, space)
+        with contextlib.closing(vector.replicate(1, reset_ended=False)) as lanes:
+            if _are_copied(lanes.apply(_two_starts)):
+                raise EnvError(COPIED)
+            return Trial(lanes.apply(partial(_timed, clocks=Clocks.read, limit=limit), workers=1)[0], space)
+
+
+def _two_starts(lanes: SyncLanes) -> list[Any]:
+    """Return the first observations of two episodes with one seed."""
+    return [lanes.reset(seeds(0, Purpose.DETERMINISM, lanes.num_lanes))[0] for _ in range(2)]
+
+
+def _are_copied(starts: Sequence[Sequence[Any]]) -> bool:
+    """Whether episodes with one seed differ within a process and are the same in all, whose state is a copy.
+
+    starts: [processes, 2].
+    """
+
+    def is_same(one: Any, other: Any) -> bool:
+        return all(np.array_equal(a, b) for a, b in zip(trees.leaves(one), trees.leaves(other), strict=True))
+
+    first, second = starts[0]
+    return not is_same(first, second) and all(is_same(first, other[0]) for other in starts[1:])
+
+
+def _trial_of(manifest: Manifest, env: Any, minutes: float | None = None) -> Trial | None:
+    """Try the environment that a manifest trains in; None where `measure` cannot, or without one.
 
     env: passed by the user; None if it is created from its id. minutes: budget of the run.
     """
     is_object = env is not None and (not callable(env) or isinstance(env, gym.Env | gym.vector.VectorEnv))
     acts = find_algorithm(manifest.algorithm.name).experience.has_training_episodes
-    if is_object or is_team(manifest.algorithm.name) or not acts:
-        return None
     environment = manifest.environment
-    if environment.backend != "gymnasium":
+    if is_object or is_team(manifest.algorithm.name) or not acts or environment.backend != "gymnasium":
         return None
-    with contextlib.closing(_one(environment.name, environment.kwargs, env)) as made:
-        return measure(made, minutes=minutes)
+    return trial(environment.name, environment.kwargs, env, minutes)
 
 
-def _one(name: str, kwargs: Mapping[str, Any], env: Any) -> Any:
-    return make_vect_envs(make_env=env) if env is not None else make_vect_envs(name, **kwargs)
+def cost_of(manifest: Manifest, env: Any = None, *, minutes: float | None = None) -> StepCost | None:
+    """Measure a step of the environment that a manifest trains in; None where that is not possible."""
+    tried = _trial_of(manifest, env, minutes)
+    return None if tried is None else tried.cost
 
 
-def with_lane_workers(manifest: Manifest, env: Any, cores: int) -> tuple[Manifest, StepCost | None]:
-    """Have lanes step in worker processes where that is faster, which makes no difference to results.
+def with_lane_workers(manifest: Manifest, env: Any, cores: int) -> tuple[Manifest, str]:
+    """Have lanes step in worker processes where that is faster and they can, which makes no difference to results.
 
     A manifest with `environment.healing` or `num_workers` decides by itself.
 
     Returns:
-        The manifest, and the cost of a step; None unless it was measured.
+        The manifest, and a line that says so, or why they step in this process; "" where that is faster.
     """
     environment, lanes = manifest.environment, manifest.environment.num_envs * manifest.training.pop_size
     if environment.healing or environment.num_workers is not None or cores < 2:
-        return manifest, None
-    cost = cost_of(manifest, env)
-    workers = min(cores, lanes)
+        return manifest, ""
+    tried, workers = _trial_of(manifest, env), min(cores, lanes)
+    cost = None if tried is None else tried.cost
     if cost is None or not cost.is_worth_workers or lanes * cost.mean * (1 - 1 / workers) < ROUND_TRIP_S:
-        return manifest, cost
-    chosen = {"environment.healing": True, "environment.num_workers": workers}
-    return apply_overrides(manifest, chosen, "lanes"), cost
+        return manifest, ""
+    if tried is not None and tried.reason:
+        return manifest, f"{cost}: environments step in this process, as in several {tried.reason}"
+    note = f"{cost}: environments step in {workers} processes"
+    return apply_overrides(manifest, {"environment.num_workers": workers}, "lanes"), note
 
 
 def few_steps_algorithm(space: gym.Space[Any]) -> str | None:
@@ -190,14 +314,16 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
             it is created from its id, with `kwargs`.
         minutes: budget.
     """
-    cores = available_cores()
-    with contextlib.closing(_one(env_id, kwargs, env)) as made:
-        usual = few_steps_algorithm(made.single_action_space)
-        if usual is None or (algo is not None and algo != usual):
-            return None
-        cost = measure(made, minutes=minutes)
-    if cost is None or not cost.is_slow:
+
+    def is_wanted(space: gym.Space[Any]) -> bool:
+        usual = few_steps_algorithm(space)
+        return usual is not None and algo in (None, usual)
+
+    tried = trial(env_id, kwargs, env, minutes, is_wanted)
+    usual, cost = few_steps_algorithm(tried.action_space), tried.cost
+    if usual is None or cost is None or not cost.is_slow:
         return None
+    cores = 1 if tried.reason else available_cores()
     manifest = preset_for(env_id, usual, few_steps=True)
     members = manifest.training.pop_size
     every = cost.steps_in(minutes, cores)
@@ -205,16 +331,20 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
         return None
     lanes = max(manifest.environment.num_envs, -(-min(cores, MOST_LANES) // members))
     budget = max(1, every // members)
+    where = (
+        f"this process, as in several {tried.reason}" if tried.reason else f"{min(cores, members * lanes)} processes"
+    )
     note = (
         f"{cost}: about {count(every)} steps of all members, so that {usual} learns from each of them many times; "
-        f"environments step in {min(cores, members * lanes)} processes"
+        f"environments step in {where}"
     )
+    workers = {} if tried.reason else {"environment.healing": True, "environment.num_workers": cores}
     each = float(manifest.algorithm.hyperparameters["learn_step"]) * max(1.0, BALANCED_S[usual] / cost.mean)
     chosen = apply_overrides(
         manifest,
         {
             "algorithm.learn_step": each if each < 1 else round(each),  # updates leave the steps their time
-            "environment.num_envs": lanes, "environment.healing": True, "environment.num_workers": cores,
+            "environment.num_envs": lanes, **workers,
             "training.max_steps": budget,
             "training.evo_first": FEWEST_VECTOR_STEPS * lanes,
             "training.evo_steps": max(FEWEST_VECTOR_STEPS * lanes, budget // GENERATIONS),

@@ -285,9 +285,7 @@ def test_masks_and_images_of_lanes_that_have_not_completed_stay() -> None:
 
 
 def test_make_vect_envs_makes_them_for_training_alone() -> None:
-    with pytest.raises(EnvError, match=r"asynchronous is an option of healing=True\. fix: healing=True"):
-        make_vect_envs("CartPole-v1", asynchronous=True)
-    env: Any = make_vect_envs(make_env=Diary, num_envs=2, healing=True, num_workers=2, asynchronous=True)
+    env: Any = make_vect_envs(make_env=Diary, num_envs=2, num_workers=2, asynchronous=True)
     lanes, evaluated = env.replicate_asynchronous(3), env.replicate(3, reset_ended=False)
     assert (type(lanes), lanes.num_lanes, type(evaluated).__name__) == (ReadyLanes, 6, "HealingLanes")
     env.close()

@@ -224,8 +224,9 @@ def test_what_is_no_environment_of_several_agents_is_named_with_the_fix(monkeypa
         make_multi_agent_vect_envs(mpe2.simple_spread_v3.env())
     with pytest.raises(EnvError, match="num_envs must be a positive integer"):
         make_multi_agent_vect_envs(mpe2.simple_spread_v3, 0)
-    with pytest.raises(EnvError, match="are options of healing=True"):
-        make_multi_agent_vect_envs(mpe2.simple_spread_v3, deadline_s=1.0)
+    for options in ({"healing": True}, {"num_workers": 1}, {"deadline_s": 1.0}, {"max_restarts": 1}):
+        with pytest.raises(EnvError, match="needs worker processes"):
+            make_multi_agent_vect_envs(mpe2.simple_spread_v3, should_async_vector=False, **options)
 
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from inline_workers import InlineWorkers
 
 import agilerl
 from agilerl.checkpoint import encode_tree
@@ -19,7 +20,6 @@ from agilerl.telemetry.record import GenerationRecord
 from agilerl.training.asynchronous import AsynchronousLoop
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.executor import Reply
-from agilerl.workers.inline import InlineWorkers
 
 SMALL = {"network.latent_dim": 8, "network.encoder_config.hidden_size": [8], "network.head_config.hidden_size": [8]}
 ASYNC: dict[str, Any] = {

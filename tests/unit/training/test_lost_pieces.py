@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from inline_workers import InlineWorkers
 from unit.training.test_shards import digest, trained
 
 from agilerl.engine.rows.native import available_kernels
@@ -13,7 +14,6 @@ from agilerl.errors import RunError
 from agilerl.training import scheduling
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.executor import Reply
-from agilerl.workers.inline import InlineWorkers
 
 
 class Scripted(InlineWorkers):

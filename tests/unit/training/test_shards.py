@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inline_workers import InlineWorkers
 
 import agilerl
 from agilerl.checkpoint import encode_tree
@@ -23,7 +24,6 @@ from agilerl.training.dispatch import Dispatcher
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.training.manifest.launch import resume_training
 from agilerl.workers.executor import Reply
-from agilerl.workers.inline import InlineWorkers
 from agilerl.workers.local import Serve
 
 HELD = 130  # vector steps made here: more than two shards have in a generation, fewer than in the whole run

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_workers import InlineWorkers
 
 import agilerl
 from agilerl.checkpoint import encode_tree
@@ -14,7 +15,6 @@ from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import ReasoningGym
 from agilerl.training.manifest import workers as manifest_workers
-from agilerl.workers.inline import InlineWorkers
 
 SUMS = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
 

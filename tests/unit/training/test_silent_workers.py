@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from inline_workers import InlineWorkers
 
 import agilerl
 from agilerl.training import dispatch, scheduling
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.executor import Reply
-from agilerl.workers.inline import InlineWorkers
 
 SMALL = {"network.latent_dim": 8, "network.encoder_config.hidden_size": [8], "network.head_config.hidden_size": [8]}
 SILENT_POLLS = 150  # vector steps made here: more than two shards have in the generation

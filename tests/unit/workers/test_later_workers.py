@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_workers import InlineWorkers
 from typer.testing import CliRunner
 
 from agilerl.cli.main import app
@@ -17,7 +18,6 @@ from agilerl.training.manifest import workers as manifest_workers
 from agilerl.training.manifest.worker_settings import MOST_SPARE, spare_cores
 from agilerl.workers import later
 from agilerl.workers.executor import Executor, Reply
-from agilerl.workers.inline import InlineWorkers
 from agilerl.workers.later import LaterWorkers
 
 TINY = ["--steps", "300", "--population", "2", "--no-preset", "--algo", "DQN",

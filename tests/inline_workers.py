@@ -1,4 +1,4 @@
-"""Workers that do their jobs in this process, at once: to debug what runs in a worker, and for tests."""
+"""Workers that do their jobs in this process, at once."""
 
 from __future__ import annotations
 

@@ -1,0 +1,101 @@
+"""Lanes in this process whose environments are replaced when they raise or return invalid results."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from agilerl import foreign
+from agilerl import tree as trees
+from agilerl.envs.generators import CONSTRUCTION, constructing
+from agilerl.envs.healing import Fault, derived_seeds
+from agilerl.envs.protocol import StepBatch, TeamStep
+from agilerl.errors import EnvError
+
+
+class ReplacingLanes:
+    """Lanes of this process that survive a rare fault, as `HealingLanes` do with one worker, at no cost without one.
+
+    The step of all lanes is lost (mask False), their episodes are truncated, and all environments are made again; their
+    new seeds follow from the previous ones. A crash or a hang is one of this process.
+
+    Args:
+        build: creates `SyncLanes` or `TeamLanes`. max_restarts: replacements; one more fault is raised.
+
+    Attributes:
+        faults: all failures so far.
+
+    Raises:
+        EnvError: from `reset` and `step`: a fault after `max_restarts` replacements, or at once after one.
+    """
+
+    def __init__(self, build: Callable[[], Any], max_restarts: int) -> None:
+        self._build, self._construction, self.max_restarts = build, CONSTRUCTION.get(), max_restarts
+        self.lanes: Any = build()
+        self.name, self.num_lanes, self.backend = self.lanes.name, self.lanes.num_lanes, self.lanes.backend
+        self.single_observation_space = self.lanes.single_observation_space
+        self.single_action_space = self.lanes.single_action_space
+        self.faults: list[Fault] = []
+        self._seeds: tuple[int, ...] | None = None
+        self._has_stepped = True  # since the last replacement
+
+    def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
+        if seeds is not None:
+            self._seeds = tuple(np.asarray(seeds).tolist())
+        try:
+            result: tuple[Any, dict[str, Any]] = self.lanes.reset(seeds)
+            return result
+        except EnvError as error:
+            return self._replace(error)
+
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
+        """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is set after a replacement."""
+        before = self.lanes.last_obs
+        try:
+            batch: StepBatch = self.lanes.step(actions, active)
+        except EnvError as error:
+            if before is None:  # never reset
+                raise
+            obs, info = self._replace(error)
+            lost = np.zeros(self.num_lanes, dtype=bool)
+            cut = np.ones(self.num_lanes, dtype=bool) if active is None else np.array(active, dtype=bool)
+            healed = np.ones(self.num_lanes, dtype=bool)
+            info = {**info, "healed": healed.copy()}
+            reward, before = np.zeros(self.num_lanes), trees.copy(before)
+            return StepBatch(obs, reward, lost, cut, before, lost.copy(), info, self._team_step(), healed)
+        self._has_stepped = True
+        return batch
+
+    def _team_step(self) -> TeamStep | None:
+        """Return a step in which no agent of a team has a transition."""
+        team = foreign.team(self.lanes)
+        if team is None:
+            return None
+        shape = self.num_lanes, len(team.agents)
+        return TeamStep(np.zeros(shape), *np.zeros((3, *shape), bool))
+
+    def _replace(self, error: EnvError) -> tuple[Any, dict[str, Any]]:
+        """Make all environments again and begin their next episodes."""
+        if not self._has_stepped:
+            raise error
+        if len(self.faults) >= self.max_restarts:
+            if self.faults:
+                error.add_note(f"{self.max_restarts} faults before this one were survived, which is max_restarts.")
+            raise error
+        text = "".join(traceback.format_exception(error))
+        self.faults.append(Fault("failed", -1, (0, self.num_lanes - 1), self._seeds, str(error), text))
+        self._has_stepped = False
+        with contextlib.suppress(Exception):
+            self.lanes.close()
+        with constructing(self._construction._replace(replacement=len(self.faults))):
+            self.lanes = self._build()
+        self._seeds = derived_seeds(self._seeds, len(self.faults), self.num_lanes)
+        result: tuple[Any, dict[str, Any]] = self.lanes.reset(np.array(self._seeds))
+        return result
+
+    def close(self) -> None:
+        self.lanes.close()
