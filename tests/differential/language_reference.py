@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,45 @@ def written(engine: Any, agents: list[Any], seed: int = 0) -> Texts:
 def member(texts: Texts, number: int) -> Texts:
     """The texts [1, R, ...] of one member."""
     return Texts(*(x[number : number + 1] for x in (texts.tokens, texts.attention, texts.completion_mask)))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A pair or an example, as environments hand them out."""
+
+    prompt: tuple[int, ...]
+    chosen: tuple[int, ...] = ()
+    rejected: tuple[int, ...] = ()
+    completion: tuple[int, ...] = ()
+
+
+def samples(members: int) -> list[list[Sample]]:
+    """Pairs and examples of every member: for each prompt two answers of one to four digits."""
+    end, rng = base().tokenizer.eos_token_id, np.random.default_rng(3)
+
+    def sample(prompt: list[int]) -> Sample:
+        a, b = ((*tuple(int(x) for x in rng.integers(3, 13, rng.integers(1, 5))), end) for _ in range(2))
+        return Sample(tuple(prompt), a, b, a)
+
+    return [[sample(prompt) for prompt in prompts()] for _ in range(members)]
+
+
+def moved(one: Any, other: Any) -> float:
+    """The largest difference of any weight."""
+    names = one.registry.all_registered()
+    each = [zip(getattr(one, n).parameters(), getattr(other, n).parameters(), strict=True) for n in names]
+    return max(float((p.detach() - q.detach()).abs().max()) for pairs in each for p, q in pairs)
+
+
+def compare(agents: list[Any], twins: list[Any]) -> float:
+    """The largest difference of any weight and any moment."""
+    worst = 0.0
+    for one, other in zip(agents, twins, strict=True):
+        worst = max(worst, moved(one, other))
+        for config in one.registry.optimizers:
+            left, right = (getattr(agent, config.name).state_dict()["state"] for agent in (one, other))
+            assert left.keys() == right.keys()
+            for key in left:
+                assert float(left[key]["step"]) == float(right[key]["step"])
+                worst = max(worst, float((left[key]["exp_avg"] - right[key]["exp_avg"]).abs().max()))
+    return worst

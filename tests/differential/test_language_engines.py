@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from agilerl.algorithms.text.scoring import example_texts, pair_texts
 from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, engines_for
 from agilerl.errors import ConfigError
-from tests.differential.language_reference import WRITERS, base, make, member, prompts, written
+from tests.differential.language_reference import WRITERS, base, compare, make, member, moved, samples, written
 
 EXACT = 1e-10  # in float64, after several steps of Adam, which divides rounding by small gradients too
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -28,16 +27,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A pair or an example, as environments hand them out."""
-
-    prompt: tuple[int, ...]
-    chosen: tuple[int, ...] = ()
-    rejected: tuple[int, ...] = ()
-    completion: tuple[int, ...] = ()
-
-
 def rngs(count: int) -> list[np.random.Generator]:
     return [np.random.default_rng(number) for number in range(count)]
 
@@ -46,27 +35,6 @@ def rewards(count: int) -> torch.Tensor:
     drawn = np.random.default_rng(7).integers(0, 3, (count, 6, 4)).astype(float)
     drawn[0, :5] = 1.0  # nearly all groups of the first member say nothing
     return torch.from_numpy(drawn)
-
-
-def moved(one: Any, other: Any) -> float:
-    """The largest difference of any weight."""
-    names = one.registry.all_registered()
-    each = [zip(getattr(one, n).parameters(), getattr(other, n).parameters(), strict=True) for n in names]
-    return max(float((p.detach() - q.detach()).abs().max()) for pairs in each for p, q in pairs)
-
-
-def compare(agents: list[Any], twins: list[Any]) -> float:
-    """The largest difference of any weight and any moment."""
-    worst = 0.0
-    for one, other in zip(agents, twins, strict=True):
-        worst = max(worst, moved(one, other))
-        for config in one.registry.optimizers:
-            left, right = (getattr(agent, config.name).state_dict()["state"] for agent in (one, other))
-            assert left.keys() == right.keys()
-            for key in left:
-                assert float(left[key]["step"]) == float(right[key]["step"])
-                worst = max(worst, float((left[key]["exp_avg"] - right[key]["exp_avg"]).abs().max()))
-    return worst
 
 
 @pytest.mark.parametrize(
@@ -99,14 +67,7 @@ def test_writers_in_one_pass_learn_as_each_alone(algo: str, options: dict[str, A
 
 @pytest.mark.parametrize("algo", ["DPO", "SFT"])
 def test_pairs_and_examples_in_one_pass_are_learned_as_alone(algo: str) -> None:
-    end = base().tokenizer.eos_token_id
-    rng = np.random.default_rng(3)
-
-    def sample(prompt: list[int]) -> Sample:
-        a, b = ((*tuple(int(x) for x in rng.integers(3, 13, rng.integers(1, 5))), end) for _ in range(2))
-        return Sample(tuple(prompt), a, b, a)
-
-    items = [[sample(prompt) for prompt in prompts()] for _ in range(3)]
+    items = samples(3)
     agents = [make(algo, i, lr=1e-2 * (i + 1), batch_size=4, micro_batch_size=3 - i % 1) for i in range(3)]
     twins = [agent.clone() for agent in agents]
     lay_out = pair_texts if algo == "DPO" else example_texts

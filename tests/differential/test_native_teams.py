@@ -5,98 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import torch
-from native_case import BOTH, FOUND, assert_close, assert_equal, cut, in_c, in_torch, network_config, rates
-from torch import Tensor
+from native_case import BOTH, FOUND, assert_close, assert_equal, cut, in_c, in_torch
+from team_case import BOX, TEAMS, batches, members
 
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.engine.learner import Learner
-from agilerl.engine.protocol import TransitionBatches
 from agilerl.engine.recipes import TeamActorCriticRecipe, recipe_of
 from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.native.library import ACTIVATIONS, Library
 
-BOX = gym.spaces.Box(np.float32([-2, 0]), np.float32([3, 1]))
-TWO, FEW = gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Discrete(3)
-# agent -> (numbers that it sees, its actions)
-TEAMS: dict[str, dict[str, tuple[int, gym.Space]]] = {
-    "one group": {"a_0": (4, FEW), "a_1": (4, FEW), "a_2": (4, FEW)},
-    "two groups": {"speaker_0": (3, FEW), "listener_0": (5, BOX)},
-    "unequal groups": {"mover_0": (3, BOX), "a_0": (4, TWO), "b_0": (2, FEW), "mover_1": (3, BOX), "a_1": (4, TWO)},
-}
 OF_TEAMS = pytest.mark.parametrize("team", TEAMS)
 KINDS = pytest.mark.parametrize("kind", [MADDPG, MATD3])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 pytestmark = pytest.mark.skipif(FOUND is None, reason="no kernels were built for this machine")
-
-
-def members(kind: Any, team: str, dtype: torch.dtype = torch.float64, *, equal: bool = False, **more: Any) -> list[Any]:
-    """Three teams with rates of their own; of hidden widths of their own, unless `equal`."""
-    observations = [gym.spaces.Box(-1, 1, (size,)) for size, _ in TEAMS[team].values()]
-    actions = [space for _, space in TEAMS[team].values()]
-    form = {name: more.pop(name) for name in ("activation", "norm") if name in more}
-    made = []
-    for index in range(3):
-        config = network_config(index, equal=equal, **form)
-        agent = kind(observations, actions, agent_ids=list(TEAMS[team]), index=index, seed=index, net_config=config,
-                     **rates(index), **more)  # fmt: skip
-        for name in agent.registry.all_registered():
-            getattr(agent, name).to(dtype)
-        made.append(agent)
-    return made
-
-
-def batches(
-    kind: Any, team: str, updates: int, rows: int, dtype: torch.dtype, *, masked: bool = False, absent: bool = False
-) -> TransitionBatches:
-    """Random transitions of unequal weights; agents that are sometimes absent, if asked for; the last rows of the
-    second member have weight 0."""
-    draws = torch.Generator().manual_seed(7)
-    shape, each = (updates, 3, rows), TEAMS[team]
-    count = len(each)
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
-
-    def uniform(*size: int) -> Tensor:
-        return torch.rand(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
-
-    weight = (0.5 + uniform()) / rows
-    weight[:, 1, rows // 2 :] = 0
-    stored, sizes, features = [], [], 0
-    for _, space in each.values():
-        if isinstance(space, gym.spaces.Box):
-            stored.append(normal(2).tanh())
-            features += 2
-            continue
-        choices = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else [int(n) for n in space.nvec]
-        stored.append(torch.stack([(uniform() * n).floor() for n in choices], -1))
-        sizes += choices
-        features += sum(choices)
-
-    def observed() -> dict[str, Any]:
-        seen = {name: normal(size) for name, (size, _) in each.items()}
-        there = uniform(count) < (0.8 if absent else 2)
-        there[..., 0] |= ~there.any(-1)
-        joint = torch.cat([seen[name] for name in sorted(seen)], -1)
-        return {AGENTS: seen, JOINT: joint, PRESENT: there}
-
-    fields = {
-        "obs": observed(), "next_obs": observed(), "action": torch.cat(stored, -1), "reward": normal(count),
-        "done": torch.zeros(*shape, count, dtype=dtype),
-        "discount": (0.9 + 0.1 * uniform(count)) * (uniform(count) < 0.9).to(dtype),
-    }  # fmt: skip
-    if masked:
-        for name in ("obs_mask", "next_mask"):
-            legal = [torch.cat([uniform(n - 1) < 0.6, torch.ones(*shape, 1, dtype=torch.bool)], -1) for n in sizes]
-            fields[name] = torch.cat(legal, -1)
-    noise = {"gumbel": -(-uniform(features).clamp_min(1e-6).log()).log()}
-    if kind is MATD3:
-        noise["smoothing"] = normal(features)
-    return TransitionBatches(fields, weight, noise, updates, 1, True)
 
 
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "different"])
@@ -203,13 +126,13 @@ def test_a_nan_stays_in_its_member_and_shows(kind: Any) -> None:
 
 def test_what_c_has_no_kernel_for_is_left_to_torch() -> None:
     given = batches(MADDPG, "one group", 2, 21, torch.float64, masked=True)
-    beyond = given.fields["action"].clone()
-    beyond[0, 0, 0, 0] = 3
+    beyond, below = given.fields["action"].clone(), given.fields["action"].clone()
+    beyond[0, 0, 0, 0], below[1, 2, 3, 1] = 3, -1
     obs, following = given.fields["obs"], given.fields["next_obs"]
     apart = {key: x for key, x in obs.items() if key != JOINT}
     last = {LAST_ACTION: given.fields["action"], WAITING: ~following[PRESENT]}
     for fields in (
-        {"action": beyond}, {"action": given.fields["action"][..., :2]}, {"obs": apart},
+        {"action": beyond}, {"action": below}, {"action": given.fields["action"][..., :2]}, {"obs": apart},
         {"next_obs": {**following, **last}}, {"obs_mask": given.fields["obs_mask"][..., :3]},
         {"reward": given.fields["reward"][..., :2]},
         {"obs": {**obs, AGENTS: {**obs[AGENTS], "a_1": obs[AGENTS]["a_1"][..., :3]}}},

@@ -75,3 +75,20 @@ def test_closed_form_gradients_are_those_of_autograd() -> None:
     assert torch.allclose(loss, expected, atol=1e-12)
     assert value.grad is not None
     assert torch.allclose(slope, value.grad, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("moved", "expected"),
+    [
+        (0.0, 0.0),
+        (-3.0, math.exp(-3) - 1 + 3),
+        (19.0, math.exp(19) - 1 - 19),
+        (30.0, math.exp(20) - 1 - 30),  # the ratio is bounded, the logarithm is not
+        (-30.0, math.exp(-30) - 1 + 30),
+    ],
+)
+def test_the_divergence_of_one_row_by_hand(moved: float, expected: float) -> None:
+    old = torch.tensor([[-1.0, -2.0]], dtype=torch.float64)
+    log_prob = old + torch.tensor([[moved, 5.0]], dtype=torch.float64)
+    weight = torch.tensor([[0.5, 0.0]], dtype=torch.float64)
+    assert float(approximate_kl(log_prob, old, weight)) == pytest.approx(expected / 2, rel=1e-12)

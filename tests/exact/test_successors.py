@@ -363,3 +363,24 @@ def test_the_scheme_that_lacks_its_package_is_named(monkeypatch: pytest.MonkeyPa
             match=rf"{scheme} \(evolution\.scheme\): scikit-learn is not installed\. fix: ",
         ):
             make(0)
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "expected"),
+    # Part 1 is the receiver; its best member has a rate of 40, the migrant, the best of part 0, one of 1.
+    [((2, 1), 1.0), ((1, 1), 40.0), ((1, 2), 40.0)],
+    ids=["rarer", "equal", "more often"],
+)
+def test_a_migrant_keeps_its_numbers_only_if_its_part_evolves_less_often(
+    frequencies: tuple[int, int], expected: float
+) -> None:
+    """Parts of four: the third of a part is replaced by the best of the other one, if that is fitter."""
+    members = [Member(index, lr) for index, lr in enumerate([1.0, 2.0, 3.0, 4.0, 40.0, 50.0, 60.0, 70.0])]
+    fitness = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0]
+    scheme = MultipleFrequencies(frequencies, 8, seed=0)
+    after, births = scheme.next(members, records(members, fitness), 2)
+    assert after[6].weights == "w0", "network of the migrant"
+    assert after[6].lr == expected
+    assert [agent.weights for agent in after[4:6]] == ["w4", "w5"]
+    assert after[7].weights == "w4"
+    assert [birth.parent for birth in births if birth.id == after[6].index] == [0]

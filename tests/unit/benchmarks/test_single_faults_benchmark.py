@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,3 +30,38 @@ def test_only_a_failed_test_catches_a_fault(faults: Any) -> None:
     assert faults.verdict_of(1, "FAILED tests/a.py::test_b - assert 1 == 2\n") == ("caught", "tests/a.py::test_b")
     assert faults.verdict_of(1, failed)[0] == "caught"
     assert faults.verdict_of(2, "ERROR tests/a.py\n") == ("invalid", None)
+
+
+def test_a_crash_catches_a_fault_too(faults: Any) -> None:
+    assert faults.verdict_of(-11, "") == ("caught", None)
+
+
+def test_tests_that_run_a_faulty_line_are_chosen_the_quickest_first(
+    faults: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = next(f for f in faults.read_faults() if f["id"] == "losses-returns-2")
+    (line,) = faults.lines_of(fault)
+    text = (faults.ROOT / fault["file"]).read_text().splitlines()
+    assert text[line - 1].strip() == fault["old"]
+    covered = {
+        "tests": ["a", "b", "c", "d"], "seconds": [9.0, 1.0, 2.0, 0.5],
+        "lines": {fault["file"]: {str(line): [0, 1, 2], str(line + 1): [3]}},
+        "kernels": {"Forward": [0, 3], "TemporalDifference": [2]},
+    }  # fmt: skip
+    assert faults.covering(fault, covered) == ["b", "c", "a"]
+    monkeypatch.setattr(faults, "COVERED_SECONDS", 4)
+    assert faults.covering(fault, covered) == ["b", "c"]
+    kernels = faults.KERNELS
+    assert faults.covering({"file": f"{kernels}temporal_difference.h"}, covered) == ["c"]
+    assert faults.covering({"file": f"{kernels}dense.h"}, covered) == ["d", "c"]
+
+
+def test_a_fault_is_taken_out_again(faults: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one = 1\n")
+    fault = {"file": "a.py", "old": "= 1", "new": "= 2"}
+    with faults.faulty(fault, tmp_path) as is_valid:
+        assert is_valid
+        assert (tmp_path / "a.py").read_text() == "one = 2\n"
+    assert (tmp_path / "a.py").read_text() == "one = 1\n"
+    with faults.faulty({**fault, "old": "= 3"}, tmp_path) as is_valid:
+        assert not is_valid

@@ -248,3 +248,16 @@ def test_beta_rises_linearly_and_is_one_exactly_at_the_end_of_the_budget() -> No
 def test_a_schedule_without_meaning_is_refused(arguments: tuple[float, float, float]) -> None:
     with pytest.raises(ConfigError):
         beta_schedule(*arguments)
+
+
+def test_rows_that_are_kept_have_their_priorities_and_new_ones_the_largest_of_all() -> None:
+    """alpha 1/2; of priorities 16, 1, 9, 4 the rows 1 and 3 stay, 16 is the largest so far: 1, 2 and 4 of 7."""
+    buffer = PrioritizedReplayBuffer(max_size=4, alpha=0.5)
+    fill(buffer, 6)  # rows 2 to 5 are in memory, the first two places hold the last ones
+    buffer.update_priorities(np.array([2, 3, 0, 1]), np.array([16.0, 1.0, 9.0, 4.0]))
+    buffer.keep_rows(np.array([3, 5]))
+    assert buffer.max_priority == 16
+    fill(buffer, 1, first=6)
+    assert buffer.gather(np.arange(3))["reward"].tolist() == [3.0, 5.0, 6.0]
+    np.testing.assert_allclose(buffer.weights(np.arange(3), 1.0), [1.0, 1 / 2, 1 / 4], rtol=1e-15)
+    np.testing.assert_allclose(buffer._sums[:3], [1.0, 2.0, 4.0], rtol=1e-15)

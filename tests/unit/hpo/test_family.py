@@ -107,3 +107,18 @@ def test_only_copies_of_the_fittest_and_their_children_get_its_fitness() -> None
     population = [Agent(0, 7.0), *(Agent(index, -math.inf) for index in (2, 3, 4, 5))]
     quarantine.forgive(population, [7.0, -math.inf], [Birth(4, 3, 1, "none"), Birth(5, 2, 1, "none")])
     assert [agent.fitness[-1] for agent in population] == [7.0, -math.inf, 7.0, 7.0, -math.inf]
+
+
+def test_a_healed_copy_ranks_last_until_selection_is_over() -> None:
+    """With the fitness of the fittest its copy would count as a second one in tournaments and ranks."""
+    quarantine = Quarantine()
+    quarantine.reasons = {7: "its loss is not finite"}
+    population = [Agent(2, 1.0), Agent(7, 9.0), Agent(4, 5.0)]
+    fitness = [1.0, -math.inf, 5.0]
+    (birth,) = quarantine.heal(population, fitness, 3, 8)
+    assert (birth.id, birth.parent, birth.kind, birth.parent_fitness) == (8, 4, "healed", 5.0)
+    assert [(agent.index, agent.fitness[-1]) for agent in population] == [(2, 1.0), (8, -math.inf), (4, 5.0)]
+    child = population[1].clone(9)
+    stranger = Agent(6, -math.inf)  # without an episode: nothing is known of it
+    quarantine.forgive([*population, child, stranger], fitness, [Birth(9, 8, 3, "none"), Birth(6, 2, 3, "none")])
+    assert [population[1].fitness[-1], child.fitness[-1], stranger.fitness[-1]] == [5.0, 5.0, -math.inf]

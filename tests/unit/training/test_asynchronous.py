@@ -35,6 +35,10 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "PPO": {"algorithm.learn_step": 20, "batch_size": 8, "normalize_rewards": True},
     "resets": {**REPLAY, "mutation.reset_dormant": 0.3},
 }
+BOTH_SOURCES = ("DQN", "PPO")  # in the fast suite
+OF_LEARNERS = pytest.mark.parametrize(
+    "learner", [name if name in BOTH_SOURCES else pytest.param(name, marks=pytest.mark.thorough) for name in LEARNERS]
+)
 
 
 def train(learner: str = "DQN", seed: int = 0, **more: Any) -> agilerl.Run:
@@ -82,7 +86,7 @@ def arrivals(path: Path | None) -> list[int]:
     return RunDirectory(path).arrivals()
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@OF_LEARNERS
 def test_a_replay_of_the_order_has_the_same_bits(learner: str, shuffled: type[Shuffled], tmp_path: Path) -> None:
     first = train(learner, out=tmp_path, workers=3)
     assert first.result["updates"] > 100
@@ -119,7 +123,7 @@ def goes_on(last: int, record: GenerationRecord) -> bool:
     return record.generation < last
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@OF_LEARNERS
 def test_a_resumed_run_has_the_same_bits(learner: str, shuffled: type[Shuffled], tmp_path: Path) -> None:
     first = train(learner, out=tmp_path, workers=3)
     generations = len(first.history)
@@ -229,3 +233,33 @@ def test_a_damaged_lineage_is_written_anew_with_its_arrivals(tmp_path: Path) -> 
     with pytest.warns(agilerl.AgileRLWarning, match=r"evolution\.jsonl was damaged"):
         agilerl.resume(run.path, verbose=False)
     assert (run.path / "evolution.jsonl").read_text() == whole
+
+
+class Evaluated(AsynchronousLoop):
+    """Plays the evaluation of each member that arrives again, by itself, from the round in which it was played."""
+
+    fitness: ClassVar[list[tuple[float, float]]] = []
+
+    def _fitness(self, slots: Any, tallies: Any, evaluations: Any) -> list[float]:
+        fitness = super()._fitness(slots, tallies, evaluations)
+        played, counted = dict(self.evaluation.played), self.source.evaluation_env_steps
+        for shard, members in enumerate(self.slots):
+            for slot in members if members[0] in slots else ():
+                alone = self.source.evaluate([self.population[slot]], self.ended[shard] - 1)
+                self.fitness.append((fitness[slot], alone.fitness[0]))
+                assert self.population[slot].fitness[-1] == fitness[slot]
+        assert set(played) == {agent.index for agent in self.population}
+        self.source.evaluation_env_steps = counted
+        return fitness
+
+
+def test_fitness_is_that_of_a_member_evaluated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agilerl.training.manifest import build
+
+    Evaluated.fitness = []
+    monkeypatch.setattr(build, "AsynchronousLoop", Evaluated)
+    run = train()
+    assert [here for here, _ in Evaluated.fitness] == [alone for _, alone in Evaluated.fitness]
+    assert len(Evaluated.fitness) == 6 * 4
+    assert len({here for here, _ in Evaluated.fitness}) > 6
+    assert run.result["evaluation_env_steps"] > 0

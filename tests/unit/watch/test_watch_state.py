@@ -377,3 +377,23 @@ def test_secrets_do_not_reach_the_messages(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SOME_API_KEY", "abcdefgh12345678")
     ProgressSink(tmp_path).message("refused: abcdefgh12345678")
     assert "abcdefgh" not in (tmp_path / MESSAGES).read_text()
+
+
+def test_members_of_shards_train_until_their_first_row(tmp_path: Path) -> None:
+    """In asynchronous runs a member's first row comes generations after its birth."""
+    path = running(tmp_path / "run")
+    with open(path / "config.yaml", "a") as file:
+        file.write("evolution: {mode: async}\n")
+    run = RunFollower(path)
+    run.poll()
+    assert (run.progress().training, run.progress().going_on) == ((2,), 1)
+    with open(path / LINEAGE, "a") as file:
+        file.write(json.dumps(birth(3, 1, 2, "none")) + "\n")
+    run.poll()
+    assert run.progress().training == (2, 3)
+    columns = (path / METRICS).read_text().splitlines()[0].split(",")
+    row = member(2, 2, 0, 1.0, population_env_steps=6000)
+    with open(path / METRICS, "a") as file:
+        file.write(",".join(str(row.get(column, "")) for column in columns) + "\n")
+    run.poll()
+    assert run.progress().training == (3,), "2 has its row"
