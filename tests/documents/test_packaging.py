@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import tomllib
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +140,16 @@ def test_all_data_of_the_package_is_packed() -> None:
     missing = sorted(str(path.relative_to(ROOT)) for path in beside - packed if path.suffix != ".py")
     assert missing == []
     assert package / "py.typed" in packed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_extra_resolves_against_the_pinned_versions(tmp_path: Path) -> None:
+    """Needs a package index; `.ci/run` does the same."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    done = subprocess.run([python, ROOT / ".ci" / "extras.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_pinned_version_fits_the_bounds_of_the_package() -> None:
