@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -125,7 +126,8 @@ def train(
         sinks: further destinations of the records.
         callbacks: custom hooks (`agilerl.Callback`: on_generation, on_birth, on_best, on_end), or functions of a
             `GenerationRecord`; returning False stops the run.
-        agents: initial agents: a run, the path of one, or a list such as `run.population`. They are not modified; the
+        agents: initial agents: a run, the path of one, or a list such as `run.population`; or a file with a policy of
+            another library, see `agilerl.integrations`. They are not modified; the
             new run trains copies, with its own seed and budget, and records their run and members. Hyperparameters
             passed here override theirs; the others keep their evolved values. Replay starts empty and exploration at
             `eps_start`.
@@ -147,6 +149,7 @@ def train(
     Raises:
         ConfigError, AlgorithmError, EnvError: before training starts, with a fix.
     """
+    minutes = minutes_of(minutes)
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
     budget = None if minutes is None else f"minutes={minutes}"  # no number of steps agrees with it
@@ -175,9 +178,9 @@ def train(
     with HandedData() as data:
         config = data.in_config(config)
         overrides = {key: data.file_of(value) if key in DATASET else value for key, value in overrides.items()}
-        env = environment_argument(env)
+        asked_env, env = env, environment_argument(env)
         env_id = None if env is None else env_name(env)
-        ancestors = None if agents is None else ancestors_in(agents, device)
+        ancestors = None if agents is None else ancestors_in(agents, device, asked_env)
         if ancestors is not None:
             if algo is not None:
                 check_algorithm(ancestors, str(name_of(algo)))
@@ -301,10 +304,20 @@ def _kind(value: Any) -> str:
     return f"an object of {type(value).__name__}"
 
 
-def ancestors_in(agents: Any, device: str) -> Ancestors:
-    """The agents of a run, of the run at a path, or in a list."""
+def minutes_of(minutes: Any) -> float | None:
+    """A budget in minutes as a number; a text of one is taken, as for steps. ConfigError: anything else."""
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(minutes, bool):
+            return None if minutes is None else float(minutes)
+    raise ConfigError(f"minutes must be a number above 0; got {minutes!r}. fix: minutes=10.")
+
+
+def ancestors_in(agents: Any, device: str, env: Any = None) -> Ancestors:
+    """The agents of a run, of the run at a path, in a list, or of a file of another library, which act in `env`."""
     if not isinstance(agents, str | os.PathLike):
         return ancestors_of(agents)
+    if env is not None and os.path.isfile(agents):
+        return Ancestors([import_module("agilerl.algorithms.imported.load").load(agents, env, seed=0)], str(agents))
     run = load(agents, device)
     if run.population == [run.best]:
         text = f"{agents} keeps its best policy alone: critics and optimisers start anew."
@@ -466,7 +479,7 @@ def resume(
     Raises:
         RunError: no run at the path, another process trains it, or a file that it needs is missing.
     """
-    user_env = environment_argument(env)
+    user_env, minutes = environment_argument(env), minutes_of(minutes)
     return _obeying_sigterm(
         lambda: resume_training(
             path,

@@ -1,7 +1,8 @@
-"""YAML as plain data: limits of size and nesting, duplicate keys, and errors that name the line."""
+"""YAML as plain data: limits of size and nesting, duplicate keys, errors that name the line, and decimal numbers."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -10,6 +11,24 @@ from agilerl.errors import ConfigError
 
 LARGEST_YAML = 1_000_000  # characters
 MAX_YAML_NODES = 20_000
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Numbers as in YAML 1.2: 010 is 10 and not 8, 08 is 8, and 1:30 is a text and not 90."""
+
+
+def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    text = str(loader.construct_scalar(node))
+    if ":" in text:
+        return text
+    if node.tag.endswith(":float"):
+        return loader.construct_yaml_float(node)
+    return int(text) if re.fullmatch(r"[-+]?[\d_]+", text) else loader.construct_yaml_int(node)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?0[0-9]+$"), list("-+0"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -27,7 +46,7 @@ def parse_yaml(text: str, source: str) -> Any:
         if _count_nodes(tree, {}) > MAX_YAML_NODES:
             raise ConfigError(f"{source}: aliases repeat more than {MAX_YAML_NODES} values. fix: write the values out.")
         repeated = _repeated_key(tree)
-        content = yaml.safe_load(text)
+        content = yaml.load(text, Loader=_Loader)
     except RecursionError:
         raise ConfigError(
             f"{source}: is nested too deeply, or holds itself. fix: a manifest has four levels."

@@ -84,6 +84,9 @@ class RunDirectory:
         folder = Path(path)
         if not folder.exists():
             raise RunError(f"there is no run at {folder}. fix: check the path; `agilerl train` prints it.")
+        if folder.is_file():
+            fix = f"`agilerl train ENV_ID --from {folder}`, if it is a policy of another library"
+            raise RunError(f"{folder} is a file, and a run is a directory. fix: {fix}.")
         if is_group(folder):
             raise RunError(f"{folder} holds runs of several seeds. fix: name one of them, {folder}/seed-<n>.")
         if not (folder / "run.json").is_file():

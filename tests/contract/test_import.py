@@ -18,7 +18,7 @@ CASES = {
 
 
 def python(*arguments: str) -> str:
-    result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

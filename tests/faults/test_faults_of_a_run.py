@@ -43,7 +43,7 @@ def test_a_signal_ends_the_command_after_the_vector_step_with_the_command_to_go_
     process = command.start(tmp_path, "train", "CartPole-v1", "--steps", "200000", *QUICK)
     path = command.wait_for_checkpoint(tmp_path, process)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == code, errors
     assert output.splitlines()[-1] == f"resume  agilerl resume {path.relative_to(tmp_path)}"
     assert json.loads((path / "run.json").read_text())["status"] == "interrupted"
@@ -53,7 +53,7 @@ def test_a_signal_ends_the_command_after_the_vector_step_with_the_command_to_go_
     again = command.start(tmp_path, "resume", str(path.relative_to(tmp_path)), "--test-episodes", "0")
     command.wait_for_checkpoint(tmp_path, again, beyond=reached)
     again.send_signal(number)
-    assert again.wait(timeout=60) == code
+    assert again.wait(timeout=600) == code
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from agilerl.config import (
 )
 from agilerl.config.check import problems_of
 from agilerl.config.schema import Probabilities
+from agilerl.config.yaml_text import parse_yaml
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError
 
 
@@ -89,6 +91,22 @@ def test_a_mistake_in_a_file_is_one_line_that_names_the_place(tmp_path: Path, te
     assert message in line
     assert "\n" not in line
     assert "http" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("010", 10), ("-010", -10), ("08", 8), ("0_7", 7), ("00", 0), ("1_000", 1000), ("0x10", 16), ("0b11", 3),
+        ("+7", 7), ("017.5", 17.5), ("1:30", "1:30"), ("1:30.5", "1:30.5"), (".inf", math.inf), ("1.0e-3", 1e-3),
+        ("'010'", "010"), ("[010, 09]", [10, 9]),
+    ],
+)  # fmt: skip
+def test_numbers_of_yaml_are_decimal(text: str, value: Any, tmp_path: Path) -> None:
+    assert parse_yaml(f"a: {text}", "my.yaml") == {"a": value}
+    if isinstance(value, int) and value >= 0:
+        file = write(tmp_path, f"training: {{seed: {text}}}")
+        assert load_manifest(file, "CartPole-v1", "DQN").training.seed == value
+        assert apply_sets(preset_for("CartPole-v1", "DQN"), [f"training.seed={text}"]).training.seed == value
 
 
 def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path) -> None:

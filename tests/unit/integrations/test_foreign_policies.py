@@ -401,6 +401,17 @@ def test_an_imported_agent_founds_a_run_that_trains_evolves_saves_and_exports(tm
     assert again.result["env_steps_member"] == 192
 
 
+def test_agents_may_be_a_file_of_another_library(tmp_path: Path) -> None:
+    path = sb3_zip(tmp_path / "m.zip", dqn_tensors(), {"learning_rate": 0.002})
+    run = agilerl.train("CartPole-v1", agents=path, population=2, steps=64, out=tmp_path, verbose=False, **TINY)
+    assert run.path is not None
+    assert json.loads((run.path / "run.json").read_text())["parent"] == {"run": str(path), "members": [0]}
+    assert {agent.lr for agent in run.population} == {0.002}
+    for call in (lambda: agilerl.load(path), lambda: agilerl.train(None, agents=str(path))):
+        with pytest.raises(RunError, match=r"m.zip is a file, .* fix: `agilerl train ENV_ID --from .*m.zip`"):
+            call()
+
+
 def test_the_command_begins_with_the_policy_of_a_file(tmp_path: Path) -> None:
     path = sb3_zip(tmp_path / "m.zip", dqn_tensors(), {"learning_rate": 0.002})
     sets = [f"training.{name.removeprefix('training.')}={'null' if v is None else v}" for name, v in TINY.items()]

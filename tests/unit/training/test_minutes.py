@@ -232,6 +232,24 @@ def test_a_wrong_budget_is_a_mistake_before_anything_is_measured(monkeypatch: py
     assert calls == []
 
 
+@pytest.mark.parametrize("value", [True, "soon", [1]])
+def test_minutes_that_are_no_number_are_named(value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"minutes must be a number above 0; got .* fix: minutes=10"):
+        agilerl.train("CartPole-v1", minutes=value, out=None)
+    with pytest.raises(ConfigError, match=r"minutes must be a number above 0; got .* fix: minutes=10"):
+        agilerl.resume(tmp_path, minutes=value)
+
+
+def test_minutes_may_be_a_text_as_steps_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets: list[Any] = []
+    monkeypatch.setattr(agilerl.api, "run_training", lambda *_, minutes, **more: budgets.append(minutes))
+    for value in ("1.5", np.float32(1.5), 2):
+        with pytest.raises(AttributeError):  # there is no run
+            agilerl.train("CartPole-v1", minutes=value, out=None)
+    assert budgets == [1.5, 1.5, 2.0]
+    assert {type(minutes) for minutes in budgets} == {float}
+
+
 def test_a_dry_run_says_that_the_budget_is_measured() -> None:
     said = "# in place of training.max_steps: what fits into {}, measured when it begins"
     untuned, tuned, asked, short = (
