@@ -440,14 +440,14 @@ def wrong_class(cls: type, spec: Mapping[str, Any]) -> str:
 
 def described(value: Any) -> Any:
     """Return a constructor argument as data: modules by their specs, other objects by the name of their class."""
+    if value is None or isinstance(value, _DATA):  # Dict spaces are mappings too
+        return value
     if isinstance(value, EvolvableModule):
         return value.spec()
     if isinstance(value, Mapping):
         return {key: described(part) for key, part in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(described, value))
-    if value is None or isinstance(value, _DATA):
-        return value
     named = value if hasattr(value, "__qualname__") else type(value)
     return {"class": f"{named.__module__}.{named.__qualname__}"}
 

@@ -21,16 +21,18 @@ from gymnasium import spaces
 import agilerl
 from agilerl.algorithms import DQN
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
-from agilerl.config.load import manifest_from
+from agilerl.config import apply_overrides
+from agilerl.config.load import manifest_from, preset_for
 from agilerl.config.schema import Manifest
 from agilerl.envs import ready
-from agilerl.envs.vector import make_vect_envs
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.envs.vector import HealingVectEnv, make_vect_envs
+from agilerl.errors import NotAvailableYetError
 from agilerl.rollouts.step_draws import StepDraws
 from agilerl.sources.rollouts import OnPolicyGeneration
 from agilerl.sources.source import ASYNCHRONOUS_NOTE, Tally
 from agilerl.sources.updates import Updates
 from agilerl.telemetry.record import BaseSink
+from agilerl.training.manifest.environment_task import make_environments
 from agilerl.training.train_off_policy import train_off_policy
 
 APART: dict[str, Any] = {"environment.healing": True, "environment.asynchronous": True}
@@ -92,7 +94,7 @@ def any_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         sizes.append(len(chosen))
         return [answered[number] for number in sorted(chosen)]
 
-    monkeypatch.setattr(ready, "wait", some)
+    monkeypatch.setattr(ready, "wait_for", some)
     yield sizes
     assert len(set(sizes)) > 1, "lanes completed apart"
 
@@ -494,6 +496,9 @@ def test_what_does_not_fit_is_refused_by_name(algo: str, options: Any, reason: s
         agilerl.train(plain_cart_pole, algo, **APART, **small, **options)
 
 
-def test_it_needs_worker_processes() -> None:
-    with pytest.raises(ConfigError, match=r"asynchronous.*fix: environment\.healing=true"):
-        agilerl.train("CartPole-v1", "DQN", **SMALL, **{"environment.asynchronous": True})
+def test_it_brings_worker_processes() -> None:
+    manifest = apply_overrides(preset_for("CartPole-v1"), {"environment.asynchronous": True})
+    env, _ = make_environments(manifest, None)
+    assert isinstance(env, HealingVectEnv)
+    assert env.asynchronous
+    env.close()

@@ -241,7 +241,8 @@ def test_training_goes_on_without_a_server_that_nobody_runs(tmp_path: Path) -> N
                 "CartPole-v1", config=SMALL, population=1, steps=80, seed=1, out=tmp_path, verbose=False, sinks=[sink]
             )
     assert run.result["generations"] == 2
-    (text,) = [str(each.message) for each in caught if issubclass(each.category, AgileRLWarning)]
+    messages = [str(each.message) for each in caught if issubclass(each.category, AgileRLWarning)]
+    (text,) = [message for message in messages if "no update" not in message]
     assert text.startswith("mlflow has not answered in 0.2 seconds: nothing was sent. fix: ")
     assert KEY not in text + repr(vars(sink))
 
