@@ -15,7 +15,7 @@ from gymnasium import spaces
 from process_kinds import Crashing, GlobalGenerators, LateDraws, Plain, SeedsGlobally
 
 import agilerl
-from agilerl.envs import generators
+from agilerl.envs import generators, healing
 from agilerl.envs.generators import Construction, constructing, isolated
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import SyncLanes
@@ -23,6 +23,14 @@ from agilerl.envs.team_healing import HealingTeamLanes
 from agilerl.envs.teams import TeamLanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.sources.determinism import Probe, probe_determinism
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers inherit the classes of this module, whatever threads earlier tests have left."""
+    for module in (healing,):
+        monkeypatch.setattr(module, "start_method", lambda: "fork")
+
 
 SEEDS = np.array([11, 12, 13, 14])
 

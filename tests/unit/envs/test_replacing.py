@@ -11,6 +11,7 @@ from process_kinds import Plain
 from test_global_generators import Team
 
 import agilerl
+from agilerl.envs import healing
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.replacing import ReplacingLanes
@@ -18,6 +19,13 @@ from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError
 from agilerl.rollouts.evaluate import evaluate
 from agilerl.telemetry.record import BaseSink
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers inherit the classes of this module, whatever threads earlier tests have left."""
+    for module in (healing,):
+        monkeypatch.setattr(module, "start_method", lambda: "fork")
 
 
 class Rare(Plain):

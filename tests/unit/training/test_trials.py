@@ -15,9 +15,18 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl.cli.main import app
+from agilerl.envs import healing
 from agilerl.errors import EnvError
 from agilerl.training.manifest import launch, step_cost
 from agilerl.training.manifest.step_cost import COPIED, trial
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers inherit the classes of this module, whatever threads earlier tests have left."""
+    for module in (healing, step_cost):
+        monkeypatch.setattr(module, "start_method", lambda: "fork")
+
 
 SHARED = np.random.default_rng(3)  # every process has a copy of it
 HERE = os.getpid()
