@@ -46,7 +46,7 @@ def parse_yaml(text: str, source: str) -> Any:
         if _count_nodes(tree, {}) > MAX_YAML_NODES:
             raise ConfigError(f"{source}: aliases repeat more than {MAX_YAML_NODES} values. fix: write the values out.")
         repeated = _repeated_key(tree)
-        content = yaml.load(text, Loader=_Loader)
+        content = _Loader(text).get_single_data()
     except RecursionError:
         raise ConfigError(
             f"{source}: is nested too deeply, or holds itself. fix: a manifest has four levels."

@@ -7,6 +7,7 @@ parts of Dict and Tuple actions one after the other. Environments, rollouts, rep
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -286,7 +287,9 @@ def gives_masks(env: Any) -> bool:
     """Whether the infos of an environment or wrapper may hold masks of its own: not those of a wrapper of Gymnasium or
     of this package, which pass on what is inside."""
     methods = [getattr(type(env), name, None) for name in ("reset", "step")]
-    packages = {getattr(method, "__module__", "").partition(".")[0] for method in methods}
+    packages = {
+        "" if module is None else module.__name__.partition(".")[0] for module in map(inspect.getmodule, methods)
+    }
     return not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper) or not packages <= OF_WRAPPERS
 
 

@@ -80,7 +80,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("race", "restarts", "patient", "replay", "per_second"),
+        *("race", "restarts", "patient", "replay"),
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("halving", "pb2", "mf_pbt")),
     ],
 )

@@ -94,7 +94,7 @@ def mlp_forward(
     are x and these columns: outputs [N, K·B, out]. The product of x in the first layer is computed once.
     """
     saved: list[Saved] = []
-    x = x.mT
+    x, beside = x.mT, None if beside is None else beside.to(x.dtype)
     for layer in layers:
         inputs, weight, bias, noise = x, layer.weight, layer.bias, None
         if layer.noise is not None and noisy:

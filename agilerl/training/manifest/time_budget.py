@@ -85,7 +85,8 @@ def with_short_generations(manifest: Manifest, rate: float, minutes: float) -> M
         changes["training.evo_steps"] = longest
     if learn_step is not None and learn_step > first and "learn_step" not in manifest.mutation.rl_hp_selection:
         changes["algorithm.learn_step"] = first
-    if training.eval_share is None and find_algorithm(manifest.algorithm.name).experience.has_training_episodes:
+    acts = find_algorithm(manifest.algorithm.name).experience.has_training_episodes
+    if training.eval_share is None and acts:
         changes["training.eval_share"] = MAX_EVALUATION
     return apply_overrides(manifest, changes, "minutes")
 
