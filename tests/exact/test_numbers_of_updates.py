@@ -22,7 +22,7 @@ NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8
 @pytest.mark.parametrize(
     ("learn_step", "num_envs", "interval", "count"),
     [(1, 1, 1, 1), (4, 1, 4, 1), (4, 2, 2, 1), (5, 2, 2, 1), (2, 8, 1, 4), (3, 8, 1, 2), (0.5, 1, 1, 2),
-     *((1 / n, 1, 1, n) for n in range(2, 60)), (0.1, 3, 1, 30)],
+     *((1 / n, 1, 1, n) for n in range(2, 130)), (0.1, 3, 1, 30)],
 )  # fmt: skip
 def test_updates_by_steps_and_lanes(learn_step: float, num_envs: int, interval: int, count: int) -> None:
     assert Schedule.of(learn_step, num_envs) == Schedule(interval, count)
