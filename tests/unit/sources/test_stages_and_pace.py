@@ -123,20 +123,35 @@ class Forty(gym.Env[Any, Any]):
         return np.ones(1, np.float32), 1.0, self.left == 0, False, {}
 
 
-def test_long_episodes_make_generations_long() -> None:
-    """Six of forty steps are 240 of each member: twice as many of training are 15 rollouts of 32."""
-    found: dict[float | None, list[int]] = {}
-    for share in (None, 0.5):
+def test_long_episodes_make_evaluations_short_and_generations_long() -> None:
+    """Six of forty steps are 240 of each member. Within half of the training steps there is room for two episodes of
+    one member, 80 steps: 40 of each member, so that generations are 80 steps, 3 rollouts of 32."""
+    for share, lengths in ((None, list(range(32, 1025, 32))), (0.5, [32, *range(128, 993, 96), 1024])):
         steps: list[int] = []
+        evaluated: list[int] = []
         run = agilerl.train(
             Forty, "PPO", preset=False, population=2, steps=1024, evo_steps=32, out=None, evolution=False,
             eval_share=share, eval_screen=0, **SMALL,
-            callbacks=[lambda record, own=steps: own.append(record.env_steps)],
+            callbacks=[_Noted(steps, evaluated)],
         )  # fmt: skip
-        found[share] = steps
-        assert run.result["evaluation_env_steps"] == 240 * 2 * len(steps)
-    assert found[None] == list(range(32, 1025, 32))
-    assert found[0.5] == [32, 512, 992, 1024]
+        assert steps == lengths
+        assert run.result["evaluation_env_steps"] == evaluated[-1]
+        if share is None:
+            assert evaluated[-1] == 240 * 2 * len(steps)
+        else:
+            assert evaluated[:10] == list(range(80, 801, 80))
+            assert evaluated[-1] == 1040, "at most half of 2,048 training steps, and less than one evaluation more"
+
+
+class _Noted:
+    """Steps and evaluation steps of every generation."""
+
+    def __init__(self, steps: list[int], evaluated: list[int]) -> None:
+        self.steps, self.evaluated = steps, evaluated
+
+    def on_generation(self, record: Any) -> None:
+        self.steps.append(record.env_steps)
+        self.evaluated.append(record.evaluation_env_steps)
 
 
 # --- the stages
