@@ -34,7 +34,6 @@ from agilerl.threads import available_cores
 MANY_STEPS, MOST_STEPS, FEWEST_STEPS = 64, 1000, 5
 MOST_SECONDS, SHARE_OF_BUDGET, LONGEST_SECONDS = 1.0, 0.01, 5.0  # for a budget in minutes up to `LONGEST_SECONDS`
 TRIED = 2  # processes in which an environment is tried
-MAX_FORECAST_RATIO = 3.0  # of what a forecast says to what happens
 ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
 WORTH_WORKERS_S = 1e-4  # cost of a step above which lanes run in worker processes
 SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, decides how long training takes
@@ -102,11 +101,6 @@ class StepCost:
 
 def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.2g} ms" if seconds < 1 else f"{seconds:.2g} s"
-
-
-def is_forecast_off(forecast: float, actual: float) -> bool:
-    """Whether seconds, or steps a second, are so far from their forecast that a step should be measured again."""
-    return min(forecast, actual) > 0 and max(forecast, actual) > MAX_FORECAST_RATIO * min(forecast, actual)
 
 
 def measure(env: Any, clocks: Callable[[], Clocks] = Clocks.read, *, minutes: float | None = None) -> StepCost | None:

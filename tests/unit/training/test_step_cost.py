@@ -25,7 +25,6 @@ from agilerl.training.manifest.step_cost import (
     StepCost,
     Trial,
     few_steps_algorithm,
-    is_forecast_off,
     measure,
     with_lane_workers,
 )
@@ -206,14 +205,6 @@ def test_the_clocks_tell_computing_from_waiting() -> None:
     assert 0.005 <= before.until(computed) <= computed.cpu - before.cpu
     assert slept.waits > computed.waits
     assert computed.until(slept) >= 0.005
-
-
-@pytest.mark.parametrize(
-    ("forecast", "actual", "is_off"),
-    [(1.0, 3.0, False), (1.0, 3.01, True), (3.01, 1.0, True), (1600.0, 45.0, True), (0.0, 45.0, False)],
-)
-def test_a_forecast_is_off_by_more_than_a_factor_of_three(forecast: float, actual: float, is_off: bool) -> None:
-    assert is_forecast_off(forecast, actual) is is_off
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
