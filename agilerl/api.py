@@ -152,7 +152,7 @@ def train(
     minutes = minutes_of(minutes)
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
-    budget = None if minutes is None else f"minutes={minutes}"  # no number of steps agrees with it
+    budget = None if minutes is None else f"minutes={minutes:g}"  # no number of steps agrees with it
     check_agreement(
         [
             Setting("training.max_steps", steps, f"steps={steps}"),

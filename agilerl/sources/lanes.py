@@ -24,7 +24,7 @@ from agilerl.envs.observed_masks import without_mask
 from agilerl.envs.pool import EnvPoolLanes
 from agilerl.envs.readable import readable
 from agilerl.envs.replacing import ReplacingLanes
-from agilerl.envs.step import Lanes, VectorLanes, as_lanes
+from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
 from agilerl.options import LoopOptions
@@ -301,13 +301,6 @@ class LaneSource(Source, Generic[Options]):
             raise ConfigError(
                 "carry_envs=True needs lanes that no evaluation and no other member uses, so members that act at the "
                 f"same time; here {reason}. fix: an environment of make_vect_envs with lockstep=True, or "
-                "carry_envs=False."
-            )
-        inner = innermost(self.lanes)
-        if isinstance(inner, VectorLanes):
-            raise ConfigError(
-                "carry_envs=True needs lanes that can rest while other members' rollouts go on; those of "
-                f"{inner.backend} all step together. fix: leave should_async_vector out, or "
                 "carry_envs=False."
             )
 

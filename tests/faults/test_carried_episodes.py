@@ -239,12 +239,18 @@ def test_shared_lanes_are_a_named_error_with_the_fix() -> None:
         )
 
 
-def test_lanes_that_cannot_rest_are_a_named_error_with_the_fix() -> None:
-    env = make_vect_envs("CartPole-v1", num_envs=2, should_async_vector=True)
-    agents = [DQN(env.single_observation_space, env.single_action_space, net_config=NETWORK)]
-    with pytest.raises(ConfigError, match=r"lanes that can rest.* fix: leave should_async_vector out"):
-        train_off_policy(env, "CartPole", pop=agents, memory=ReplayBuffer(100), verbose=False, carry_envs=True)
-    env.close()
+def test_carried_episodes_are_equal_with_a_process_for_each_environment() -> None:
+    trained = []
+    for should_async_vector in (False, True):
+        env = make_vect_envs("CartPole-v1", num_envs=2, should_async_vector=should_async_vector, seed=1)
+        agents = [DQN(env.single_observation_space, env.single_action_space, net_config=NETWORK, seed=1, batch_size=8)]
+        train_off_policy(
+            env, "CartPole", pop=agents, memory=ReplayBuffer(100), max_steps=120, evo_steps=40, eval_steps=20,
+            eval_loop=1, verbose=False, carry_envs=True,
+        )  # fmt: skip
+        env.close()
+        trained.append(agents[0].actor.state_dict())
+    assert all(torch.equal(value, trained[1][name]) for name, value in trained[0].items())
 
 
 def test_a_run_without_the_option_says_nothing_of_it(tmp_path: Path) -> None:
