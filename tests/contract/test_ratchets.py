@@ -1,0 +1,147 @@
+"""Measures of the package's structure that only fall: a change may lower a limit and never raise one."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "agilerl"
+# Measure -> limit. A limit more than `SLACK` above its measure is out of date.
+LIMITS = {
+    "lines of the package": 91_515,
+    "files of more than 600 lines": 11,
+    "lines loaded by agilerl.algorithms.dqn": 28_987,
+    "lines loaded by agilerl.training.loop": 39_705,
+    "imports of the package inside functions": 152,
+    "imports of the package by a string": 16,
+    "methods that forward self": 69,
+    "names without content": 671,
+}
+SLACK = 0.02
+MAX_FILE_LINES = 600
+# Words that say nothing of a value's content, and bounds that are neither MAX_ nor MIN_.
+EMPTY_NAMES = {
+    "found", "own", "given", "known", "kept", "made", "said", "each", "seen", "more", "ended", "left", "begun",
+    "there", "gone", "anew",
+}  # fmt: skip
+EMPTY_BOUNDS = ("MOST_", "LEAST_", "LONGEST_", "FEWEST_", "MANY_")
+IMPORTED_LINES = """
+import importlib, pathlib, sys
+importlib.import_module(sys.argv[1])
+files = {str(m.__file__) for n, m in list(sys.modules.items()) if n.split(".")[0] == "agilerl"}
+print(sum(pathlib.Path(f).read_text().count("\\n") for f in files if f.endswith(".py")))
+"""
+
+
+def lines_of(path: Path) -> int:
+    return path.read_text().count("\n")
+
+
+def lines_loaded_by(module: str) -> int:
+    """Lines of the package's files that an import loads, in a new process."""
+    command = [sys.executable, "-c", IMPORTED_LINES, module]
+    return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
+def is_ours(node: ast.AST) -> bool:
+    """Whether a statement imports modules of the package."""
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").split(".")[0] == "agilerl"
+    return isinstance(node, ast.Import) and any(name.name.split(".")[0] == "agilerl" for name in node.names)
+
+
+def inner_imports(nodes: list[ast.AST]) -> set[int]:
+    """Lines inside functions that import modules of the package."""
+    spans = [
+        (node.lineno, node.end_lineno or 0)
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    imports = [node.lineno for node in nodes if is_ours(node)]  # type: ignore[attr-defined]
+    return {line for line in imports if any(first < line <= last for first, last in spans)}
+
+
+def name_of(function: ast.expr) -> str:
+    """Return `a.b` as it is written, without what is before a call or an index."""
+    if isinstance(function, ast.Attribute):
+        return f"{name_of(function.value)}.{function.attr}"
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def imports_by_string(nodes: list[ast.AST]) -> int:
+    """Calls of `import_module` with a literal name of the package."""
+    return sum(
+        isinstance(node, ast.Call)
+        and name_of(node.func).endswith("import_module")
+        and isinstance(node.args[0], ast.Constant)
+        and str(node.args[0].value).startswith("agilerl")
+        for node in nodes
+    )
+
+
+def forwarding_methods(nodes: list[ast.AST]) -> list[str]:
+    """Methods whose whole body is a call of a function outside of the class with `self` first."""
+    methods = []
+    for group in (node for node in nodes if isinstance(node, ast.ClassDef)):
+        for method in (node for node in group.body if isinstance(node, ast.FunctionDef)):
+            body = method.body[1:] if ast.get_docstring(method) is not None else method.body
+            call = getattr(body[0], "value", None) if len(body) == 1 else None
+            call = call.value if isinstance(call, ast.YieldFrom) else call
+            if isinstance(call, ast.Call) and call.args and name_of(call.args[0]) == "self":
+                called = name_of(call.func)
+                if called and not called[0].isupper() and called.split(".")[0] not in ("self", "super"):
+                    methods.append(f"{group.name}.{method.name}")
+    return methods
+
+
+def empty_names(nodes: list[ast.AST]) -> list[str]:
+    """Names of values that say nothing of their content, one for each place that binds them."""
+    stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    names = [*stored, *(node.arg for node in nodes if isinstance(node, ast.arg))]
+    return [name for name in names if name in EMPTY_NAMES or name.lstrip("_").startswith(EMPTY_BOUNDS)]
+
+
+def measures() -> dict[str, int]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    lines, files = [lines_of(path) for path in paths], [list(ast.walk(ast.parse(path.read_text()))) for path in paths]
+    return {
+        "lines of the package": sum(lines),
+        "files of more than 600 lines": sum(number > MAX_FILE_LINES for number in lines),
+        "lines loaded by agilerl.algorithms.dqn": lines_loaded_by("agilerl.algorithms.dqn"),
+        "lines loaded by agilerl.training.loop": lines_loaded_by("agilerl.training.loop"),
+        "imports of the package inside functions": sum(len(inner_imports(nodes)) for nodes in files),
+        "imports of the package by a string": sum(imports_by_string(nodes) for nodes in files),
+        "methods that forward self": sum(len(forwarding_methods(nodes)) for nodes in files),
+        "names without content": sum(len(empty_names(nodes)) for nodes in files),
+    }
+
+
+def test_the_structure_only_gets_simpler() -> None:
+    wrong = []
+    for name, measure in measures().items():
+        limit = LIMITS[name]
+        if measure > limit:
+            wrong.append(f"{name}: {measure}, at most {limit}. What was added can replace something.")
+        if measure < limit - max(1, SLACK * limit):
+            wrong.append(f"{name}: {measure}. Lower the limit of {limit} to it.")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_measured_by_hand() -> None:
+    code = (
+        "from agilerl import a\nMOST_A = 1\n"
+        "class B:\n"
+        "    def c(self, own):\n        'Text.'\n        return f(self, own)\n"
+        "    def d(self):\n        import agilerl.x\n        import os\n        return self.f(self)\n"
+        "    def e(self):\n        return C(self)\n"
+        "    def g(self):\n        yield from m.f(self)\n"
+        "def h():\n    left = import_module('agilerl.y')\n    return left, import_module(left)\n"
+    )
+    nodes = list(ast.walk(ast.parse(code)))
+    assert inner_imports(nodes) == {8}
+    assert imports_by_string(nodes) == 1
+    assert forwarding_methods(nodes) == ["B.c", "B.g"]
+    assert empty_names(nodes) == ["MOST_A", "left", "own"]
