@@ -49,6 +49,7 @@ from agilerl.hub import local_run
 from agilerl.runs.changes import changes_in
 from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped
 from agilerl.runs.steering import Request, ask, script_of
 from agilerl.telemetry import Evaluation, Sink
@@ -221,26 +222,13 @@ def train(
                 f"{env.makes} has several agents, and {manifest.algorithm.name} trains one. "
                 f"fix: algo={DEFAULT_FOR_TEAMS!r}, or an environment of one agent."
             )
-        user_env = None if isinstance(env, str) else env
-        run = _obeying_sigterm(
-            lambda: run_training(
-                manifest,
-                env=user_env,
-                device=device,
-                out=out,
-                verbose=verbose,
-                evolution=evolution,
-                sinks=sinks,
-                callbacks=callbacks,
-                ancestors=ancestors,
-                minutes=minutes,
-                has_own_data=data.holds(manifest.training.dataset),
-                workers=workers,
-                ray=ray,
-                allow_insecure_ray=allow_insecure_ray,
-                arrivals=arrivals,
-            )
-        )
+        request = RunRequest(
+            env=None if isinstance(env, str) else env, device=device, out=out, verbose=verbose, evolution=evolution,
+            sinks=sinks, callbacks=callbacks, ancestors=ancestors, minutes=minutes, workers=workers, ray=ray,
+            allow_insecure_ray=allow_insecure_ray, arrivals=arrivals,
+            has_own_data=data.holds(manifest.training.dataset),
+        )  # fmt: skip
+        run = _obeying_sigterm(lambda: run_training(manifest, request))
     if out is None and data.holds(run.manifest.training.dataset):  # its file is gone
         return replace(run, manifest=apply_overrides(run.manifest, {"training.dataset": None}))
     return run
@@ -338,9 +326,9 @@ def continue_training(
     seed: int | None = None,
     device: str = "auto",
     sets: Iterable[str] = (),
-    **more: Any,
+    **options: Any,
 ) -> Run:
-    """`train(environment of the run, agents=path)`, with settings in the syntax of `--set`; `more`: see `run_training`.
+    """`train(environment of the run, agents=path)`, with settings as in `--set`; options: fields of `RunRequest`.
 
     Raises:
         RunError: no run at the path, or its environment was passed as an object and has no id.
@@ -360,7 +348,7 @@ def continue_training(
     manifest = apply_overrides(manifest, {k: v for k, v in named.items() if v is not None}, "continue")
     ancestors = with_changes(ancestors, manifest, dotted(manifest, (text.partition("=")[0].strip() for text in sets)))
     evolution = bool(directory.facts().get("evolution", True))
-    return run_training(manifest, device=device, evolution=evolution, ancestors=ancestors, **more)
+    return run_training(manifest, device=device, evolution=evolution, ancestors=ancestors, **options)
 
 
 def steer(path: str | os.PathLike[str], action: str, **request: Any) -> Path:
@@ -387,7 +375,7 @@ def replay(
     verbose: bool = True,
     env: Any = None,
     workers: int | str = 1,
-    **more: Any,
+    **options: Any,
 ) -> Run:
     """Train a run again from its record, with the requests that people made while it ran: it gives the same bits.
 
@@ -397,7 +385,7 @@ def replay(
 
     Args:
         path: the run directory. out: the folder of the new run; None writes nothing. env: the environment, for a run
-            that was started with an object instead of an id. workers: see `train`. more: see `run_training`.
+            that was started with an object instead of an id. workers: see `train`. options: fields of `RunRequest`.
 
     Raises:
         RunError: no run at the path, one that began with agents of another run, or one that was resumed with other
@@ -424,20 +412,12 @@ def replay(
             else f"{path} was trained in {manifest.environment.name}, made by its id. fix: leave env out."
         )
     manifest = directory.with_own_data(manifest, facts)
-    more = {"imports": imports_of(facts), "verbose": verbose, "workers": workers, **more}
-    if manifest.evolution.mode == "async":
-        more["arrivals"] = path
-    return _obeying_sigterm(
-        lambda: run_training(
-            manifest,
-            env=None if env is None else environment_argument(env),
-            device=str(facts.get("device", "auto")),
-            out=out,
-            evolution=bool(facts.get("evolution", True)),
-            script=script_of(directory),
-            **more,
-        )
-    )
+    request = RunRequest(
+        env=None if env is None else environment_argument(env), device=str(facts.get("device", "auto")), out=out,
+        verbose=verbose, evolution=bool(facts.get("evolution", True)), imports=imports_of(facts), workers=workers,
+        script=script_of(directory), arrivals=path if manifest.evolution.mode == "async" else None,
+    )  # fmt: skip
+    return _obeying_sigterm(lambda: run_training(manifest, request, **options))
 
 
 def resume(
@@ -479,25 +459,12 @@ def resume(
     Raises:
         RunError: no run at the path, another process trains it, or a file that it needs is missing.
     """
-    user_env, minutes = environment_argument(env), minutes_of(minutes)
-    return _obeying_sigterm(
-        lambda: resume_training(
-            path,
-            steps=steps,
-            env=user_env,
-            verbose=verbose,
-            sinks=sinks,
-            strict_replay=strict_replay,
-            carry_envs=carry_envs,
-            callbacks=callbacks,
-            restart=restart,
-            allow_other_kernels=allow_other_kernels,
-            workers=workers,
-            ray=ray,
-            allow_insecure_ray=allow_insecure_ray,
-            minutes=minutes,
-        )
-    )
+    request = ResumeRequest(
+        steps=steps, env=environment_argument(env), verbose=verbose, sinks=sinks, strict_replay=strict_replay,
+        carry_envs=carry_envs, callbacks=callbacks, restart=restart, allow_other_kernels=allow_other_kernels,
+        workers=workers, ray=ray, allow_insecure_ray=allow_insecure_ray, minutes=minutes_of(minutes),
+    )  # fmt: skip
+    return _obeying_sigterm(lambda: resume_training(path, request))
 
 
 def _obeying_sigterm(run: Callable[[], Run]) -> Run:

@@ -65,6 +65,6 @@ def register(app: typer.Typer, user_errors: Any) -> None:
             is_loud, episodes = not (quiet or as_json), closing_episodes(test_episodes, run)
             new_run = continue_training(
                 run, steps=steps, seed=seed, device=device, sets=settings or (), out=out, verbose=is_loud,
-                imports=imports or (), closing_episodes=episodes,
+                imports=imports or (), test_episodes=episodes,
             )  # fmt: skip
             close(new_run, episodes, as_json)

@@ -18,7 +18,6 @@ import agilerl
 from agilerl import foreign
 from agilerl.cli import configuring, continuing, data, schedules, sharing, steering, training, viewing, watching
 from agilerl.cli.as_json import print_error, print_json
-from agilerl.cli.founders import From
 from agilerl.cli.messages import Commands, command_as_json, on_command_line
 from agilerl.cli.options import (
     AsJson,
@@ -27,33 +26,15 @@ from agilerl.cli.options import (
     Episodes,
     EpisodeSeed,
     Imports,
-    Quiet,
     RunOrAddress,
     RunPath,
-    Seed,
-    Settings,
-    TestEpisodes,
-    algorithm_names,
-    check_sets,
     examples,
     is_typed,
-    preset_ids,
-    real_option,
-    steps_option,
+    takes,
     whole_option,
 )
-from agilerl.cli.seeds import (
-    AllowInsecureRay,
-    ArrayIndex,
-    Ray,
-    Seeds,
-    Workers,
-    check_without_ray,
-    train_side_by_side,
-    workers_in,
-)
-from agilerl.cli.tracking import NoTrack, TrackedCommand, Tracker, chosen_tracker
-from agilerl.cli.training import TrainOptions
+from agilerl.cli.tracking import TrackedCommand
+from agilerl.cli.training import ResumeOptions, TrainOptions
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.importing import import_code
 from agilerl.redaction import redact
@@ -193,127 +174,13 @@ def main(
         "agilerl train CartPole-v1 --from ppo_cartpole.zip",
     ),
 )
-def train(
-    context: typer.Context,
-    env_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ENV_ID",
-            autocompletion=preset_ids,
-            help="A Gymnasium id (LunarLander-v3), a PettingZoo module (mpe2.simple_spread_v3), or a task of language "
-            "models (reasoning/chain_sum, arithmetic/addition-2).",
-        ),
-    ] = None,
-    algo: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=algorithm_names, help="The algorithm; default: the one of the preset."
-        ),
-    ] = None,
-    steps: Annotated[int | None, steps_option("Environment steps of one member.", "--steps")] = None,
-    total_timesteps: Annotated[
-        int | None, steps_option("The same as --steps: of one member, not of all together.", "--total-timesteps")
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        real_option(
-            "A budget in minutes, closing test included; default: 10, for an environment without a preset.",
-            "--minutes",
-            metavar="N",
-            example="10",
-        ),
-    ] = None,
-    target: Annotated[
-        float | None,
-        real_option("Stop when held-out episodes reach this mean return.", "--target", metavar="SCORE", example="475"),
-    ] = None,
-    population: Annotated[int | None, whole_option("Members of the population.", "--population", example="4")] = None,
-    num_envs: Annotated[
-        int | None, whole_option("Environments that one member steps at once.", "--num-envs", example="8")
-    ] = None,
-    env_kwargs: Annotated[
-        list[str] | None,
-        typer.Option("--env-kwargs", metavar="KEY=VALUE", help="A keyword of the environment; may be repeated."),
-    ] = None,
-    seed: Seed = None,
-    seeds: Seeds = None,
-    workers: Workers = None,
-    ray: Ray = None,
-    allow_insecure_ray: AllowInsecureRay = False,
-    arrivals: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN", help="In asynchronous mode, repeat the order in which the shards of this run arrived."
-        ),
-    ] = None,
-    replay: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="Train this run again from its record, steering included: the same bits. Options that change what is "
-            "trained do not go with it.",
-        ),
-    ] = None,
-    array_index: ArrayIndex = None,
-    device: Device = "auto",
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
-    ] = None,
-    schedule: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes."),
-    ] = None,
-    settings: Settings = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the run directory.")] = Path("runs"),
-    quiet: Quiet = False,
-    no_evolution: Annotated[bool, typer.Option("--no-evolution", help="Train without selection and mutation.")] = False,
-    no_preset: Annotated[
-        bool, typer.Option("--no-preset", help="Ignore presets, as for an unknown environment.")
-    ] = False,
-    opponents: Annotated[
-        str | None, typer.Option(metavar="self", help="Self-play in a game of two, with IPPO or MAPPO.")
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA",
-            help="Learn from data (CQN, CQL, IQL, TD3BC, BC): a file .h5, .hdf5 or .npz, minari:ID, or a run that "
-            "keeps its replay.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.")
-    ] = None,
-    from_file: From = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False,
-    test_episodes: TestEpisodes = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False,
-    track: Tracker = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Serve a page that follows the run; prints its address.")
-    ] = False,
-    allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
-    ] = False,
-    imports: Imports = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
+@takes(TrainOptions)
+def train(context: typer.Context, options: TrainOptions) -> None:
     """Train a population on an environment."""
     begun = time.perf_counter()
-    with user_errors(debug, imports):
-        if replay is not None:
+    with user_errors(options.debug, options.imports):
+        if options.replay is not None:
             steering.check_alone(context, "replay")
-        options = TrainOptions(
-            env_id=env_id, algo=algo, steps=steps, total_timesteps=total_timesteps, minutes=minutes, target=target,
-            population=population, num_envs=num_envs, env_kwargs=env_kwargs, seed=seed, seeds=seeds,
-            workers=workers, ray=ray, allow_insecure_ray=allow_insecure_ray, arrivals=arrivals, replay=replay,
-            array_index=array_index, device=device, config=config, schedule=schedule, settings=settings or (),
-            out=out, quiet=quiet or as_json, no_evolution=no_evolution, no_preset=no_preset, opponents=opponents,
-            dataset=dataset, model=model, from_file=from_file, dry_run=dry_run, tensorboard=tensorboard, track=track,
-            test_episodes=training.closing_episodes(test_episodes, replay), watch=watch, allow_code=allow_code,
-            imports=imports or (), as_json=as_json,
-        )  # fmt: skip
         training.train(options, begun)
 
 
@@ -325,91 +192,15 @@ def train(
         "agilerl resume runs/CartPole-v1/dqn-0001 --target 490",
     ),
 )
-def resume(
-    run: RunPath,
-    steps: Annotated[
-        int | None,
-        steps_option("A new budget of one member: environment steps, or updates of offline algorithms.", "--steps"),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        real_option("How many more minutes to train, closing test included.", "--minutes", metavar="N", example="10"),
-    ] = None,
-    target: Annotated[
-        float | None,
-        real_option("A new target score, until which the run goes on.", "--target", metavar="SCORE", example="475"),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a setting of training, mutation or tournament_selection; may be repeated.",
-        ),
-    ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Begin again if no checkpoint can be read; the old files are set aside.")
-    ] = False,
-    allow_other_kernels: Annotated[
-        bool,
-        typer.Option("--allow-other-kernels", help="Go on where the kernels of the run are missing; last bits differ."),
-    ] = False,
-    workers: Workers = None,
-    ray: Ray = None,
-    allow_insecure_ray: AllowInsecureRay = False,
-    quiet: Quiet = False,
-    strict_replay: Annotated[
-        bool, typer.Option("--strict-replay", help="Refuse to go on if a part of the replay is damaged.")
-    ] = False,
-    carry_envs: Annotated[
-        bool | None,
-        typer.Option("--carry-envs/--cut-envs", help="Keep episodes going between generations; resuming is not exact."),
-    ] = None,
-    test_episodes: TestEpisodes = None,
-    tensorboard: Annotated[
-        bool | None,
-        typer.Option("--tensorboard/--no-tensorboard", help="Write TensorBoard files; default: as the run began."),
-    ] = None,
-    track: Tracker = None,
-    no_track: NoTrack = False,
-    imports: Imports = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
+@takes(ResumeOptions)
+def resume(run: RunPath, options: ResumeOptions) -> None:
     """Continue a run from where it was saved.
 
     The newest checkpoint that can be read is taken. Without changes, the result is that of a run that never stopped.
     """
-    begun, quiet = time.perf_counter(), quiet or as_json
-    with user_errors(debug, imports, run):
-        from agilerl.runs.seed_group import SeedGroup, is_group
-
-        check_sets(settings, {"--steps": steps, "--target": target}, minutes)
-        tracker = chosen_tracker(track, no_track)
-        changes = [*(settings or ()), *(() if target is None else (f"training.target_score={target}",))]
-        processes = workers_in(workers)
-        if is_group(run):
-            check_without_ray(ray, f"{run} holds seeds: agilerl resume")
-            if minutes is not None:
-                raise ConfigError(f"{run} holds seeds, which have a budget in steps. fix: --steps, or one of its runs.")
-            options: dict[str, Any] = {"steps": steps, "settings": changes or None, "restart": restart or None}
-            options |= {"strict_replay": strict_replay or None, "allow_other_kernels": allow_other_kernels or None}
-            options |= {"carry_envs": carry_envs, "tensorboard": tensorboard, "track": tracker}
-            options |= {"test_episodes": test_episodes}
-            options = {name: value for name, value in options.items() if value is not None}
-            as_name = "resume" if as_json else None
-            train_side_by_side(SeedGroup.open(run), processes or "auto", quiet, imports or (), options, as_name)
-            return
-        from agilerl.api import resume_training
-
-        episodes = training.closing_episodes(test_episodes, run)
-        more: dict[str, Any] = {"verbose": not quiet, "tensorboard": tensorboard, "track": tracker}
-        more |= {"settings": changes, "restart": restart, "imports": imports or ()}
-        more |= {"allow_other_kernels": allow_other_kernels, "workers": processes, "uses_spare_cores": True}
-        more |= {"ray": ray, "allow_insecure_ray": allow_insecure_ray}
-        more |= {"minutes": minutes, "closing_episodes": episodes, "begun": begun}
-        ended = resume_training(run, steps=steps, strict_replay=strict_replay, carry_envs=carry_envs, **more)
-        training.close(ended, episodes, as_json)
+    begun = time.perf_counter()
+    with user_errors(options.debug, options.imports, run):
+        training.resume(run, options, begun)
 
 
 @app.command(

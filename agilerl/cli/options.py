@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -141,6 +143,33 @@ EpisodeSeed = Annotated[
 ]
 Episodes = Annotated[int, whole_option("Whole episodes, played greedily.", "--episodes", example="100", least=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
+
+
+def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of a dataclass as options, after its own parameters.
+
+    The fields are annotated as Typer's parameters are, and have defaults. The command receives an object of the
+    dataclass as its last argument.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        names = list(inspect.signature(command).parameters)[:-1]
+        types = {**get_type_hints(command, include_extras=True), **get_type_hints(options, include_extras=True)}
+        defaults = {field.name: field.default for field in fields(options)}
+
+        def typed(**values: Any) -> None:
+            command(*(values.pop(name) for name in names), options(**values))
+
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
+            for name, default in {**dict.fromkeys(names, inspect.Parameter.empty), **defaults}.items()
+        ]
+        typed.__name__, typed.__doc__ = command.__name__, command.__doc__
+        typed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        vars(typed)["__signature__"] = inspect.Signature(parameters)
+        return typed
+
+    return decorate
 
 
 def is_typed(context: typer.Context, name: str) -> bool:

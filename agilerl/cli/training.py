@@ -5,19 +5,47 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from agilerl.cli import watching
 from agilerl.cli.as_json import print_json
-from agilerl.cli.founders import ancestors_from, check_alone, with_founders
+from agilerl.cli.founders import From, ancestors_from, check_alone, with_founders
 from agilerl.cli.messages import OPTION_KEYS, command_as_json
-from agilerl.cli.options import check_sets, with_env_kwargs
-from agilerl.cli.seeds import check_without_ray, seeds_to_train, train_side_by_side, workers_in
+from agilerl.cli.options import (
+    AsJson,
+    Debug,
+    Device,
+    Imports,
+    Quiet,
+    Seed,
+    Settings,
+    TestEpisodes,
+    algorithm_names,
+    check_sets,
+    preset_ids,
+    real_option,
+    steps_option,
+    whole_option,
+    with_env_kwargs,
+)
+from agilerl.cli.seeds import (
+    AllowInsecureRay,
+    ArrayIndex,
+    Ray,
+    Seeds,
+    Workers,
+    check_without_ray,
+    seeds_to_train,
+    train_side_by_side,
+    workers_in,
+)
+from agilerl.cli.tracking import NoTrack, Tracker, chosen_tracker
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
+from agilerl.runs.request import ResumeRequest, RunRequest
 
 if TYPE_CHECKING:
     from agilerl.api import Run
@@ -26,55 +54,181 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 TEST_EPISODES = 100
+# Options of a resume that go to every run of a group.
+OF_GROUPS = (
+    "steps", "settings", "restart", "strict_replay", "allow_other_kernels", "carry_envs", "tensorboard", "track",
+    "test_episodes",
+)  # fmt: skip
+Request = TypeVar("Request", bound=RunRequest)
 DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """The options of `agilerl train`, named as on the command line, and described there."""
+    """The options of `agilerl train`; those that are fields of `RunRequest` have their names."""
 
-    env_id: str | None
-    algo: str | None
-    steps: int | None
-    total_timesteps: int | None
-    minutes: float | None
-    target: float | None
-    population: int | None
-    num_envs: int | None
-    env_kwargs: Sequence[str] | None
-    seed: int | None
-    seeds: str | None
-    workers: str | None
-    ray: str | None
-    allow_insecure_ray: bool
-    arrivals: Path | None
-    replay: Path | None
-    array_index: int | None
-    device: str
-    config: Path | None
-    schedule: Path | None
-    settings: Sequence[str]
-    out: Path
-    quiet: bool
-    no_evolution: bool
-    no_preset: bool
-    opponents: str | None
-    dataset: str | None
-    model: str | None
-    from_file: Path | None
-    dry_run: bool
-    test_episodes: int
-    tensorboard: bool
-    track: str | None
-    watch: bool
-    allow_code: bool
-    imports: Sequence[str]
-    as_json: bool
+    env_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ENV_ID",
+            autocompletion=preset_ids,
+            help="A Gymnasium id (LunarLander-v3), a PettingZoo module (mpe2.simple_spread_v3), or a task of language "
+            "models (reasoning/chain_sum, arithmetic/addition-2).",
+        ),
+    ] = None
+    algo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=algorithm_names, help="The algorithm; default: the one of the preset."
+        ),
+    ] = None
+    steps: Annotated[int | None, steps_option("Environment steps of one member.", "--steps")] = None
+    total_timesteps: Annotated[
+        int | None, steps_option("The same as --steps: of one member, not of all together.", "--total-timesteps")
+    ] = None
+    minutes: Annotated[
+        float | None,
+        real_option(
+            "A budget in minutes, closing test included; default: 10, for an environment without a preset.",
+            "--minutes",
+            metavar="N",
+            example="10",
+        ),
+    ] = None
+    target: Annotated[
+        float | None,
+        real_option("Stop when held-out episodes reach this mean return.", "--target", metavar="SCORE", example="475"),
+    ] = None
+    population: Annotated[int | None, whole_option("Members of the population.", "--population", example="4")] = None
+    num_envs: Annotated[
+        int | None, whole_option("Environments that one member steps at once.", "--num-envs", example="8")
+    ] = None
+    env_kwargs: Annotated[
+        list[str] | None,
+        typer.Option("--env-kwargs", metavar="KEY=VALUE", help="A keyword of the environment; may be repeated."),
+    ] = None
+    seed: Seed = None
+    seeds: Seeds = None
+    workers: Workers = None
+    ray: Ray = None
+    allow_insecure_ray: AllowInsecureRay = False
+    arrivals: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="In asynchronous mode, repeat the order in which the shards of this run arrived."
+        ),
+    ] = None
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Train this run again from its record, steering included: the same bits. Options that change what is "
+            "trained do not go with it.",
+        ),
+    ] = None
+    array_index: ArrayIndex = None
+    device: Device = "auto"
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
+    ] = None
+    schedule: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes."),
+    ] = None
+    settings: Settings = None
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the run directory.")] = Path("runs")
+    quiet: Quiet = False
+    no_evolution: Annotated[bool, typer.Option("--no-evolution", help="Train without selection and mutation.")] = False
+    no_preset: Annotated[bool, typer.Option("--no-preset", help="Ignore presets, as for an unknown environment.")] = (
+        False
+    )
+    opponents: Annotated[
+        str | None, typer.Option(metavar="self", help="Self-play in a game of two, with IPPO or MAPPO.")
+    ] = None
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Learn from data (CQN, CQL, IQL, TD3BC, BC): a file .h5, .hdf5 or .npz, minari:ID, or a run that "
+            "keeps its replay.",
+        ),
+    ] = None
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.")
+    ] = None
+    from_file: From = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False
+    test_episodes: TestEpisodes = None
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False
+    track: Tracker = None
+    watch: Annotated[bool, typer.Option("--watch", help="Serve a page that follows the run; prints its address.")] = (
+        False
+    )
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
+    ] = False
+    imports: Imports = None
+    as_json: AsJson = False
+    debug: Debug = False
 
     @property
     def set_keys(self) -> list[str]:
         """The keys that `--set` names."""
-        return [text.partition("=")[0].strip() for text in self.settings]
+        return [text.partition("=")[0].strip() for text in self.settings or ()]
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """The options of `agilerl resume`; those that are fields of `ResumeRequest` have their names."""
+
+    steps: Annotated[
+        int | None,
+        steps_option("A new budget of one member: environment steps, or updates of offline algorithms.", "--steps"),
+    ] = None
+    minutes: Annotated[
+        float | None,
+        real_option("How many more minutes to train, closing test included.", "--minutes", metavar="N", example="10"),
+    ] = None
+    target: Annotated[
+        float | None,
+        real_option("A new target score, until which the run goes on.", "--target", metavar="SCORE", example="475"),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting of training, mutation or tournament_selection; may be repeated.",
+        ),
+    ] = None
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin again if no checkpoint can be read; the old files are set aside.")
+    ] = False
+    allow_other_kernels: Annotated[
+        bool,
+        typer.Option("--allow-other-kernels", help="Go on where the kernels of the run are missing; last bits differ."),
+    ] = False
+    workers: Workers = None
+    ray: Ray = None
+    allow_insecure_ray: AllowInsecureRay = False
+    quiet: Quiet = False
+    strict_replay: Annotated[
+        bool, typer.Option("--strict-replay", help="Refuse to go on if a part of the replay is damaged.")
+    ] = False
+    carry_envs: Annotated[
+        bool | None,
+        typer.Option("--carry-envs/--cut-envs", help="Keep episodes going between generations; resuming is not exact."),
+    ] = None
+    test_episodes: TestEpisodes = None
+    tensorboard: Annotated[
+        bool | None,
+        typer.Option("--tensorboard/--no-tensorboard", help="Write TensorBoard files; default: as the run began."),
+    ] = None
+    track: Tracker = None
+    no_track: NoTrack = False
+    imports: Imports = None
+    as_json: AsJson = False
+    debug: Debug = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +264,7 @@ def train(options: TrainOptions, begun: float) -> None:
                 closing.enter_context(watching.beside(options.out, imports, options.as_json))
 
         if options.replay is not None:
-            serve(options.imports)
+            serve(options.imports or ())
             _train_again(options, options.replay)
             return
         plan = plan_of(options)
@@ -118,10 +272,18 @@ def train(options: TrainOptions, begun: float) -> None:
             _print_plan(options, plan)
             return
         serve(plan.imports)
+        from agilerl.api import run_training
+
+        is_local, episodes = options.ray in (None, "none"), closing_episodes(options.test_episodes)
+        request = request_of(
+            options, RunRequest, evolution=not options.no_evolution, minutes=plan.minutes, test_episodes=episodes,
+            begun=begun, imports=plan.imports, workers=plan.workers or (1 if is_local else "auto"),
+            ancestors=plan.ancestors, uses_spare_cores=plan.workers is None and is_local,
+        )  # fmt: skip
         if len(plan.seeds) > 1:
-            _train_seeds(options, plan)
+            _train_seeds(options, plan, replace(request, uses_spare_cores=False))
         else:
-            _train_one(options, plan, begun)
+            close(run_training(plan.manifest, request), episodes, options.as_json)
 
 
 def plan_of(options: TrainOptions) -> Plan:
@@ -132,8 +294,8 @@ def plan_of(options: TrainOptions) -> Plan:
     from agilerl.env_ids import import_environment
 
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
-    kwargs = with_env_kwargs(options.env_kwargs)
-    check_sets(options.settings, {**_asked(options), "--steps": options.steps}, options.minutes, kwargs)
+    kwargs, sets = with_env_kwargs(options.env_kwargs), options.settings or ()
+    check_sets(sets, {**_asked(options), "--steps": options.steps}, options.minutes, kwargs)
     options = _with_named(options)
     if options.algo is not None and options.env_id is not None:
         check_kind(canonical_name(options.algo), options.env_id)
@@ -145,7 +307,7 @@ def plan_of(options: TrainOptions) -> Plan:
     ancestors = None
     if options.from_file is not None:
         ancestors = ancestors_from(
-            options.from_file, options.env_id, options.algo, options.config, options.settings,
+            options.from_file, options.env_id, options.algo, options.config, options.settings or (),
             preset=not options.no_preset, env_kwargs=kwargs,
         )  # fmt: skip
         if options.config is None:
@@ -155,12 +317,12 @@ def plan_of(options: TrainOptions) -> Plan:
     if options.allow_code and ":" in manifest.environment.name:  # of a file: its registration is known once imported
         named = manifest.environment.name
         manifest, note = _starting_point(replace(options, env_id=import_environment(named)), minutes)
-    if note and not options.quiet:
+    if note and is_loud(options):
         typer.echo(f"{'# ' if options.dry_run else ''}{note}")
     try:
-        manifest = apply_sets(manifest, options.settings)
+        manifest = apply_sets(manifest, sets)
     except ConfigError:  # options may hold what a rule over several keys asks for
-        manifest = apply_sets(_with_options(manifest, options), options.settings)
+        manifest = apply_sets(_with_options(manifest, options), sets)
     if options.allow_code and ":" in manifest.environment.name:  # from --set
         named = manifest.environment.name
         manifest = apply_sets(manifest, [f"environment.name={import_environment(named)}"])
@@ -168,7 +330,7 @@ def plan_of(options: TrainOptions) -> Plan:
     if minutes is not None and options.steps and options.schedule is None:
         raise ConfigError("--steps and --minutes are both budgets. fix: one of the two.")
     if ancestors is not None:
-        manifest, ancestors = with_founders(ancestors, manifest, options.settings)
+        manifest, ancestors = with_founders(ancestors, manifest, sets)
     has_seed = options.seed is not None or not {"seed", "training.seed"}.isdisjoint(options.set_keys)
     several = seeds_to_train(options.seeds, has_seed, options.array_index)
     if len(several) == 1:
@@ -177,7 +339,7 @@ def plan_of(options: TrainOptions) -> Plan:
     if note and (len(several) > 1 or workers not in (None, 1)):  # these processes take the cores
         manifest = apply_sets(manifest, ["environment.num_workers=1"])
     module = [named.rpartition(":")[0]] if ":" in named else []
-    return Plan(manifest, several, minutes, ancestors, [*options.imports, *module], workers)
+    return Plan(manifest, several, minutes, ancestors, [*(options.imports or ()), *module], workers)
 
 
 def _with_named(options: TrainOptions) -> TrainOptions:
@@ -185,7 +347,7 @@ def _with_named(options: TrainOptions) -> TrainOptions:
     from agilerl.algorithms import canonical_name
     from agilerl.config import algorithm_in, text_in
 
-    algo, env_id = algorithm_in(options.settings), text_in(options.settings, "environment.name")
+    algo, env_id = algorithm_in(options.settings or ()), text_in(options.settings or (), "environment.name")
     if algo is not None and options.algo is not None and canonical_name(algo) != canonical_name(options.algo):
         what = f"--algo {options.algo} and --set algorithm.name={algo} name two algorithms"
         raise ConfigError(f"{what}. fix: one of the two.")
@@ -323,18 +485,31 @@ def _print_plan(options: TrainOptions, plan: Plan) -> None:
         typer.echo(f"# in place of training.seed: {len(plan.seeds)} seeds, {options.seeds}, each a run of its own")
 
 
+def is_loud(options: TrainOptions | ResumeOptions) -> bool:
+    """Whether more than the closing lines is printed."""
+    return not (options.quiet or options.as_json)
+
+
+def request_of(options: TrainOptions | ResumeOptions, kind: type[Request], **more: Any) -> Request:
+    """Return a request of a kind: its fields are the options of the same name, replaced by `more`."""
+    same = {field.name: vars(options)[field.name] for field in fields(kind) if field.name in vars(options)}
+    parsed = {"workers": workers_in(options.workers), "imports": options.imports or (), "verbose": is_loud(options)}
+    return kind(**{**same, **parsed, **more})
+
+
 def _train_again(options: TrainOptions, run: Path) -> None:
     """Train a run again from its record."""
     from agilerl.api import replay
 
+    episodes = closing_episodes(options.test_episodes, run)
     again = replay(
-        run, out=options.out, verbose=not options.quiet, workers=workers_in(options.workers) or 1, ray=options.ray,
-        allow_insecure_ray=options.allow_insecure_ray, closing_episodes=options.test_episodes,
+        run, out=options.out, verbose=is_loud(options), workers=workers_in(options.workers) or 1, ray=options.ray,
+        allow_insecure_ray=options.allow_insecure_ray, test_episodes=episodes,
     )  # fmt: skip
-    close(again, options.test_episodes, options.as_json)
+    close(again, episodes, options.as_json)
 
 
-def _train_seeds(options: TrainOptions, plan: Plan) -> None:
+def _train_seeds(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
     """Train a run for each seed, in processes."""
     check_without_ray(options.ray, "--seeds")
     if options.arrivals is not None:
@@ -342,30 +517,44 @@ def _train_seeds(options: TrainOptions, plan: Plan) -> None:
     from agilerl.runs.seed_group import SeedGroup
     from agilerl.training.manifest.launch import resolved
 
-    manifest, device = resolved(plan.manifest, None, options.device, plan.minutes, not options.quiet)
+    manifest, device = resolved(plan.manifest, request)
     group = SeedGroup.create(
-        manifest, plan.seeds, options.out, device=device, evolution=not options.no_evolution,
+        manifest, plan.seeds, options.out, device=device, evolution=request.evolution,
         tensorboard=options.tensorboard, track=options.track or False, imports=plan.imports,
-        test_episodes=options.test_episodes,
+        test_episodes=request.test_episodes,
     )  # fmt: skip
     name = "train" if options.as_json else None
-    train_side_by_side(group, plan.workers or "auto", options.quiet, plan.imports, as_json=name)
+    train_side_by_side(group, plan.workers or "auto", not request.verbose, plan.imports, as_json=name)
 
 
-def _train_one(options: TrainOptions, plan: Plan, begun: float) -> None:
-    """Train one run."""
-    from agilerl.api import run_training
+def resume(run: Path, options: ResumeOptions, begun: float) -> None:
+    """Resume a run, or a group of seeds, as the options say, and print the closing lines.
 
-    is_local = options.ray in (None, "none")
-    run = run_training(
-        plan.manifest, device=options.device, out=options.out, evolution=not options.no_evolution,
-        verbose=not options.quiet, tensorboard=options.tensorboard, minutes=plan.minutes,
-        track=options.track or False, uses_spare_cores=plan.workers is None and is_local,
-        closing_episodes=options.test_episodes, begun=begun, imports=plan.imports,
-        workers=plan.workers or (1 if is_local else "auto"), ray=options.ray,
-        allow_insecure_ray=options.allow_insecure_ray, arrivals=options.arrivals, ancestors=plan.ancestors,
+    Args:
+        begun: when the command began, by `time.perf_counter`.
+    """
+    from agilerl.runs.seed_group import SeedGroup, is_group
+
+    check_sets(options.settings, {"--steps": options.steps, "--target": options.target}, options.minutes)
+    target = [] if options.target is None else [f"training.target_score={options.target}"]
+    request = request_of(
+        options, ResumeRequest, settings=(*(options.settings or ()), *target), begun=begun, uses_spare_cores=True,
+        track=chosen_tracker(options.track, options.no_track),
     )  # fmt: skip
-    close(run, options.test_episodes, options.as_json)
+    if is_group(run):
+        check_without_ray(options.ray, f"{run} holds seeds: agilerl resume")
+        if options.minutes is not None:
+            raise ConfigError(f"{run} holds seeds, which have a budget in steps. fix: --steps, or one of its runs.")
+        usual = vars(ResumeRequest())
+        changes = {name: vars(request)[name] for name in OF_GROUPS if vars(request)[name] != usual[name]}
+        name = "resume" if options.as_json else None
+        group, workers = SeedGroup.open(run), request.workers or "auto"
+        train_side_by_side(group, workers, not request.verbose, request.imports, changes, name)
+        return
+    from agilerl.api import resume_training
+
+    episodes = closing_episodes(options.test_episodes, run)
+    close(resume_training(run, request, test_episodes=episodes), episodes, options.as_json)
 
 
 def closing_episodes(typed: int | None, run: Path | None = None) -> int:

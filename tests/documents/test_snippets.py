@@ -69,7 +69,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
             self, population, source, replace(options, max_steps=steps, evo_steps=min(options.evo_steps, steps)), **more
         )
 
-    monkeypatch.setattr("agilerl.api.run_training", lambda manifest, **more: train(smaller(manifest), **more))
+    monkeypatch.setattr(
+        "agilerl.api.run_training", lambda manifest, *asked, **more: train(smaller(manifest), *asked, **more)
+    )
     monkeypatch.setattr(TrainingLoop, "__init__", shorter)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))

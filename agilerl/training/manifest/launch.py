@@ -9,10 +9,9 @@ import math
 import os
 import shlex
 import sys
-import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +30,7 @@ from agilerl.runs.changes import has_ended_early, pending_settings, record_chang
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
+from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.steering import Taken, refuse_left_stop
 from agilerl.runs.store import RunStore
@@ -39,7 +39,6 @@ from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import available_cores
 from agilerl.training.deadline import Deadline
-from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.manifest.worker_settings import (
     ALONE,
@@ -64,22 +63,17 @@ def with_known_env(manifest: Manifest) -> Manifest:
 
 
 def with_minutes(
-    manifest: Manifest,
-    env: Any,
-    device: str,
-    minutes: float,
-    verbose: bool,
-    check: Callable[[], None],
-    processes: int = 1,
+    manifest: Manifest, request: RunRequest, device: str, minutes: float, check: Callable[[], None], processes: int = 1
 ) -> Manifest:
     """Replace a budget in minutes by one in steps, and print it.
 
     processes: that train shards; one is measured, and the others are taken to be as fast.
     """
+    verbose = request.verbose
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
     measured = import_module("agilerl.training.manifest.time_budget")
-    steps, rate, expected = measured.steps_in(manifest, env, device, minutes, check)
+    steps, rate, expected = measured.steps_in(manifest, request.env, device, minutes, check)
     at_once = min(processes, manifest.training.shards)
     steps, rate = steps * at_once, rate * at_once
     if verbose:
@@ -104,51 +98,52 @@ def _in_minutes(value: str) -> str:
 
 @dataclass(frozen=True)
 class Setup:
-    """Settings a run is started with."""
+    """A run that is about to start: what was asked for, and what followed from it.
+
+    Attributes:
+        manifest: with what its environment and a budget in minutes settle. request: `env`, `verbose`, `evolution`,
+            `sinks`, `argv`, `callbacks`, `imports` and `script` as they are used; the rest is settled by the others.
+        device: of the networks. tensorboard: whether to write its files. track: name of a tracker, or "".
+        track_id: of the run at the tracker. parent: the run whose agents the founders are copies of.
+        data: file name of data that belongs to the run. arrivals: shards in the order in which they must arrive.
+    """
 
     manifest: Manifest
-    env: Any
+    request: RunRequest
     device: str
-    verbose: bool
-    evolution: bool
-    sinks: Iterable[Sink]
     tensorboard: bool
-    track: str  # name of a tracker, or ""
-    argv: Sequence[str] | None
-    callbacks: Sequence[Any] = ()
-    ancestors: Ancestors | None = None
+    track: str
+    track_id: str
+    workers: Workers
+    deadline: Deadline | None
     parent: Mapping[str, Any] | None = None
-    imports: Sequence[str] = ()
-    track_id: str = ""
     data: str | None = None
-    deadline: Deadline | None = None
-    workers: Workers = ALONE
     arrivals: tuple[int, ...] = ()
-    script: tuple[Taken, ...] = ()
 
     def start(self) -> dict[str, Any]:
         """Start settings, as stored in run.json and every checkpoint."""
-        settings = {"evolution": self.evolution, "device": self.device, "env_given": self.env is not None}
+        asked = self.request
+        settings = {"evolution": asked.evolution, "device": self.device, "env_given": asked.env is not None}
         more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
-        more |= {"imports": list(self.imports)} if self.imports else {}
+        more |= {"imports": list(asked.imports)} if asked.imports else {}
         more |= {"own_data": self.data} if self.data else {}
         more |= self.workers.settings()
         more |= {"tensorboard": True} if self.tensorboard else {}
         more |= {"track": self.track_id, "tracker": self.track} if self.track else {}
         more |= {"arrivals": list(self.arrivals)} if self.arrivals else {}
-        more |= {"script": [asdict(taken) for taken in self.script]} if self.script else {}
-        return {**settings, "argv": list(sys.argv if self.argv is None else self.argv), **more}
+        more |= {"script": [asdict(taken) for taken in asked.script]} if asked.script else {}
+        return {**settings, "argv": list(sys.argv if asked.argv is None else asked.argv), **more}
 
     def sinks_of(self, directory: RunDirectory | None) -> list[Sink]:
         """Build the sinks: the console, the user's sinks, the directory, the trackers."""
         path = None if directory is None else str(directory.path)
-        every: list[Sink] = [console_sink(self.verbose, path=path), *self.sinks]
-        every += [] if directory is None else directory.sinks()
+        sinks: list[Sink] = [console_sink(self.request.verbose, path=path), *self.request.sinks]
+        sinks += [] if directory is None else directory.sinks()
         if self.tensorboard:
-            every.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
+            sinks.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
         if self.track:
-            every.append(tracker_of(self.track, self.manifest.as_dict(), self.track_id))
-        return every
+            sinks.append(tracker_of(self.track, self.manifest.as_dict(), self.track_id))
+        return sinks
 
     def facts(self) -> dict[str, Any]:
         """Facts for every checkpoint; the configuration is stored as text to preserve the order of its keys."""
@@ -156,78 +151,39 @@ class Setup:
         return {**config, "start": self.start()}
 
 
-def run_training(
-    manifest: Manifest,
-    *,
-    env: Any = None,
-    device: str = "auto",
-    out: str | os.PathLike[str] | None = "runs",
-    verbose: bool = True,
-    evolution: bool = True,
-    sinks: Iterable[Sink] = (),
-    tensorboard: bool = False,
-    track: bool | str = False,
-    argv: Sequence[str] | None = None,
-    callbacks: Sequence[Any] = (),
-    ancestors: Ancestors | None = None,
-    minutes: float | None = None,
-    closing_episodes: int | None = None,
-    imports: Sequence[str] = (),
-    has_own_data: bool = False,
-    at: Path | None = None,
-    workers: int | str = 1,
-    ray: str | None = None,
-    allow_insecure_ray: bool = False,
-    arrivals: str | os.PathLike[str] | None = None,
-    script: Sequence[Taken] = (),
-    uses_spare_cores: bool = False,
-    begun: float | None = None,
-) -> Run:
-    """Train according to `manifest` in a new run directory under `out`, which is saved after every generation.
-
-    at: the run directory itself, in place of a numbered one under `out`.
-    track: a tracker of `agilerl.telemetry.TRACKERS`; True is W&B.
-    workers, ray, allow_insecure_ray, arrivals: see `agilerl.train`.
-    script: requests of another run, which this one repeats.
-    uses_spare_cores: whether other cores play episodes too where that changes no bit, with `workers=1`.
-    minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps. It
-        ends earlier if that takes longer, and leaves time for a closing test of at most `closing_episodes`.
-    closing_episodes: of a closing test that follows, which run.json keeps as `test_episodes`; None: of none.
-    begun: when the minutes began, a reading of `time.perf_counter`; None: now.
-    imports: user modules imported for the run, repeated in the commands that it prints.
-    has_own_data: the file of `training.dataset` was written for this run, and is moved to its directory.
+def run_training(manifest: Manifest, request: RunRequest | None = None, **options: Any) -> Run:
+    """Train according to `manifest` in a new run directory, which is saved after every generation.
 
     Ctrl-C or SIGTERM ends training, or an evaluation, after the current vector step. Files are kept, and run.json says
     "interrupted". A Run is returned if there is a best agent already; else KeyboardInterrupt is raised. A second signal
     ends the process at once.
+
+    Args:
+        options: fields of `request`, which they replace.
     """
-    asked, begun = manifest.environment.name, time.perf_counter() if begun is None else begun
-    deadline = None if minutes is None else Deadline.after(minutes, closing_episodes or 0, begun)
-    hands, tracker = workers_of(workers, ray, allow_insecure_ray), tracker_name(track)
-    order = () if arrivals is None else arrivals_of(arrivals, manifest)
-    processes = hands.count if isinstance(hands.count, int) else 1
-    check_lanes(manifest, hands)
-    is_alone = uses_spare_cores and processes == 1
-    manifest, device = resolved(manifest, env, device, minutes, verbose, uses_spare_cores=is_alone, processes=processes)
-    if uses_spare_cores:
-        hands = replace(hands, most=spare_cores(manifest, device))
-    parent = None if ancestors is None else ancestors.parent()
+    request = replace(request or RunRequest(), **options)
+    env_id, deadline = manifest.environment.name, deadline_of(request)
+    workers = workers_of(1 if request.workers is None else request.workers, request.ray, request.allow_insecure_ray)
+    order = () if request.arrivals is None else arrivals_of(request.arrivals, manifest)
+    check_lanes(manifest, workers)
+    manifest, device = resolved(manifest, request, workers)
+    if request.uses_spare_cores:
+        workers = replace(workers, most=spare_cores(manifest, device))
     setup = Setup(
-        manifest, env, device, verbose, evolution, sinks, tensorboard, tracker, argv, callbacks, ancestors, parent,
-        imports, uuid.uuid4().hex[:8], deadline=deadline, workers=hands,
-        arrivals=order, script=tuple(script),
+        manifest, request, device, bool(request.tensorboard), tracker_name(request.track or False), new_id(), workers,
+        deadline, None if request.ancestors is None else request.ancestors.parent(), arrivals=order,
     )  # fmt: skip
-    if out is None:
+    if request.out is None:
         return run_setup(setup, None, None)
     name = manifest.environment.name  # may differ from the requested one: a retired version, or a factory's name
-    also: dict[str, Any] = {} if name == asked or env is not None else {"asked_env": asked}
-    also |= {} if closing_episodes is None else {"test_episodes": closing_episodes}
-    if at is None:
-        renamed = f"{name}_for_{asked}" if "asked_env" in also else name
-        directory = RunDirectory.create(out, renamed, manifest.algorithm.name)
+    also: dict[str, Any] = {} if name == env_id or request.env is not None else {"asked_env": env_id}
+    also |= {} if request.test_episodes is None else {"test_episodes": request.test_episodes}
+    if request.at is None:
+        renamed = f"{name}_for_{env_id}" if "asked_env" in also else name
+        directory = RunDirectory.create(request.out, renamed, manifest.algorithm.name)
     else:
-        directory = RunDirectory.create_at(at)
-    if has_own_data:
+        directory = RunDirectory.create_at(request.at)
+    if request.has_own_data:
         manifest = directory.take_data(manifest)
         setup = replace(setup, manifest=manifest, data=Path(str(manifest.training.dataset)).name)
     with contextlib.closing(RunStore(directory.path, facts=setup.facts())) as store:
@@ -255,20 +211,24 @@ def arrivals_of(run: str | os.PathLike[str], manifest: Manifest) -> tuple[int, .
     return order
 
 
-def resolved(
-    manifest: Manifest,
-    env: Any,
-    device: str,
-    minutes: float | None = None,
-    verbose: bool = True,
-    *,
-    uses_spare_cores: bool = False,
-    processes: int = 1,
-) -> tuple[Manifest, str]:
+def deadline_of(request: RunRequest) -> Deadline | None:
+    """Return the end of a budget in minutes; None without one."""
+    if request.minutes is None:
+        return None
+    return Deadline.after(request.minutes, request.test_episodes or 0, request.begun)
+
+
+def new_id() -> str:
+    """Return the identity of a run at a tracker."""
+    return uuid.uuid4().hex[:8]
+
+
+def resolved(manifest: Manifest, request: RunRequest, workers: Workers = ALONE) -> tuple[Manifest, str]:
     """Return (manifest with what follows from its environment and a budget in steps, device).
 
-    uses_spare_cores: whether slow environments step in worker processes, on all cores. processes: that train shards.
+    workers: alone, slow environments may step in processes, on all cores, if the request uses spare ones.
     """
+    env, minutes = request.env, request.minutes
     check_alone()
     if env is None:
         manifest = with_known_env(manifest)
@@ -276,13 +236,14 @@ def resolved(
         import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, minutes)
     with StopSignals() as signals:  # a signal takes effect immediately until the first check
         manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
-        chosen = choose_device(device, manifest, env)
-        if verbose and device == "auto" and resolve_device(device) != "cpu":  # there is a choice
+        chosen = choose_device(request.device, manifest, env)
+        if request.verbose and request.device == "auto" and resolve_device(request.device) != "cpu":  # a choice
             print(f"device: {chosen}", flush=True)
-        if uses_spare_cores:
-            manifest = _on_spare_cores(manifest, env, verbose)
+        processes = workers.count if isinstance(workers.count, int) else 1
+        if request.uses_spare_cores and processes == 1:
+            manifest = _on_spare_cores(manifest, env, request.verbose)
         if minutes is not None:
-            manifest = with_minutes(manifest, env, chosen.name, minutes, verbose, signals.check, processes)
+            manifest = with_minutes(manifest, request, chosen.name, minutes, signals.check, processes)
     return manifest, chosen.name
 
 
@@ -321,7 +282,7 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
     """Train with records on the console and in the directory, and record how the run ended."""
-    run_manifest = import_module("agilerl.training.manifest.build").run_manifest
+    run_manifest, asked = import_module("agilerl.training.manifest.build").run_manifest, setup.request
     try:
         fan_out = Sinks(setup.sinks_of(directory))
         with StopSignals() as signals, contextlib.ExitStack() as stack:
@@ -329,27 +290,15 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                 executor = None
                 if setup.workers.count != 1 or setup.workers.most > 1:
                     start = import_module("agilerl.training.manifest.workers").start_workers
-                    made_from = setup.manifest, setup.env, setup.device, setup.manifest.training.seed, setup.imports
+                    made_from = setup.manifest, asked.env, setup.device, setup.manifest.training.seed, asked.imports
                     executor = start(*made_from, setup.workers, fan_out.message)
                     stack.callback(executor.close)
                 result = run_manifest(
-                    setup.manifest,
-                    env=setup.env,
-                    seed=setup.manifest.training.seed,
-                    device=setup.device,
-                    sinks=[fan_out],
-                    run_directory=directory,
-                    evolution=setup.evolution,
-                    store=store,
-                    check=signals.check,
-                    callbacks=setup.callbacks,
-                    ancestors=setup.ancestors,
-                    with_random_play=True,
-                    deadline=setup.deadline,
-                    executor=executor,
-                    arrivals=setup.arrivals,
-                    script=setup.script,
-                )
+                    setup.manifest, asked.env, seed=setup.manifest.training.seed, device=setup.device, sinks=[fan_out],
+                    run_directory=directory, evolution=asked.evolution, store=store, check=signals.check,
+                    callbacks=asked.callbacks, ancestors=asked.ancestors, with_random_play=True,
+                    deadline=setup.deadline, executor=executor, arrivals=setup.arrivals, script=asked.script,
+                )  # fmt: skip
             except Exception as error:
                 if signals.received is None:
                     raise
@@ -412,8 +361,8 @@ def _finish(
         signal=signum if interrupted else None,
         random_play=result.random_play,
         before=result.before,
-        imports=tuple(setup.imports),
-        env_given=setup.env is not None,
+        imports=tuple(setup.request.imports),
+        env_given=setup.request.env is not None,
         failed_saves=int(lost.get("failed_saves") or 0),
         time=result.time,
         closing_episodes=None if left is None else left.episodes_left(result.time.seconds_per_episode),
@@ -458,97 +407,70 @@ def _with_smaller_lr(path: Path, setup: Setup) -> str:
     """Return the command or call for a new run from the saved agents of a run, at a tenth of its learning rates."""
     values = setup.manifest.algorithm.hyperparameters
     rates = {k: f"{v / 10:.3g}" for k, v in values.items() if k.startswith("lr") and isinstance(v, float)}
-    if setup.env is not None:
+    if setup.request.env is not None:
         algo = setup.manifest.algorithm.name
         arguments = ["env", repr(algo), f"agents={str(path)!r}", *(f"{name}={value}" for name, value in rates.items())]
         return f"agilerl.train({', '.join(arguments)})"
     sets = [word for name, value in rates.items() for word in ("--set", f"{name}={value}")]
-    return command("continue", path, *sets, imports=setup.imports)
+    return command("continue", path, *sets, imports=setup.request.imports)
 
 
 def _again(path: Path, setup: Setup, is_saved: bool) -> str:
     """Return the command or call to resume or restart a run; "" if only its script can."""
-    parent = None if setup.parent is None else setup.parent.get("run")
+    parent, asked = None if setup.parent is None else setup.parent.get("run"), setup.request
     if not is_saved and setup.parent is not None:  # a resume would not find the founders, which are the other run's
-        return "" if parent is None or setup.env is not None else command("continue", parent, imports=setup.imports)
-    if setup.env is not None:
+        return "" if parent is None or asked.env is not None else command("continue", parent, imports=asked.imports)
+    if asked.env is not None:
         return f"agilerl.resume({str(path)!r}, env=env)"
-    return command("resume", path, imports=setup.imports)
+    return command("resume", path, imports=asked.imports)
 
 
-def resume_training(
-    path: str | os.PathLike[str],
-    *,
-    steps: int | None = None,
-    env: Any = None,
-    verbose: bool = True,
-    sinks: Iterable[Sink] = (),
-    strict_replay: bool = False,
-    carry_envs: bool | None = None,
-    tensorboard: bool | None = None,
-    track: bool | str | None = None,
-    argv: Sequence[str] | None = None,
-    callbacks: Sequence[Any] = (),
-    settings: Sequence[str] = (),
-    restart: bool = False,
-    imports: Sequence[str] = (),
-    allow_other_kernels: bool = False,
-    workers: int | str | None = None,
-    ray: str | None = None,
-    allow_insecure_ray: bool = False,
-    uses_spare_cores: bool = False,
-    minutes: float | None = None,
-    closing_episodes: int = 0,
-    begun: float | None = None,
-) -> Run:
-    """Implement `agilerl.resume`, which documents the arguments; for the others see `run_training`.
+def resume_training(path: str | os.PathLike[str], request: ResumeRequest | None = None, **options: Any) -> Run:
+    """Resume a run; see `agilerl.resume`.
 
-    tensorboard, track, workers, ray: None keeps the setting of the original run. settings: as in --set, for sections
-    that may change on resume. restart: see `RunStore`.
+    Args:
+        path: the run directory. options: fields of `request`, which they replace.
     """
-    folder = Path(path)
-    if minutes is not None and steps is not None:
+    asked, folder = replace(request or ResumeRequest(), **options), Path(path)
+    if asked.minutes is not None and asked.steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
-    deadline = None if minutes is None else Deadline.after(minutes, closing_episodes, begun)
+    deadline = deadline_of(asked)
     if not (folder / "checkpoints").is_dir():
         RunDirectory.open(folder)
     with contextlib.closing(
-        RunStore(folder, strict_replay=strict_replay, restart=restart, allow_other_kernels=allow_other_kernels)
-    ) as store:
-        manifest, start = _record(folder, store)
-        if store.saved is not None and not allow_other_kernels:  # before anything is written
+        RunStore(
+            folder, strict_replay=asked.strict_replay, restart=asked.restart,
+            allow_other_kernels=asked.allow_other_kernels,
+        )
+    ) as store:  # fmt: skip
+        recorded, start = _record(folder, store)
+        if store.saved is not None and not asked.allow_other_kernels:  # before anything is written
             kernels_named(str(store.saved.body["run"].get("kernels", "torch")))
-        _check_backend(folder, manifest)
-        if bool(start["env_given"]) != (env is not None):
+        _check_backend(folder, recorded)
+        if bool(start["env_given"]) != (asked.env is not None):
             raise RunError(
                 f"{folder} was trained in an environment that was handed over. fix: agilerl.resume(path, env=...)."
                 if start["env_given"]
-                else f"{folder} was trained in {manifest.environment.name}, made by its id. fix: leave env out."
+                else f"{folder} was trained in {recorded.environment.name}, made by its id. fix: leave env out."
             )
-        if steps is not None:
-            _check_steps(folder, store, manifest, steps, bool(start["evolution"]))
-        if minutes is not None:
-            import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, minutes)
-            steps = _steps_after(folder, store, minutes)
         directory, generation = RunDirectory(folder), 0 if store.saved is None else store.saved.number
-        recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
-        asked = {name: value for name, value in asked.items() if value is not None}
-        manifest = apply_overrides(recorded, {**pending_settings(directory, generation), **asked}, "resume")
+        budget = {"training.max_steps": _budget(folder, store, recorded, asked, bool(start["evolution"]))}
+        changed = {**budget, "training.carry_envs": asked.carry_envs}
+        changed = {name: value for name, value in changed.items() if value is not None}
+        manifest = apply_overrides(recorded, {**pending_settings(directory, generation), **changed}, "resume")
         manifest = directory.with_own_data(manifest, start)
-        manifest = going_on(manifest, settings)
-        evolution, device = bool(start["evolution"]), resolve_device(str(start["device"]))
-        hands = resumed_workers(start, folder, workers, ray, allow_insecure_ray)
-        check_lanes(manifest, hands)
-        if uses_spare_cores and hands.count == 1 and workers is None:
-            hands = replace(hands, most=spare_cores(manifest, device))
+        manifest, device = going_on(manifest, asked.settings), resolve_device(str(start["device"]))
+        workers = resumed_workers(start, folder, asked.workers, asked.ray, asked.allow_insecure_ray)
+        check_lanes(manifest, workers)
+        if asked.uses_spare_cores and workers.count == 1 and asked.workers is None:
+            workers = replace(workers, most=spare_cores(manifest, device))
+        imports = tuple(dict.fromkeys([*imports_of(start), *asked.imports]))
+        script = tuple(Taken.from_dict(taken) for taken in start.get("script") or ())
+        asked = replace(asked, evolution=bool(start["evolution"]), imports=imports, script=script)
         setup = Setup(
-            manifest, env, device, verbose, evolution, sinks, _has_tensorboard(start, tensorboard),
-            _tracker(start, track), argv, callbacks, parent=start.get("parent"),
-            imports=tuple(dict.fromkeys([*imports_of(start), *imports])),
-            track_id=str(start.get("track") or uuid.uuid4().hex[:8]), data=start.get("own_data"),
-            workers=hands, deadline=deadline,
-            arrivals=tuple(start.get("arrivals") or ()),
-            script=tuple(Taken.from_dict(taken) for taken in start.get("script") or ()),
+            manifest, asked, device, _has_tensorboard(start, asked.tensorboard), _tracker(start, asked.track),
+            str(start.get("track") or new_id()), workers, deadline, start.get("parent"), start.get("own_data"),
+            tuple(start.get("arrivals") or ()),
         )  # fmt: skip
         store.facts = setup.facts()
         if store.saved is not None:
@@ -559,6 +481,16 @@ def resume_training(
         store.notes += _mend(directory, setup, recorded)
         record_changes(directory, changes, generation)
         return run_setup(setup, directory, store)
+
+
+def _budget(folder: Path, store: RunStore, manifest: Manifest, asked: ResumeRequest, evolution: bool) -> int | None:
+    """Return the new budget in steps of a member; None without one."""
+    if asked.steps is not None:
+        _check_steps(folder, store, manifest, asked.steps, evolution)
+    if asked.minutes is None:
+        return asked.steps
+    import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, asked.minutes)
+    return _steps_after(folder, store, asked.minutes)
 
 
 def _check_backend(folder: Path, manifest: Manifest) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agilerl.cli import app, main
+from agilerl.cli import app, training
 from agilerl.cli.listing import listing
 from agilerl.cli.seeds import chosen_seed, seeds_in, workers_in
 from agilerl.config import going_on, manifest_from
@@ -161,7 +161,7 @@ def test_a_test_and_sinks_that_are_asked_for_reach_runs_that_have_begun_and_thos
         (["--carry-envs", "--no-tensorboard"], {"carry_envs": True, "tensorboard": False}),
         (["--no-track", "--restart"], {"track": "", "restart": True}),
         (["--test-episodes", "100"], {"test_episodes": 100}),
-        (["--test-episodes", "9", "--target", "5"], {"test_episodes": 9, "settings": ["training.target_score=5.0"]}),
+        (["--test-episodes", "9", "--target", "5"], {"test_episodes": 9, "settings": ("training.target_score=5.0",)}),
         (["--steps", "0"], {"steps": 0}),
     ],
 )
@@ -169,7 +169,7 @@ def test_every_option_that_is_typed_reaches_the_runs_of_a_group(
     words: list[str], options: dict[str, Any], group: SeedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[dict[str, Any]] = []
-    monkeypatch.setattr(main, "train_side_by_side", lambda *arguments: passed.append(arguments[4]))
+    monkeypatch.setattr(training, "train_side_by_side", lambda *arguments: passed.append(arguments[4]))
     result = CliRunner().invoke(app, ["resume", str(group.path), *words])
     assert (result.exit_code, passed) == (0, [options]), result.output
 

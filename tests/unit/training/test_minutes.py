@@ -242,7 +242,7 @@ def test_minutes_that_are_no_number_are_named(value: Any, tmp_path: Path) -> Non
 
 def test_minutes_may_be_a_text_as_steps_may(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[Any] = []
-    monkeypatch.setattr(agilerl.api, "run_training", lambda *_, minutes, **more: budgets.append(minutes))
+    monkeypatch.setattr(agilerl.api, "run_training", lambda _, request: budgets.append(request.minutes))
     for value in ("1.5", np.float32(1.5), 2):
         with pytest.raises(AttributeError):  # there is no run
             agilerl.train("CartPole-v1", minutes=value, out=None)
