@@ -21,6 +21,7 @@ from agilerl.hpo.screening import affordable
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE
 from agilerl.runs.checkpoints import read_checkpoint
+from agilerl.runs.request import RunRequest
 from agilerl.telemetry.console import pace
 from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.deadline import Deadline
@@ -228,7 +229,7 @@ def test_a_wrong_budget_is_a_mistake_before_anything_is_measured(monkeypatch: py
     calls: list[Any] = []
     monkeypatch.setattr(launch, "_on_spare_cores", lambda manifest, *rest: calls.append(manifest))
     with pytest.raises(ConfigError, match="minutes must be above 0"):
-        launch.resolved(manifest(), None, "cpu", 0.0, uses_spare_cores=True)
+        launch.resolved(manifest(), RunRequest(device="cpu", minutes=0.0, uses_spare_cores=True))
     assert calls == []
 
 
