@@ -105,6 +105,8 @@ class RewardModule(EvolvableWrapper):
         TypeError: no evolvable module, or none that ends with a linear layer of one output.
     """
 
+    normalize_observations = False  # it reads contexts as they are
+
     def __init__(self, module: EvolvableModule) -> None:
         last = _last_linear(module) if isinstance(module, EvolvableModule) else None
         if last is None or last.out_features != 1:

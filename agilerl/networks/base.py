@@ -67,6 +67,7 @@ class EvolvableNetwork(EvolvableModule):
     head_net: EvolvableMLP
     last_latent_index: Index | None = None  # source of the latent features at their last change of width
     has_value_head = False  # whether `build_value_head` was called
+    blocks = 1  # equal parts of a vector input, of which those of zeros alone stay so when the others are normalised
     num_beside = 0  # inputs of the head besides the features
     # A class that overrides one of these is more than a stack of encoder and head.
     stack_methods: tuple[str, ...] = ("forward", "output", "extract_features")
@@ -184,8 +185,11 @@ class EvolvableNetwork(EvolvableModule):
         mean = self._buffers.get("obs_mean")
         if mean is None:
             return x
-        scaled = (x - mean) * self.get_buffer("obs_scale")
-        return scaled.clamp_(-LARGEST_INPUT, LARGEST_INPUT)
+        scaled = ((x - mean) * self.get_buffer("obs_scale")).clamp_(-LARGEST_INPUT, LARGEST_INPUT)
+        if self.blocks == 1:
+            return scaled
+        is_filled = x.reshape(*x.shape[:-1], self.blocks, -1).any(-1)
+        return scaled * is_filled.repeat_interleave(x.shape[-1] // self.blocks, -1)
 
     def encoder_input(self, obs: Any) -> Tensor:
         """Preprocess observations without normalisation by running statistics."""
@@ -226,7 +230,8 @@ class EvolvableNetwork(EvolvableModule):
     def reading(self) -> tuple[Any, ...]:
         """Options of `preprocess`: members that share them can preprocess observations in one call."""
         names = ("obs_mean", "obs_scale") if self.normalize_observations else ()
-        return self.scale_observations, self.normalize_images, *(tuple(self.get_buffer(n).tolist()) for n in names)
+        statistics = (tuple(self.get_buffer(name).tolist()) for name in names)
+        return self.scale_observations, self.normalize_images, self.blocks, *statistics
 
     def extract_features(self, x: Any, hidden_state: Mapping[str, Tensor] | None = None) -> Any:
         """Return latent features [..., latent_dim]; a recurrent encoder starts an episode.

@@ -19,7 +19,8 @@ from agilerl.signatures import constructor_arguments, taken_by
 from agilerl.spaces import space_from_json, space_to_json
 
 # Options that are attributes of every network, whether or not its class takes them as arguments.
-OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder", "normalize_observations": False}
+OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder", "normalize_observations": False,
+                           "blocks": 1}  # fmt: skip
 FREE = 2**22  # numbers in one layer allowed without checking the weights
 MAX_LAYERS = 64  # layers of one part
 BORROWED = "of the lender"  # replaces the encoder in the spec of a network without one

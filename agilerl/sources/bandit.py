@@ -10,7 +10,6 @@ import torch
 from gymnasium import spaces
 
 from agilerl import tree as trees
-from agilerl.engine.learner import Learner
 from agilerl.envs.bandit import is_bandit, rounds_of
 from agilerl.envs.lanes import name_of
 from agilerl.envs.step import Lanes, StepBatch
@@ -21,31 +20,48 @@ from agilerl.sources.source import Running, Shard, Steps
 from agilerl.sources.updates import Updates
 from agilerl.spaces import nested, short_form
 
+MAX_SCALED_ROWS = 1_024  # newest rows of replay, by which inputs are scaled
+
 
 class BanditActing(Acting):
-    """Acting by the members' design matrices, which their choices update.
-
-    The matrices of a group of members lie in one tensor [N_g, p, p] during a generation; `end` hands them back.
-    """
+    """Acting by the members' design matrices, which their choices update."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._designs: list[Any] = []
-        for group in self.learner.groups:
-            agents: list[Any] = group.agents
-            inverse = torch.stack([agent.sigma_inv.to(group.device) for agent in agents])
-            self._designs.append((inverse, inverse.new_tensor([agent.width_scale() for agent in agents])))
         self._regret = np.zeros(len(self.agents))
+        self._rebuild_designs()
+
+    def _rebuild_designs(self) -> None:
+        """Rebuild stale design matrices from the newest rows of replay, as many as the member has chosen arms."""
+        agents: list[Any] = [agent for agent in self.agents if agent.is_design_stale]
+        memory, made = self.replay.memory, self._made * self.num_envs
+        for agent in agents:
+            places = memory.in_order()[max(0, len(memory) - agent.rounds - made) :]
+            agent.rebuild_design(memory.gather(places)["obs"] if len(places) else None)
+
+    def _keep(self, batch: StepBatch) -> None:
+        """Store a vector step, and rescale inputs whenever rounds have doubled."""
+        super()._keep(batch)
+        agents: list[Any] = self.agents
+        memory, made = self.replay.memory, self._made * self.num_envs
+        if any(agent.rounds + made >= 2 * agent.scaled_rounds for agent in agents):
+            contexts = memory.gather(memory.in_order()[-MAX_SCALED_ROWS:])["obs"]
+            for agent in agents:
+                agent.rescale(contexts, agent.rounds + made, self.ranks)
+            self._rebuild_designs()
 
     def _explored(self, rows: Any, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:
         chosen = np.empty((len(self.agents), self.num_envs), dtype=np.int64)
         for number, group in enumerate(self.learner.groups):
-            members, (inverse, scale) = group.members, self._designs[number]
+            members, agents = group.members, list[Any](group.agents)
+            inverse = torch.stack([agent.sigma_inv.to(group.device) for agent in agents])
+            scale = inverse.new_tensor([agent.width_scale() for agent in agents])
             outputs = self.learner.outputs_of(number, trees.take(rows, members))
             member_draws = tuple(draw[members] for draw in draws)
             mask = None if legal is None else group.lead.legal_choices(legal[members])
             chosen[members], inverse = group.lead.choose(outputs, inverse, scale, member_draws, mask)
-            self._designs[number] = inverse, scale
+            for agent, member_inverse in zip(agents, inverse.unbind(), strict=True):
+                agent.sigma_inv = member_inverse.clone()
         return chosen
 
     def _stored(self, obs: Any, action: np.ndarray, batch: StepBatch) -> tuple[Any, np.ndarray, StepBatch]:
@@ -57,10 +73,6 @@ class BanditActing(Acting):
         return contexts, action, replace(batch, final_obs=np.zeros((len(action), 1), dtype=np.float32))
 
     def end(self) -> Running | None:
-        for group, (inverse, _) in zip(self.learner.groups, self._designs, strict=True):
-            for agent, member_inverse in zip(group.agents, inverse.unbind(), strict=True):
-                bandit: Any = agent
-                bandit.sigma_inv = member_inverse.clone()
         for bandit, tally, regret in zip(self.agents, self.tallies, self._regret.tolist(), strict=True):
             bandit.rounds += tally.env_steps // self.ranks.size
             bandit.regret.append(bandit.regret[-1] + regret)
@@ -76,10 +88,7 @@ class BanditUpdates(Updates):
 
 
 class BanditSource(OffPolicySource):
-    """Members choose arms and learn from the rewards of all members' choices.
-
-    Before a generation the design matrices that a mutation has made stale are rebuilt from replay.
-    """
+    """Members choose arms and learn from the rewards of all members' choices."""
 
     waits_for_lanes = "the design matrix counts the choices of all lanes at once"
     acting = BanditActing
@@ -105,15 +114,6 @@ class BanditSource(OffPolicySource):
                 f"[{arms}, ...]. fix: an id such as bandit/iris, or BanditEnv(features, targets)."
             )
         return space, actions
-
-    def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
-        memory = shard.shared.memories["memory"]
-        for agent in shard.agents:
-            if agent.is_design_stale:
-                count = min(agent.rounds, len(memory))
-                places = memory.in_order()[len(memory) - count :]
-                agent.rebuild_design(memory.gather(places)["obs"] if count else None)
-        return (yield from super().run(shard, lanes, learner))
 
     def run_custom(self, shard: Shard, lanes: Lanes) -> Steps:
         raise AlgorithmError(

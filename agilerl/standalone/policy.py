@@ -178,6 +178,7 @@ class Policy(nn.Module):
         self._constants(spec)
         self.standardised = bool(network.get("normalize_observations", False))
         if self.standardised:
+            self.blocks = _size(network.get("blocks", 1))
             for name in ("obs_mean", "obs_scale"):
                 self.register_buffer(name, torch.empty(_inputs(self.space), device="meta"))
 
@@ -259,7 +260,11 @@ class Policy(nn.Module):
         if not self.standardised:
             return x
         scaled = (x - self.get_buffer("obs_mean")) * self.get_buffer("obs_scale")
-        return scaled.clamp(-LARGEST_INPUT, LARGEST_INPUT)
+        scaled = scaled.clamp(-LARGEST_INPUT, LARGEST_INPUT)
+        if self.blocks == 1:
+            return scaled
+        is_filled = x.reshape(-1, self.blocks, x.shape[-1] // self.blocks).any(-1)
+        return scaled * is_filled.repeat_interleave(x.shape[-1] // self.blocks, -1)
 
     def _inputs_of(self, obs: Any) -> Any:
         like = next(self.parameters())

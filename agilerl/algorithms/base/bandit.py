@@ -15,6 +15,7 @@ to an implementation is decided here:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.algorithms.base.transitions import as_tensor, check_observation_space, column, sampled_observations
+from agilerl.components.running import RunningMeanStd
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.envs.bandit import ROUNDS as ROUNDS_OF_EPISODE
@@ -44,9 +46,13 @@ from agilerl.losses.bandits import inverse_design, scaled_gradient, squared_widt
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.bandits import RewardModule, RewardNetwork
 from agilerl.ranges import Count, Positive, StepsPerUpdate
+from agilerl.ranks import ONE, Ranks
 from agilerl.spaces import nested
 from agilerl.telemetry.evaluation import Evaluation
 
+MAX_SCALE = 2  # of |mean|, deviation and 1 / deviation of features that are learned from unscaled, in large samples
+MIN_ROWS = 16  # contexts in such statistics
+MIN_DEVIATION = 1e-9  # relative to the mean; features that vary less are constant
 CONTEXTS = ("context", "state", "observation")  # published names of the field "obs"
 
 
@@ -70,6 +76,8 @@ class NeuralBandit(RLAlgorithm):
         learn_step: rounds per update.
         mut: label of the last mutation.
         actor_network: a `RewardNetwork`, or any evolvable module with one output, to use instead of building one.
+        normalize_observations: normalise contexts in raw units, whose features are far from mean 0 and deviation 1; see
+            `rescale`.
         device: device of the networks and batches.
         accelerator: stored only, see `EvolvableAlgorithm`.
         wrap: accepted for compatibility; ignored.
@@ -77,7 +85,7 @@ class NeuralBandit(RLAlgorithm):
 
     Attributes:
         sigma_inv: [p, p] float64 inverse design matrix Z⁻¹, where p − 1 is the width of the last hidden layer.
-        rounds: choices counted in it.
+        rounds: choices counted in it. scaled_rounds: choices before the last `rescale`; 0 before the first.
         regret: cumulative shortfall from a reward of 1 in each round, at the end of every generation.
     """
 
@@ -112,6 +120,7 @@ class NeuralBandit(RLAlgorithm):
         wrap: bool = True,
         *,
         seed: int | None = None,
+        normalize_observations: Annotated[bool, hp()] = True,
     ) -> None:
         contexts = _contexts_of(type(self).__name__, observation_space, action_space)
         super().__init__(contexts, action_space, index, hp_config, device, accelerator, seed=seed)
@@ -121,10 +130,11 @@ class NeuralBandit(RLAlgorithm):
         if actor_network is not None and not isinstance(actor_network, RewardNetwork | RewardModule):
             actor_network = RewardModule(actor_network)
         self.actor = build(self, RewardNetwork, actor_network, "actor_network", 0)
+        self.normalize_observations = bool(normalize_observations)
         register_network(self, "actor", "actor_target", "optimizer", "lr", policy=True)
         self.register_mutation_hook("forget_design")
         self.regret: list[float] = [0.0]
-        self.rounds = 0
+        self.rounds = self.scaled_rounds = 0
         self._is_stale = False
         self.sigma_inv = self.design_over(self._no_gradients())
 
@@ -143,6 +153,9 @@ class NeuralBandit(RLAlgorithm):
 
     def update_hyperparameters(self) -> dict[str, float]:
         return {"lr": self.lr, "reg": self.reg}
+
+    def update_options(self) -> tuple[Any, ...]:
+        return (self.normalize_observations,)
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Perform one Adam step on (f(x; θ) − r)² + reg · ‖θ − θ₀‖², x the context of the chosen arm.
@@ -176,6 +189,39 @@ class NeuralBandit(RLAlgorithm):
         reward = column("reward", fields["reward"], count, self.device, owner).to(dtype)
         zeros = torch.zeros(count, dtype=dtype, device=reward.device)
         return TransitionBatch(obs, zeros.long(), reward, obs, zeros, zeros + 1 / count, number=self.learn_counter + 1)
+
+    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
+        if not self.actor.normalize_observations and self.rounds >= 2 * self.scaled_rounds:  # in a custom loop
+            self.rescale(batch.obs, max(1, self.rounds))
+        return super().learn_batch(batch, plain)
+
+    @torch.no_grad()
+    def rescale(self, contexts: Any, rounds: int, ranks: Ranks = ONE) -> None:
+        """Normalise inputs by the statistics of contexts [R, *context] of chosen arms, and forget the design matrix.
+
+        No-op for features that are near mean 0 and deviation 1, for images and for modules of the script. A constant
+        feature is at most divided by its magnitude. If every context fills one of A equal blocks, as in `BanditEnv`,
+        the blocks share the statistics of the filled ones, and a block of zeros stays zero. `rounds`: choices so far.
+        """
+        self.scaled_rounds, network, statistics = rounds, self.actor, RunningMeanStd()
+        if not (self.normalize_observations and isinstance(network, RewardNetwork) and network.reads_vectors):
+            return
+        rows = network.encoder_input(contexts)
+        parts = rows.reshape(len(rows), self.arms if rows.shape[-1] % self.arms == 0 else 1, -1)
+        blocks = parts.shape[1] if ranks.all(bool((parts.any(-1).sum(-1) <= 1).all())) else 1
+        features = rows.reshape(len(rows), blocks, -1).sum(1).double().cpu()
+        statistics.update_over(ranks, features.numpy(), features.shape[1:])
+        if statistics.count < MIN_ROWS:
+            return
+        mean, deviation = statistics.mean, np.sqrt(statistics.var)
+        is_constant = deviation <= MIN_DEVIATION * np.abs(mean).clip(MIN_DEVIATION)
+        mean, deviation = np.where(is_constant, 0, mean), np.where(is_constant, np.abs(mean).clip(1), deviation)
+        scales, limit = np.maximum(deviation, 1 / deviation), MAX_SCALE * (1 + 4 / math.sqrt(statistics.count))
+        if np.maximum(np.abs(mean), scales).max() <= limit and not network.normalize_observations:
+            return
+        network.normalize_observations, network.blocks = True, blocks
+        network.set_observation_statistics(np.tile(mean, blocks), np.tile(deviation**2, blocks), epsilon=0)
+        self.forget_design()
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
