@@ -15,7 +15,7 @@ from agilerl.cli.options import whole_option
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.importing import import_code
 
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 
 
 def seeds_in(text: str) -> list[int]:
@@ -28,9 +28,9 @@ def seeds_in(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last >= 2**63 or last - first >= MOST_SEEDS:
+        if last >= 2**63 or last - first >= MAX_SEEDS:
             raise ConfigError(
-                f"--seeds takes at most {MOST_SEEDS:,} numbers below 2**63; got {text!r}. fix: --seeds 0-9."
+                f"--seeds takes at most {MAX_SEEDS:,} numbers below 2**63; got {text!r}. fix: --seeds 0-9."
             )
         if last < first:
             raise ConfigError(f"--seeds takes ranges and numbers; got {text!r}. fix: --seeds 0-9, or --seeds 0,3,7.")

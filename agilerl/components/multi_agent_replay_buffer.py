@@ -96,8 +96,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             return
         self._widths = {agent: int(np.prod(action_spaces[agent].shape or (1,))) for agent in self.agent_ids}
         starts = [np.ravel(foreign.start(action_spaces[agent])) for agent in self.agent_ids]
-        each = zip(starts, self._widths.values(), strict=True)
-        self._starts = np.concatenate([np.broadcast_to(start, width) for start, width in each]).astype(np.float32)
+        columns = zip(starts, self._widths.values(), strict=True)
+        self._starts = np.concatenate([np.broadcast_to(start, width) for start, width in columns]).astype(np.float32)
 
     # -- the engine's interface: vector steps --------------------------------------------------------------------------
 
@@ -267,29 +267,29 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
         return trees.map_leaves(leaf, rows)
 
-    def _next(self, seen: Mapping[str, Any], count: int) -> dict[str, Any]:
-        presence = self._presence(seen, count)
-        return {AGENTS: self._observed(seen, presence), PRESENT: presence.astype(np.int8)}
+    def _next(self, agent_obs: Mapping[str, Any], count: int) -> dict[str, Any]:
+        presence = self._presence(agent_obs, count)
+        return {AGENTS: self._observed(agent_obs, presence), PRESENT: presence.astype(np.int8)}
 
-    def _presence(self, seen: Mapping[str, Any], count: int) -> np.ndarray:
+    def _presence(self, agent_obs: Mapping[str, Any], count: int) -> np.ndarray:
         """Return [B, M] bool: agents with an observation that has no NaN and is not masked as absent."""
         presence = np.zeros((count, len(self.agent_ids)), bool)
-        declared = SeenByTeam.of(seen).present
+        declared = SeenByTeam.of(agent_obs).present
         for k, agent in enumerate(self.agent_ids):
-            if agent in seen:
+            if agent in agent_obs:
                 presence[:, k] = True if declared is None else declared[agent]
-                for leaf in map(_array, trees.leaves(seen[agent])):
+                for leaf in map(_array, trees.leaves(agent_obs[agent])):
                     if leaf.dtype.kind == "f":
                         presence[:, k] &= ~np.isnan(leaf.reshape(len(leaf), -1)).any(1)
         return presence
 
-    def _observed(self, seen: Mapping[str, Any], presence: np.ndarray) -> dict[str, Any]:
+    def _observed(self, agent_obs: Mapping[str, Any], presence: np.ndarray) -> dict[str, Any]:
         """Return the observations of all agents, sorted as in lanes; zeros for absent agents."""
         observations = {}
         for agent in sorted(self.agent_ids):
             present = presence[:, self.agent_ids.index(agent)]
-            if agent in seen:
-                observations[agent] = self._shown(agent, seen[agent], present)
+            if agent in agent_obs:
+                observations[agent] = self._shown(agent, agent_obs[agent], present)
             else:
                 observations[agent] = self._zeros(agent, len(presence))
         return observations
@@ -409,8 +409,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             if self.field_names is None:
                 fields = tuple(fields[name].to_dict() for name in names)
             for row in range(len(self)):
-                each = (trees.map_leaves(lambda leaf, r=row: leaf[r].numpy(force=True), part) for part in fields)
-                experiences.append(Experience(*each))
+                parts = (trees.map_leaves(lambda leaf, r=row: leaf[r].numpy(force=True), part) for part in fields)
+                experiences.append(Experience(*parts))
         return experiences
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -445,9 +445,9 @@ class MultiAgentReplayBuffer(ReplayBuffer):
 
 def _final(value: Any, name: str, roles: Mapping[str, str]) -> Any:
     """Return a field's values; for next observations the final ones where an episode has ended."""
-    seen = SeenByTeam.of(value)
-    if roles.get(name, name) == "next_obs" and seen.final is not None:
-        return MaskedObservations(seen.final, seen.final_present, seen.acted)
+    final = SeenByTeam.of(value)
+    if roles.get(name, name) == "next_obs" and final.final is not None:
+        return MaskedObservations(final.final, final.final_present, final.acted)
     return value
 
 
@@ -501,8 +501,8 @@ def _numeric(leaf: Any) -> np.ndarray:
 
 def _finite(rows: Any, count: int) -> np.ndarray:
     """Return [B] bool: rows without a NaN."""
-    each = [~np.isnan(leaf.reshape(count, -1)).any(1) for leaf in trees.leaves(rows)]
-    return np.asarray(np.logical_and.reduce(each))
+    flags = [~np.isnan(leaf.reshape(count, -1)).any(1) for leaf in trees.leaves(rows)]
+    return np.asarray(np.logical_and.reduce(flags))
 
 
 def _masked(leaf: np.ndarray, present: np.ndarray) -> np.ndarray:

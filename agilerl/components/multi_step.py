@@ -104,12 +104,12 @@ class MultiStepReplayBuffer(ReplayBuffer):
         rewards = np.asarray(rows[("reward",)], dtype=np.float64)
         if self.is_of_teams:  # other agents continue
             cuts = np.zeros((count, 1), bool) if truncated is None else np.asarray(truncated, bool).reshape(count, -1)
-            ended: np.ndarray = np.any(cuts, axis=1) | np.all(rows["done",] != 0, axis=1)
+            is_end: np.ndarray = np.any(cuts, axis=1) | np.all(rows["done",] != 0, axis=1)
         else:
             cut = np.zeros(count, dtype=bool) if truncated is None else _flags("truncated", truncated, count)
-            ended = _flags("done", rows[("done",)], count) | cut
+            is_end = _flags("done", rows[("done",)], count) | cut
         added = self._meet(count)
-        return added + self._take(self._interned(rows, mask), rewards, ended, lane_rows)
+        return added + self._take(self._interned(rows, mask), rewards, is_end, lane_rows)
 
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """End all open windows, or those of `lanes` [k], as truncated: they bootstrap from the last s' of their lanes.
@@ -154,14 +154,14 @@ class MultiStepReplayBuffer(ReplayBuffer):
         """
         rows = self._step_of(data)
         count = len(rows[("reward",)])
-        ended = _flags("done", rows[("done",)], count)
+        is_end = _flags("done", rows[("done",)], count)
         for flags in (truncated, *(rows.get((name,)) for name in CUTS)):
             if flags is not None:
-                ended = ended | _flags("truncated", flags, count)
+                is_end = is_end | _flags("truncated", flags, count)
         reward = np.asarray(rows[("reward",)], dtype=np.float64)
         self._meet(count)
         rows = rows if self._frames is None else self._frames.intern_apart(rows)
-        self._take(rows, reward, ended, np.arange(count))
+        self._take(rows, reward, is_end, np.arange(count))
         one_step = self._one_step_rows()
         return None if one_step is None else self._published(one_step)
 
@@ -262,7 +262,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
             self._windows = self._make_windows(num_lanes)
         return added
 
-    def _take(self, rows: Rows, reward: np.ndarray, ended: np.ndarray, lanes: np.ndarray) -> int:
+    def _take(self, rows: Rows, reward: np.ndarray, is_end: np.ndarray, lanes: np.ndarray) -> int:
         """Push checked, interned rows [k] of `lanes` [k] into the windows; reward and ended are [L]."""
         assert self._windows is not None
         if self._frames is not None:  # the ring of steps holds the rows' references
@@ -270,8 +270,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
                 self._frames.release(self._windows.upcoming(path, lanes))
         if self.is_of_teams:
             done = np.asarray(rows["done",]) != 0
-            return self._keep(self._windows.push(rows, reward[lanes], ended[lanes], lanes, done))
-        return self._keep(self._windows.push(rows, reward.reshape(-1)[lanes], ended[lanes], lanes))
+            return self._keep(self._windows.push(rows, reward[lanes], is_end[lanes], lanes, done))
+        return self._keep(self._windows.push(rows, reward.reshape(-1)[lanes], is_end[lanes], lanes))
 
     def _flush(self, lanes: np.ndarray | None = None) -> int:
         return 0 if self._windows is None else self._keep(self._windows.flush(lanes))

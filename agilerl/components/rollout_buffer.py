@@ -146,7 +146,7 @@ class RolloutBuffer(RolloutStore):
             if not self.position:
                 self.num_legal = legal.shape[-1]
             more["legal"] = legal
-        ended, cut = self._flags(done), self._flags(np.zeros(1) if truncated is None else truncated)
+        terminal, cut = self._flags(done), self._flags(np.zeros(1) if truncated is None else truncated)
         before, after = self._batched(obs), None if next_obs is None else self._batched(next_obs)
         self._check_observations(before)
         if after is not None:
@@ -160,7 +160,7 @@ class RolloutBuffer(RolloutStore):
             last = self.position - 1
             unknown = begins & ~self.fields["truncated"][last]
             self.fields["terminated"][last] |= unknown
-        self._store(before, actions, rewards, ended & ~cut, cut, final_obs=after, **more)
+        self._store(before, actions, rewards, terminal & ~cut, cut, final_obs=after, **more)
         self.last_obs = after
 
     def _store(self, obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, **more: Any) -> None:

@@ -60,13 +60,13 @@ class LaneWindows:
         self._seen = np.zeros(num_lanes, dtype=np.int64)  # steps in the ring, at most n
 
     def push(
-        self, rows: Rows, reward: np.ndarray, ended: np.ndarray, lanes: np.ndarray, done: np.ndarray | None = None
+        self, rows: Rows, reward: np.ndarray, is_end: np.ndarray, lanes: np.ndarray, done: np.ndarray | None = None
     ) -> Finished:
         """Add one step in `lanes` [k].
 
         Args:
             rows: fields [k, ...]. reward: [k] float64, [k, M] for several agents.
-            ended: [k] bool, terminated or truncated: every open window of the lane ends with this step.
+            is_end: [k] bool, terminated or truncated: every open window of the lane ends with this step.
             lanes: [k] int64, each at most once.
             done: [k, M] bool, agents terminated by this step while others continue; None for a single agent.
 
@@ -89,7 +89,7 @@ class LaneWindows:
             counts = is_open[..., None] & ~self._ended[:, lanes]
             self._total[:, lanes] += np.where(counts, self.powers[age][..., None] * reward, 0.0)
             self._ended[:, lanes] |= counts & done
-        return self._finish(lanes, np.where(ended, self._open[lanes], self._open[lanes] == self.n_step))
+        return self._finish(lanes, np.where(is_end, self._open[lanes], self._open[lanes] == self.n_step))
 
     def flush(self, lanes: np.ndarray | None = None) -> Finished:
         """End every open window (of `lanes` [k] only, if given) with the last step of its lane."""

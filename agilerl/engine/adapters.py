@@ -278,8 +278,8 @@ class StackedAdapters:
 
     def is_finite(self) -> np.ndarray:
         """Return [N] bool: members whose weights are finite."""
-        each = [rows.value.detach().sum(1).isfinite() for rows in self._rows.values()]
-        finite: np.ndarray = torch.stack(each).all(0).cpu().numpy()
+        flags = [rows.value.detach().sum(1).isfinite() for rows in self._rows.values()]
+        finite: np.ndarray = torch.stack(flags).all(0).cpu().numpy()
         return finite
 
     @torch.no_grad()

@@ -214,8 +214,8 @@ class RowsGroup(Group):
         return self.engine.device
 
     def finite_flags(self) -> Tensor:
-        each = [cohort.value.sum(1).isfinite().view(-1, self.engine.count).all(0) for cohort in self.engine.cohorts]
-        return torch.stack(each).all(0)
+        flags = [cohort.value.sum(1).isfinite().view(-1, self.engine.count).all(0) for cohort in self.engine.cohorts]
+        return torch.stack(flags).all(0)
 
     def is_finite(self) -> np.ndarray:
         return self.engine.is_finite()
@@ -319,11 +319,11 @@ class HiddenStates:
         if states is None or not over.any():
             return
         lead: Any = self._groups[number].lead
-        ended = torch.from_numpy(over)
-        if ended.dim() > 2:
-            self.hidden[number] = lead.forget(states, ended)
+        done = torch.from_numpy(over)
+        if done.dim() > 2:
+            self.hidden[number] = lead.forget(states, done)
         else:
-            rows = ended.view(len(ended), 1, -1, 1)
+            rows = done.view(len(done), 1, -1, 1)
             self.hidden[number] = {key: part.masked_fill(rows.to(part.device), 0) for key, part in states.items()}
 
     def of(self, number: int, obs: Any) -> dict[str, Tensor]:
@@ -383,13 +383,13 @@ class Learner:
             names, reading = tuple(agent.update_hyperparameters()), agent.reading()
             options = (reading, names, agent.update_interval(), *agent.update_options())
             by_key.setdefault((type(agent), binding.signature(), options), []).append(position)
-        each = [
+        parts = [
             [alike[i] for i in same_size]
             for alike in by_key.values()
             for same_size in by_size([bindings[i] for i in alike])
         ]
         return [
-            RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels, self.ranks) for m in each
+            RowsGroup(m, [self.agents[i] for i in m], [bindings[i] for i in m], self.kernels, self.ranks) for m in parts
         ]
 
     # --- learning ---------------------------------------------------------------------------------------------------

@@ -85,8 +85,8 @@ class ModuleEngine:
         return run
 
     def through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
-        each = [self.through(name) for name in names]
-        return lambda inputs: torch.stack([run(*args) for run, args in zip(each, inputs, strict=True)])
+        paths = [self.through(name) for name in names]
+        return lambda inputs: torch.stack([run(*args) for run, args in zip(paths, inputs, strict=True)])
 
     def frozen(self, name: str) -> Network:
         return torch.no_grad()(self._raw(name))
@@ -99,12 +99,12 @@ class ModuleEngine:
         return lambda *inputs: (value(*inputs), target(*inputs))
 
     def networks(self, names: tuple[str, ...]) -> Network:
-        each = [self.network(name) for name in names]
-        return lambda *inputs: torch.stack([run(*inputs) for run in each])
+        calls = [self.network(name) for name in names]
+        return lambda *inputs: torch.stack([run(*inputs) for run in calls])
 
     def targets(self, names: tuple[str, ...]) -> Network:
-        each = [self.target(name) for name in names]
-        return lambda *inputs: torch.stack([run(*inputs) for run in each])
+        calls = [self.target(name) for name in names]
+        return lambda *inputs: torch.stack([run(*inputs) for run in calls])
 
     def forward(self, name: str, x: Any) -> tuple[Tensor, Tensor]:
         output = self._raw(name)(x)  # the output's graph represents the pass

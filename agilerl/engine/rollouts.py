@@ -154,8 +154,8 @@ class Rollout:
     def _columns(self, noise: Tensor | None) -> list[tuple[str, Tensor]]:
         """Return the per-row fields of a batch by name, without observations."""
         names = ("log_prob", "value", "advantage", "returns", "action", "legal", "noise")
-        each = (*self.numbers.unbind(-1), self.action, self.legal, noise)
-        return [(name, x) for name, x in zip(names, each, strict=True) if x is not None]
+        columns = (*self.numbers.unbind(-1), self.action, self.legal, noise)
+        return [(name, x) for name, x in zip(names, columns, strict=True) if x is not None]
 
     def batches(self, plan: EpochPlan, noise: Tensor | None = None, ranks: Ranks = ONE) -> Iterator[RolloutBatch]:
         """Yield the minibatches of one epoch.

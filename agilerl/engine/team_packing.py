@@ -32,21 +32,21 @@ def packed(rollout: TeamRollout, team: Any) -> TeamRollout:
     for member, agent in np.ndindex(*counts.shape):
         rows[member, agent, : counts[member, agent]] = np.flatnonzero(acted[member, :, agent])
     indices = [torch.from_numpy(rows[:, k]).to(rollout.numbers.device) for k in range(rows.shape[1])]
-    each = torch.arange(len(rows), device=rollout.numbers.device).unsqueeze(1)
+    row = torch.arange(len(rows), device=rollout.numbers.device).unsqueeze(1)
 
     def side_by_side(x: Tensor, columns: list[slice]) -> Tensor:
-        return torch.cat([x[each, index][..., part] for index, part in zip(indices, columns, strict=True)], -1)
+        return torch.cat([x[row, index][..., part] for index, part in zip(indices, columns, strict=True)], -1)
 
-    seen = rollout.obs[AGENTS]
+    agent_obs = rollout.obs[AGENTS]
     obs = {
         AGENTS: {
-            a: map_leaves(lambda x, index=index: x[each, index], seen[a])
+            a: map_leaves(lambda x, index=index: x[row, index], agent_obs[a])
             for a, index in zip(team.agent_ids, indices, strict=True)
         }
     }
     is_valid = np.arange(rows.shape[-1])[:, None] < counts[:, None, :]  # [N, R, M]
     valid = torch.from_numpy(is_valid).to(rollout.numbers.device)
-    numbers = torch.stack([rollout.numbers[each, index, k] for k, index in enumerate(indices)], 2)
+    numbers = torch.stack([rollout.numbers[row, index, k] for k, index in enumerate(indices)], 2)
     masks = [team.actions.masks[a] for a in team.agent_ids]
     return replace(
         rollout,

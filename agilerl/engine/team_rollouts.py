@@ -63,8 +63,8 @@ def make_team_rollout(
     advantage, counts = _advantages(members, buffer, value, last, final)
     advantage, counts = (x.view(raw.shape).flatten(1, 2) for x in (advantage, counts))  # [N, T·E, M]
     returns = advantage + value.flatten(1, 2)
-    for member, member_returns, seen in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
-        member.see_returns(member_returns, seen)
+    for member, member_returns, counted in zip(members, *_everywhere(learner.ranks, returns, counts), strict=True):
+        member.see_returns(member_returns, counted)
     mean, deviation = _scales(members, like)
     goal = (returns - mean.unsqueeze(1)) / deviation.unsqueeze(1)
     scaled = _standardised(learner.ranks, members[0].groups_of_agents, advantage, counts)
@@ -157,12 +157,12 @@ def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray)
         return array
 
     present = stored(lead.presence(buffer.stored("obs"))).astype(bool)
-    ended = stored(buffer.stored("terminated") | buffer.stored("truncated"))
+    done = stored(buffer.stored("terminated") | buffer.stored("truncated"))
     undecided = ~stored(buffer.stored("valid")).any(-1, keepdims=True)  # for example of a replaced lane
-    breaks = ended | undecided
+    breaks = done | undecided
     longest, kind, lanes = lead.sequence_limit(len(buffer)), lead.bptt_sequence_type, buffer.num_envs // count
-    everything = np.ones(ended.shape[1:3], bool)
-    windows = [sequences_of(member_rows.all(-1), everything, longest, kind) for member_rows in ended]
+    everything = np.ones(done.shape[1:3], bool)
+    windows = [sequences_of(member_rows.all(-1), everything, longest, kind) for member_rows in done]
     pieces = {
         group: [
             pieces_of(
@@ -183,8 +183,8 @@ def _sequences(lead: Any, count: int, buffer: RolloutStore, counted: np.ndarray)
 
 def _scales(members: Sequence[Any], like: Tensor) -> tuple[Tensor, Tensor]:
     """Return (means, deviations) [N, M] of the members' values."""
-    each = [member.value_scale() for member in members]
+    scales = [member.value_scale() for member in members]
     means, deviations = (
-        torch.from_numpy(np.stack(part)).to(like.device, like.dtype) for part in zip(*each, strict=True)
+        torch.from_numpy(np.stack(part)).to(like.device, like.dtype) for part in zip(*scales, strict=True)
     )
     return means, deviations

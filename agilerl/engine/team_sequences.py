@@ -55,23 +55,23 @@ class Pieces:
 
     def of(self, windows: np.ndarray) -> np.ndarray:
         """Return the indices of the sequences of some windows."""
-        each = [np.arange(self.first[w], self.first[w + 1]) for w in windows]
-        return np.concatenate(each) if each else np.zeros(0, np.int64)
+        ranges = [np.arange(self.first[w], self.first[w + 1]) for w in windows]
+        return np.concatenate(ranges) if ranges else np.zeros(0, np.int64)
 
 
-def pieces_of(windows: np.ndarray, lanes: int, there: np.ndarray, breaks: np.ndarray) -> Pieces:
+def pieces_of(windows: np.ndarray, lanes: int, is_present: np.ndarray, breaks: np.ndarray) -> Pieces:
     """Return the sequences of K agents within time windows.
 
     Args:
         windows: [S, 3] lane, first step, length. lanes: number of lanes per member.
-        there: [T·E, K] bool, whether the agent was present. breaks: [T·E, K] bool, whether the hidden state after the
-            step does not follow from the step: the episode ended, or the row is not a transition.
+        is_present: [T·E, K] bool, of the agents. breaks: [T·E, K] bool, whether the hidden state after the step does
+            not follow from the step: the episode ended, or the row is not a transition.
     """
-    size, sequences, first = len(there), [], [0]
+    size, sequences, first = len(is_present), [], [0]
     for lane, start, length in windows.tolist():
         rows = (start + np.arange(length)) * lanes + lane
-        for k in range(there.shape[1]):
-            present = there[rows, k]
+        for k in range(is_present.shape[1]):
+            present = is_present[rows, k]
             episode = np.concatenate(([0], np.cumsum(breaks[rows, k])[:-1]))[present]
             chosen = rows[present] + k * size
             sequences += [part for part in np.split(chosen, np.flatnonzero(np.diff(episode)) + 1) if len(part)]
@@ -123,21 +123,21 @@ class TeamSequenceRollout(Rollout):
 
 def _gathered(rows: RolloutBatch, pieces: list[Pieces], windows: list[np.ndarray]) -> RolloutBatch:
     """Gather the sequences of every member's windows [N, S·L, ...]; the weight of padding is 0."""
-    each = [member_pieces.of(chosen) for member_pieces, chosen in zip(pieces, windows, strict=True)]
-    max_sequences = max(1, *(len(ids) for ids in each))
+    parts = [member_pieces.of(chosen) for member_pieces, chosen in zip(pieces, windows, strict=True)]
+    max_sequences = max(1, *(len(ids) for ids in parts))
     longest = max(
-        1, *(int(member_pieces.length[ids].max(initial=0)) for member_pieces, ids in zip(pieces, each, strict=True))
+        1, *(int(member_pieces.length[ids].max(initial=0)) for member_pieces, ids in zip(pieces, parts, strict=True))
     )
     index, length = (
-        np.zeros((len(each), max_sequences, longest), np.int64),
-        np.zeros((len(each), max_sequences, 1), np.int64),
+        np.zeros((len(parts), max_sequences, longest), np.int64),
+        np.zeros((len(parts), max_sequences, 1), np.int64),
     )
-    for i, (member_pieces, ids) in enumerate(zip(pieces, each, strict=True)):
+    for i, (member_pieces, ids) in enumerate(zip(pieces, parts, strict=True)):
         width = min(longest, member_pieces.rows.shape[1])
         index[i, : len(ids), :width] = member_pieces.rows[ids, :width]
         index[i, : len(ids), width:] = member_pieces.rows[ids, width - 1 : width]
         length[i, : len(ids), 0] = member_pieces.length[ids]
-    members, device = len(each), rows.weight.device
+    members, device = len(parts), rows.weight.device
     index += rows.weight.shape[1] * np.arange(members)[:, None, None]
     flat, starts = (torch.from_numpy(x.reshape(-1)).to(device) for x in (index, index[:, :, 0]))
     real = torch.from_numpy((np.arange(longest) < length).reshape(members, -1)).to(device)

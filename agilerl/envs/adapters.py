@@ -135,10 +135,10 @@ class VectorLanes:
                 f"{self.backend}: {call} gave observations of {obs.dtype}, shape {obs.shape}; expected {wanted}. {HEAL}"
             )
 
-    def resume(self, ended: np.ndarray) -> None:
-        """Continue from other lanes over this environment; `ended` [L] marks lanes that ended in their last step."""
+    def resume(self, done: np.ndarray) -> None:
+        """Continue from other lanes over this environment; `done` [L] marks lanes that ended in their last step."""
         if self.mode is AutoresetMode.NEXT_STEP:
-            self._resets_now = np.asarray(ended, dtype=bool).reshape(self.num_lanes).copy()
+            self._resets_now = np.asarray(done, dtype=bool).reshape(self.num_lanes).copy()
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> StepBatch:
         result = self._call("step()", self.env.step, actions)
@@ -147,26 +147,26 @@ class VectorLanes:
         terminated, truncated = self._flags(ends, "terminated"), self._flags(cuts, "truncated")
         reward = self._rewards(rewards)
         healed = np.asarray(info.get(HEALED, np.zeros(self.num_lanes)), dtype=bool)
-        ended = (terminated | truncated) & ~healed  # healed lanes are already in their new episode: no reset follows
-        if not self._is_declared and ended.any() and final_key(info) is not None:
+        done = (terminated | truncated) & ~healed  # healed lanes are already in their new episode: no reset follows
+        if not self._is_declared and done.any() and final_key(info) is not None:
             self.mode, self._is_declared, self._guess = AutoresetMode.SAME_STEP, True, None
         if self._guess is not None:
-            self._guess.compare(self._resets_now, reward, obs, ended)
+            self._guess.compare(self._resets_now, reward, obs, done)
         mask = ~self._resets_now
         final_obs = obs
         is_same_step = self.mode is AutoresetMode.SAME_STEP
         # The mask of an observation that is not acted on may allow nothing.
-        info = self._with_masks(info, None if is_same_step or not ended.any() else ended)
+        info = self._with_masks(info, None if is_same_step or not done.any() else done)
         if self.mode is AutoresetMode.NEXT_STEP:
-            self._resets_now = ended & mask
+            self._resets_now = done & mask
             terminated, truncated = terminated & mask, truncated & mask
-        elif ended.any() and self.mode is AutoresetMode.SAME_STEP:
-            final_obs = self._final_observations(obs, ended, info)
-            info = self._with_final_mask(info, ended, self._final_masks(info, ended))
-        elif ended.any():
+        elif done.any() and self.mode is AutoresetMode.SAME_STEP:
+            final_obs = self._final_observations(obs, done, info)
+            info = self._with_final_mask(info, done, self._final_masks(info, done))
+        elif done.any():
             final_masks = info.get(MASK)
-            obs, info = self._reset_ended(obs, ended, info)
-            info = self._with_final_mask(info, ended, final_masks)
+            obs, info = self._reset_ended(obs, done, info)
+            info = self._with_final_mask(info, done, final_masks)
         if active is not None:
             mask = mask & active
         mask = mask & ~healed
@@ -200,7 +200,7 @@ class VectorLanes:
             )
         return array.astype(bool).reshape(self.num_lanes)
 
-    def _final_observations(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
+    def _final_observations(self, obs: Any, done: np.ndarray, info: dict[str, Any]) -> Any:
         key = final_key(info)
         if key is None:
             raise EnvError(
@@ -212,7 +212,7 @@ class VectorLanes:
         by_lane = isinstance(final_rows, np.ndarray | list) or (
             isinstance(final_rows, tuple) and not isinstance(obs, tuple)
         )
-        for lane in np.flatnonzero(ended).tolist():
+        for lane in np.flatnonzero(done).tolist():
             try:
                 row = final_rows[lane] if by_lane else trees.take(final_rows, lane)
                 arrays = _owned(count_words(self._given, row) if self._texts else row, self.single_observation_space)
@@ -238,13 +238,13 @@ class VectorLanes:
             return info
         return {**{key: value for key, value in info.items() if key != f"_{MASK}"}, MASK: masks}
 
-    def _final_masks(self, info: dict[str, Any], ended: np.ndarray) -> np.ndarray | None:
+    def _final_masks(self, info: dict[str, Any], done: np.ndarray) -> np.ndarray | None:
         """Return the action masks that SAME_STEP environments give for final observations."""
         final = info.get("final_info")
         if isinstance(final, np.ndarray | list | tuple):  # one dictionary per ended lane, else None
             final = {MASK: [one.get(MASK) if isinstance(one, dict) else None for one in final]}
         final = self._translated(final) if isinstance(final, Mapping) else None
-        masks: np.ndarray | None = self._masks.of(final, self.num_lanes, ended)
+        masks: np.ndarray | None = self._masks.of(final, self.num_lanes, done)
         return masks
 
     def _translated(self, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,26 +255,26 @@ class VectorLanes:
                 rows = [translate(row) for row in rows]
         return {**info, **({} if rows is None else {MASK: rows})}
 
-    def _with_final_mask(self, info: dict[str, Any], ended: np.ndarray, final: np.ndarray | None) -> dict[str, Any]:
+    def _with_final_mask(self, info: dict[str, Any], done: np.ndarray, final: np.ndarray | None) -> dict[str, Any]:
         """Return `info` with the masks of the final observations; all actions if an ended lane has none."""
         present = self._masks.of(info, self.num_lanes)
         if present is None and final is None:
             return info
         masks = np.ones((self.num_lanes, self._masks.width), bool) if present is None else present.copy()
-        masks[ended] = True if final is None else final[ended]
+        masks[done] = True if final is None else final[done]
         return {**info, FINAL_MASK: masks}
 
-    def _reset_ended(self, obs: Any, ended: np.ndarray, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        begun, reset_info = self._begin({"options": {"reset_mask": ended.copy()}})
+    def _reset_ended(self, obs: Any, done: np.ndarray, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        first_obs, reset_info = self._begin({"options": {"reset_mask": done.copy()}})
         masks = [
             None if masks is None else np.asarray(masks)
-            for masks in (self._with_masks(reset_info, ~ended).get(MASK), info.get(MASK))
+            for masks in (self._with_masks(reset_info, ~done).get(MASK), info.get(MASK))
         ]
         template = next((part for part in masks if part is not None), None)
         if template is None or not self._masks.width:
-            return trees.choose(ended, begun, obs), info
+            return trees.choose(done, first_obs, obs), info
         first, then = (np.ones_like(template) if part is None else part for part in masks)
-        return trees.choose(ended, begun, obs), {**info, MASK: np.where(ended[:, None], first, then)}
+        return trees.choose(done, first_obs, obs), {**info, MASK: np.where(done[:, None], first, then)}
 
     def close(self) -> None:
         if hasattr(self.env, "close"):
@@ -293,7 +293,7 @@ class _Guess:
         self.name, self.first = name, first
         self.begins = np.zeros(len(next(trees.leaves(first))), dtype=bool)
 
-    def compare(self, resets: np.ndarray, reward: np.ndarray, obs: Any, ended: np.ndarray) -> None:
+    def compare(self, resets: np.ndarray, reward: np.ndarray, obs: Any, done: np.ndarray) -> None:
         """Check one step.
 
         A lane that ended with the observation of a reset, and whose next step has a reward and leads elsewhere, was
@@ -301,7 +301,7 @@ class _Guess:
         causes (a goal at the start, a wrapper that shifts rewards).
 
         Args:
-            resets: [L] lanes whose step should have been a reset. reward: [L]. obs: [L, ...]. ended: [L].
+            resets: [L] lanes whose step should have been a reset. reward: [L]. obs: [L, ...]. done: [L].
 
         Raises:
             EnvError: it resets in the same step.
@@ -313,8 +313,8 @@ class _Guess:
                 "observations are lost. fix: metadata = {'autoreset_mode': gymnasium.vector.AutoresetMode.SAME_STEP} "
                 "and info['final_obs']."
             )
-        self.begins = ended & at_start
-        if ended.any():
+        self.begins = done & at_start
+        if done.any():
             warn_once(
                 f"autoreset of {self.name}",
                 f"{self.name} does not declare metadata['autoreset_mode'] and gives no info['final_obs']: it is taken "

@@ -84,11 +84,11 @@ class BatchLanes:
         final_obs = obs
         has_ended = terminated | truncated
         if self.reset_ended and has_ended.any():
-            state, obs, ended = state.copy(), obs.copy(), np.flatnonzero(has_ended)
-            for lane in ended.tolist():
+            state, obs, done_lanes = state.copy(), obs.copy(), np.flatnonzero(has_ended)
+            for lane in done_lanes.tolist():
                 state[lane] = self._initial(self._generators[lane])
-            obs[ended] = self._observe_initial(state[ended])
-            self._elapsed[ended] = 0
+            obs[done_lanes] = self._observe_initial(state[done_lanes])
+            self._elapsed[done_lanes] = 0
         self._state, self._obs = state, obs
         return StepBatch(obs.copy(), reward, terminated, truncated, final_obs, mask, {})
 
@@ -264,13 +264,13 @@ class PendulumLanes(BatchLanes):
 
 
 class KeptFeatures(gymnasium.ObservationWrapper[np.ndarray, Any, np.ndarray]):
-    """Reduce a vector observation (of `env`, a Box with one axis) to the features `kept`, in this order."""
+    """Reduce a vector observation (of `env`, a Box with one axis) to these features, in this order."""
 
-    def __init__(self, env: gymnasium.Env[np.ndarray, Any], kept: tuple[int, ...]) -> None:
+    def __init__(self, env: gymnasium.Env[np.ndarray, Any], features: tuple[int, ...]) -> None:
         super().__init__(env)
         space = env.observation_space
         assert isinstance(space, spaces.Box)
-        self.kept = list(kept)
+        self.kept = list(features)
         self.observation_space = spaces.Box(space.low[self.kept], space.high[self.kept], dtype=np.float32)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:

@@ -91,8 +91,8 @@ class Description(NamedTuple):
 def describe(lanes: Any) -> Description:
     """Describe the lanes of an environment, which are in this process."""
     env, spaces = lanes.envs[0], (lanes.single_observation_space, lanes.single_action_space)
-    more = dict(foreign.metadata(env)), foreign.render_mode(env)
-    return Description(lanes.name, *spaces, time_limit(env), foreign.team(lanes), *more)
+    rendering = dict(foreign.metadata(env)), foreign.render_mode(env)
+    return Description(lanes.name, *spaces, time_limit(env), foreign.team(lanes), *rendering)
 
 
 class Worker:
@@ -140,12 +140,12 @@ class PendingStep:
 
     def is_ready(self, timeout_s: float) -> bool:
         """Whether all answers arrive within this many seconds."""
-        limit, left = time.monotonic() + timeout_s, set(self.waiting)
-        while left:
-            ready = wait(list(left), timeout=max(0.0, limit - time.monotonic()))
+        limit, missing = time.monotonic() + timeout_s, set(self.waiting)
+        while missing:
+            ready = wait(list(missing), timeout=max(0.0, limit - time.monotonic()))
             if not ready:
                 return False
-            left -= set(ready)
+            missing -= set(ready)
         return True
 
 
@@ -351,8 +351,8 @@ class HealingLanes:
 
     def _patience_s(self) -> float:
         """Seconds for a command that may begin with making the environments."""
-        made = [w.lanes.stop - w.lanes.start for w in self.workers if not w.has_answered]
-        return max(self.deadline_s, START_S * max(made, default=1))
+        lane_counts = [w.lanes.stop - w.lanes.start for w in self.workers if not w.has_answered]
+        return max(self.deadline_s, START_S * max(lane_counts, default=1))
 
     # -- masks of legal actions --------------------------------------------------------------------------------------
 

@@ -139,21 +139,21 @@ class SyncLanes:
         terminated, truncated = np.zeros((2, self.num_lanes), dtype=bool)
         contract = self._checked()
         stepped = range(self.num_lanes) if active is None else np.flatnonzero(active).tolist()
-        ended, masks = self._step_envs(actions, stepped, obs, reward, terminated, truncated)
+        done_lanes, masks = self._step_envs(actions, stepped, obs, reward, terminated, truncated)
         self._keep_masks(masks, stepped, terminated | truncated)
         contract.finite(obs)
         contract.finite_rewards(reward)
         final_obs: Any = obs
         final_info: dict[str, Any] = {}
-        if ended and self.reset_ended:
+        if done_lanes and self.reset_ended:
             obs = trees.copy(obs)
             final_masks, masks = self._action_masks, {}
-            for lane in ended:
+            for lane in done_lanes:
                 row, info = self._reset_lane(lane)
                 trees.put(obs, lane, row)
                 if MASK in info or self._tells_masks:
                     masks[lane] = self._mask_of(lane, info)
-            self._keep_masks(masks, ended, None)
+            self._keep_masks(masks, done_lanes, None)
             if self._action_masks is not None:  # an environment may give masks only at the start of an episode
                 final_info = {FINAL_MASK: np.ones_like(self._action_masks) if final_masks is None else final_masks}
             contract.finite(obs, call="reset()")
@@ -180,7 +180,7 @@ class SyncLanes:
         contract = self._checked()
         check_row, check_reward = contract.row, contract.reward
         steps = self.generators.wrapped(self._steps)
-        ended, masks = list[int](), dict[int, Any]()
+        done_lanes, masks = list[int](), dict[int, Any]()
         for lane in stepped:
             try:
                 result = steps[lane](per_lane[lane])
@@ -201,10 +201,10 @@ class SyncLanes:
                 terminated[lane] = contract.flag(is_terminated, lane, "terminated")
                 truncated[lane] = contract.flag(is_truncated, lane, "truncated")
                 if terminated[lane] or truncated[lane]:
-                    ended.append(lane)
+                    done_lanes.append(lane)
             if MASK in info or self._tells_masks:
                 masks[lane] = self._mask_of(lane, info)
-        return ended, masks
+        return done_lanes, masks
 
     def _mask_of(self, lane: int, info: dict[str, Any]) -> Any:
         """Return one environment's action mask: from its info, else from `action_masks()`; None allows everything."""

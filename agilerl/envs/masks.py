@@ -140,12 +140,12 @@ class ActionMasks:
         over = np.ones(num_lanes, bool)
         return self.of(info if final_mask is None else {MASK: final_mask}, num_lanes, over)
 
-    def of_caller(self, given: Any, count: int, what: str = MASK, is_over: np.ndarray | None = None) -> np.ndarray:
+    def of_caller(self, masks: Any, count: int, what: str = MASK, is_over: np.ndarray | None = None) -> np.ndarray:
         """Convert a caller's mask, one per row (`count`) or one for all, to [count, W] bool; `is_over` as in `of`."""
-        if self._is_canonical(given, count):
-            return self.rows(list(given), what, is_over=is_over)
-        is_batch = isinstance(given, Mapping) or _is_sequence(given) or np.ndim(given) > 1
-        ways = itertools.chain(candidates(given, count) if is_batch else (), ([given] * count,))
+        if self._is_canonical(masks, count):
+            return self.rows(list(masks), what, is_over=is_over)
+        is_batch = isinstance(masks, Mapping) or _is_sequence(masks) or np.ndim(masks) > 1
+        ways = itertools.chain(candidates(masks, count) if is_batch else (), ([masks] * count,))
         return self._first_that_fits(what, ways, count, np.ones(count, bool), is_over)
 
     def _is_canonical(self, masks: Any, num_lanes: int) -> bool:
@@ -183,7 +183,7 @@ class ActionMasks:
 
     def rows(
         self,
-        given: Sequence[Any],
+        lane_masks: Sequence[Any],
         what: str = MASK,
         lanes: Sequence[int] | None = None,
         is_over: np.ndarray | None = None,
@@ -194,11 +194,11 @@ class ActionMasks:
             what: their source, for messages. lanes: the lanes' numbers, by default 0, 1, ...
             is_over: [k] bool, as in `of`.
         """
-        numbers = range(len(given)) if lanes is None else lanes
-        masks = self._stacked(given)
+        numbers = range(len(lane_masks)) if lanes is None else lanes
+        masks = self._stacked(lane_masks)
         if masks is None:
-            masks = np.empty((len(given), self.width), bool)
-            for row, value in enumerate(given):
+            masks = np.empty((len(lane_masks), self.width), bool)
+            for row, value in enumerate(lane_masks):
                 try:
                     masks[row] = flat_mask(self._known, value)
                 except MaskError as fault:
@@ -216,9 +216,9 @@ class ActionMasks:
             raise self._wrong(what, numbers[row], f"allows no action{which}", self.nothing_legal)
         return masks | np.repeat(empty, self._sizes, axis=1) if self.fills else masks
 
-    def one(self, given: Any, what: str = MASK, *, is_over: bool = False) -> np.ndarray:
+    def one(self, mask: Any, what: str = MASK, *, is_over: bool = False) -> np.ndarray:
         """Convert one mask in any form to [W] bool."""
-        row: np.ndarray = self.rows([given], what, is_over=np.array([is_over]))[0]
+        row: np.ndarray = self.rows([mask], what, is_over=np.array([is_over]))[0]
         return row
 
     def _stacked(self, rows: Sequence[Any]) -> np.ndarray | None:
@@ -250,20 +250,20 @@ class ActionMasks:
         )
 
 
-def candidates(given: Any, count: int) -> Iterator[list[Any]]:
+def candidates(masks: Any, count: int) -> Iterator[list[Any]]:
     """Yield the ways to split a batch of masks into one for each of `count` lanes, the most common first."""
-    if isinstance(given, Mapping):
-        names = [key for key in given if not (str(key).startswith("_") and str(key)[1:] in given)]
-        columns = {key: _lane_by_lane(given[key], count, given.get(f"_{key}")) for key in names}
+    if isinstance(masks, Mapping):
+        names = [key for key in masks if not (str(key).startswith("_") and str(key)[1:] in masks)]
+        columns = {key: _lane_by_lane(masks[key], count, masks.get(f"_{key}")) for key in names}
         if all(column is not None for column in columns.values()):
             yield [{key: column[lane] for key, column in columns.items()} for lane in range(count)]  # type: ignore[index]
-    elif isinstance(given, list | tuple) or np.ndim(given):
-        if len(given) == count:
-            yield list(given)
-        if isinstance(given, list | tuple) and all(np.ndim(part) and len(part) == count for part in _sized(given)):
-            yield [tuple(part[lane] for part in given) for lane in range(count)]
+    elif isinstance(masks, list | tuple) or np.ndim(masks):
+        if len(masks) == count:
+            yield list(masks)
+        if isinstance(masks, list | tuple) and all(np.ndim(part) and len(part) == count for part in _sized(masks)):
+            yield [tuple(part[lane] for part in masks) for lane in range(count)]
     if count == 1:
-        yield [given]
+        yield [masks]
 
 
 def _sized(parts: Sequence[Any]) -> Iterator[Any]:
@@ -325,18 +325,18 @@ def translation(env: Any, is_source: Callable[[Any], bool] = gives_masks) -> Cal
 # --- one mask -------------------------------------------------------------------------------------------------------
 
 
-def flat_mask(space: Space[Any], given: Any) -> np.ndarray:
+def flat_mask(space: Space[Any], mask: Any) -> np.ndarray:
     """Convert one mask in any form to [W] bool; None allows everything.
 
     Raises:
         MaskError: invalid form, or values other than 0 and 1.
     """
-    if given is None:
+    if mask is None:
         return np.ones(mask_width(space), bool)
     parts = parts_of(space)
     if parts:
-        return _of_parts(space, parts, given)
-    pieces = list(_pieces(given))
+        return _of_parts(space, parts, mask)
+    pieces = list(_pieces(mask))
     sizes = component_sizes(space)
     if len(pieces) == len(sizes) and len(sizes) > 1:  # one array per component, as in space.sample(mask=...)
         for number, (piece, size) in enumerate(zip(pieces, sizes, strict=True)):
@@ -349,7 +349,7 @@ def flat_mask(space: Space[Any], given: Any) -> np.ndarray:
     if isinstance(space, spaces.MultiBinary) and 2 * flat.size == mask_width(space):
         return np.stack([np.ones_like(flat), flat], -1).ravel()  # 0 is legal for every bit
     if flat.size != mask_width(space):
-        raise MaskError(f"has {flat.size} entries (shape {_shape(given)})")
+        raise MaskError(f"has {flat.size} entries (shape {_shape(mask)})")
     return flat
 
 
@@ -359,8 +359,8 @@ def sample_mask(space: Space[Any], mask: np.ndarray) -> Any:
     if parts:
         widths = [mask_width(part) for part in parts.values()]
         rows = np.split(mask, np.cumsum(widths)[:-1])
-        each = [sample_mask(part, row) for part, row in zip(parts.values(), rows, strict=True)]
-        return dict(zip(space.spaces, each, strict=True)) if isinstance(space, spaces.Dict) else tuple(each)
+        part_masks = [sample_mask(part, row) for part, row in zip(parts.values(), rows, strict=True)]
+        return dict(zip(space.spaces, part_masks, strict=True)) if isinstance(space, spaces.Dict) else tuple(part_masks)
     bits = mask.astype(np.int8)
     if isinstance(space, spaces.MultiBinary):  # 2 for an unconstrained bit
         pairs = bits.reshape(*space.shape, 2)
@@ -380,18 +380,18 @@ def _of_parts(space: Space[Any], parts: Mapping[str, Space[Any]], mask: Any) -> 
         unknown = [str(key) for key in mask if str(key) not in parts]
         if unknown:
             raise MaskError(f"has the part {unknown[0]!r}, which the action does not have")
-        each = [mask.get(key) for key in (space.spaces if isinstance(space, spaces.Dict) else parts)]
+        part_masks = [mask.get(key) for key in (space.spaces if isinstance(space, spaces.Dict) else parts)]
     elif _is_sequence(mask) and not _is_flat(mask):
         if len(mask) != len(parts):
             raise MaskError(f"has {len(mask)} parts")
-        each = list(mask)
+        part_masks = list(mask)
     else:
         flat = _bools(np.asarray(mask)).ravel()
         if flat.size != mask_width(space):
             raise MaskError(f"has {flat.size} entries (shape {_shape(mask)})")
         return flat
     flat_masks = []
-    for (name, part), part_mask in zip(parts.items(), each, strict=True):
+    for (name, part), part_mask in zip(parts.items(), part_masks, strict=True):
         if not mask_width(part) and any(piece is not None and piece.size for piece in _pieces(part_mask)):
             raise MaskError(f"has entries for the part {name!r}, a {type(part).__name__} without choices")
         flat_masks.append(flat_mask(part, part_mask) if mask_width(part) else np.zeros(0, bool))

@@ -127,9 +127,9 @@ class EnvPoolLanes:
             obs[stepped], reward[stepped], terminated[stepped], truncated[stepped] = rows, rewards, ends, cuts
             self._contract.finite(obs)
             self._contract.finite_rewards(reward)
-        final_obs, ended = obs, np.flatnonzero(terminated | truncated)
-        if self.reset_ended and len(ended):
-            obs = self._begin(obs, ended)
+        final_obs, done_lanes = obs, np.flatnonzero(terminated | truncated)
+        if self.reset_ended and len(done_lanes):
+            obs = self._begin(obs, done_lanes)
         self._obs = obs
         return StepBatch(obs.copy(), reward, terminated, truncated, final_obs, mask, {})
 

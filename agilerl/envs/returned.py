@@ -48,9 +48,9 @@ def numbers(value: Any) -> np.ndarray | None:
     return array if array.dtype.kind in "biuf" else None
 
 
-def is_flag(given: np.ndarray | None) -> bool:
+def is_flag(value: np.ndarray | None) -> bool:
     """Whether every entry is a boolean, or 0 or 1."""
-    return given is not None and (given.dtype.kind == "b" or bool(np.isin(given, (0, 1)).all()))
+    return value is not None and (value.dtype.kind == "b" or bool(np.isin(value, (0, 1)).all()))
 
 
 # -- how many values -------------------------------------------------------------------------------------------------

@@ -118,11 +118,11 @@ def action_columns(space: Space[Any]) -> int:
     )
 
 
-def by_name(given: Any) -> Any:
+def by_name(values: Any) -> Any:
     """Convert the agent ids of a mapping to strings; other values are unchanged."""
-    if not isinstance(given, Mapping) or all(isinstance(agent, str) for agent in given):
-        return given
-    return {str(agent): value for agent, value in given.items()}
+    if not isinstance(values, Mapping) or all(isinstance(agent, str) for agent in values):
+        return values
+    return {str(agent): value for agent, value in values.items()}
 
 
 def as_action(space: Space[Any], columns: np.ndarray) -> Any:
@@ -302,6 +302,6 @@ class TeamObservations(SeenByTeam):
 
 def seen_by_agents(team: Team, obs: Any) -> TeamObservations:
     """Return the observations of lanes by agent, with the presence of agents."""
-    there = np.asarray(obs[PRESENT]).astype(bool)
-    present = {a: there[:, k] for k, a in enumerate(team.agents)}
+    is_present = np.asarray(obs[PRESENT]).astype(bool)
+    present = {a: is_present[:, k] for k, a in enumerate(team.agents)}
     return TeamObservations({a: obs[AGENTS][a] for a in team.agents}, present, state=obs.get(STATE))

@@ -87,8 +87,8 @@ class BoardLanes:
         present = np.zeros((self.num_lanes, 2), np.int8)
         going = np.flatnonzero(~self._over)
         present[going, self._turn[going]] = 1
-        seen = {self.agents[0]: board.copy(), self.agents[1]: np.ascontiguousarray(board[..., ::-1])}
-        return {AGENTS: seen, PRESENT: present}
+        views = {self.agents[0]: board.copy(), self.agents[1]: np.ascontiguousarray(board[..., ::-1])}
+        return {AGENTS: views, PRESENT: present}
 
     def _legal_choices(self) -> np.ndarray:
         """Return [L, 2 * choices] bool, see `TeamLanes`; waiting players have no mask."""
@@ -126,8 +126,8 @@ class BoardLanes:
             if self.reset_ended:
                 self._begin(over)
         info["action_mask"] = self._legal_choices()
-        ended, no = np.repeat(over[:, None], 2, 1), np.zeros((self.num_lanes, 2), bool)
-        team = TeamStep(reward, ended, no, acted)
+        done, no = np.repeat(over[:, None], 2, 1), np.zeros((self.num_lanes, 2), bool)
+        team = TeamStep(reward, done, no, acted)
         return StepBatch(self._observe(), reward.sum(1), over, no[:, 0].copy(), final, mask, info, team)
 
     def _check(self, actions: np.ndarray, mask: np.ndarray) -> np.ndarray:

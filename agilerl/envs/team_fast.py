@@ -79,13 +79,13 @@ class ParticleLanes:
         raise NotImplementedError
 
     def _observe(self, state: Mapping[str, np.ndarray]) -> Any:
-        each = self._show(state)
-        shown = dict(zip(self.agents, each, strict=True))
+        views = self._show(state)
+        shown = dict(zip(self.agents, views, strict=True))
         obs: dict[str, Any] = {
             AGENTS: {agent: shown[agent] for agent in sorted(shown)},
-            PRESENT: np.ones((len(each[0]), len(each)), np.int8),
+            PRESENT: np.ones((len(views[0]), len(views)), np.int8),
         }
-        return {**obs, STATE: np.concatenate(each, 1)} if self.with_state else obs
+        return {**obs, STATE: np.concatenate(views, 1)} if self.with_state else obs
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
@@ -120,8 +120,8 @@ class ParticleLanes:
         else:
             obs = _copied(final)
         self._state = state
-        ended = np.zeros((lanes, count), bool)
-        team = TeamStep(reward, ended, np.repeat(over[:, None], count, 1), np.repeat(mask[:, None], count, 1))
+        terminated = np.zeros((lanes, count), bool)
+        team = TeamStep(reward, terminated, np.repeat(over[:, None], count, 1), np.repeat(mask[:, None], count, 1))
         return StepBatch(obs, reward.sum(1), np.zeros(lanes, bool), over, final, mask, {}, team)
 
     def _check(self, actions: np.ndarray) -> np.ndarray:

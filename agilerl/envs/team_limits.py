@@ -51,12 +51,12 @@ class TimeLimitOfTeam:
         return self.unlimited.reset(*args, **kwargs)
 
     def step(self, actions: Any) -> tuple[Any, ...]:
-        seen, rewards, ends, cuts, infos = self.unlimited.step(actions)
+        obs, rewards, ends, cuts, infos = self.unlimited.step(actions)
         self._age += 1
         if self._age >= self.max_episode_steps:
             self._is_over = True
             cuts = {**cuts, **{agent: True for agent in self.unlimited.agents if not ends.get(agent)}}
-        return seen, rewards, ends, cuts, infos
+        return obs, rewards, ends, cuts, infos
 
 
 def limited(make: Callable[..., Any], steps: int, **kwargs: Any) -> TimeLimitOfTeam:

@@ -179,9 +179,9 @@ class PettingZooVecEnv(ABC):
 
     def _check_idle(self, name: str) -> None:
         if self._pending is not None:
-            begun = self._pending[0]
+            pending = self._pending[0]
             raise AlreadyPendingCallError(
-                f"{name}: a {begun} was begun and not waited for. fix: {begun}_wait().", begun
+                f"{name}: a {pending} was begun and not waited for. fix: {pending}_wait().", pending
             )
 
     def _begin_call(self, name: str, what: Any) -> None:
@@ -211,8 +211,10 @@ class PettingZooVecEnv(ABC):
                 f"actions must be a mapping by agent, or a list with an entry for each of {self.num_envs} "
                 f"environments; got {short(actions)}. fix: {{agent: [num_envs, ...]}}."
             )
-        each = [row if isinstance(row, Mapping) else dict(zip(self.agents, row, strict=True)) for row in actions]
-        return {agent: np.stack([np.asarray(row[agent]) for row in each]) for agent in each[0]}
+        lane_actions = [
+            row if isinstance(row, Mapping) else dict(zip(self.agents, row, strict=True)) for row in actions
+        ]
+        return {agent: np.stack([np.asarray(row[agent]) for row in lane_actions]) for agent in lane_actions[0]}
 
     def _joined(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Convert actions by agent to rows of the lanes."""
@@ -244,8 +246,8 @@ class PettingZooVecEnv(ABC):
             for values in (batch.team.reward, batch.team.terminated, batch.team.truncated)
         ]
         infos = self._infos(batch.obs, batch.info)
-        ended = batch.terminated | batch.truncated
-        per_lane = ended[:, None] | batch.team.truncated
+        done = batch.terminated | batch.truncated
+        per_lane = done[:, None] | batch.team.truncated
         for k, agent in enumerate(self.agents):
             if per_lane[:, k].any():
                 infos[agent]["final_observation"] = trees.copy(batch.final_obs[AGENTS][agent])
@@ -299,10 +301,12 @@ class PettingZooVecEnv(ABC):
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute on every copy to the value, or to one of a list of values; it is created if missing."""
         self._check_idle("set_attr")
-        each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
-        if len(each) != self.num_envs:
-            raise ConfigError(f"set_attr({name!r}): {len(each)} values for {self.num_envs} copies. fix: one for each.")
-        self._set(name, each)
+        lane_values = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(lane_values) != self.num_envs:
+            raise ConfigError(
+                f"set_attr({name!r}): {len(lane_values)} values for {self.num_envs} copies. fix: one for each."
+            )
+        self._set(name, lane_values)
 
     def render(self) -> tuple[Any, ...]:
         """Render every copy."""

@@ -156,51 +156,51 @@ class TeamLanes:
         }
         reward = np.zeros((lanes, len(players)))
         terminated, truncated = np.zeros((2, lanes, len(players)), bool)
-        over, left = np.zeros(lanes, bool), False
+        over, has_left = np.zeros(lanes, bool), False
         obs = trees.copy(self.last_obs)
-        for lane, there in zip(np.flatnonzero(mask).tolist(), acted[mask].tolist(), strict=True):
+        for lane, is_present in zip(np.flatnonzero(mask).tolist(), acted[mask].tolist(), strict=True):
             env = self.envs[lane]
-            chosen = {p.key: per_agent[p.agent][lane] for p in players if there[p.number]}
+            chosen = {p.key: per_agent[p.agent][lane] for p in players if is_present[p.number]}
             try:
                 result = self.generators.call(lane, env.step, chosen)
             except (Exception, SystemExit) as error:
                 raise failure(error, f"{self.name}, lane {lane}: step()") from error
-            seen, rewards, ends, cuts, infos = self._five(result, lane)
+            agent_obs, rewards, ends, cuts, infos = self._five(result, lane)
             staying = self._living(env, lane)
             for p in players:
                 key, number = p.key, p.number
-                ended, cut = ends.get(key), cuts.get(key)
-                if type(ended) is not bool:
-                    ended = self._flag(p, lane, ends, "terminations", there[number] and key in seen)
+                is_done, cut = ends.get(key), cuts.get(key)
+                if type(is_done) is not bool:
+                    is_done = self._flag(p, lane, ends, "terminations", is_present[number] and key in agent_obs)
                 if type(cut) is not bool:
-                    cut = self._flag(p, lane, cuts, "truncations", there[number] and (ended or key in seen))
+                    cut = self._flag(p, lane, cuts, "truncations", is_present[number] and (is_done or key in agent_obs))
                 if key in rewards:
                     raw_reward = rewards[key]
                     reward[lane, number] = (
                         raw_reward if type(raw_reward) is float else p.contract.reward(raw_reward, lane)
                     )
-                elif there[number] and (ended or cut or key in seen):
+                elif is_present[number] and (is_done or cut or key in agent_obs):
                     raise self._incomplete(p, lane, "rewards")
-                if ended:
+                if is_done:
                     terminated[lane, number] = True
                 elif cut:
                     truncated[lane, number] = True
-                elif there[number] and key not in staying:
+                elif is_present[number] and key not in staying:
                     raise p.contract.error(lane, "has taken the agent out of env.agents, neither terminated nor cut")
                 else:
                     continue
-                left = True
+                has_left = True
                 staying.discard(key)
             over[lane] = not staying
-            self._see(obs, lane, seen, infos, "step()", terminated[lane], truncated[lane])
+            self._see(obs, lane, agent_obs, infos, "step()", terminated[lane], truncated[lane])
         self._finite(obs, "step()")
         if not np.isfinite(reward).all():
             lane, number = np.argwhere(~np.isfinite(reward))[0].tolist()
             raise players[number].contract.error(
                 lane, f"gave the reward {reward[lane, number]}; expected a finite number"
             )
-        final, info = obs, self._said.info() if not left else {}
-        if left:
+        final, info = obs, self._said.info() if not has_left else {}
+        if has_left:
             if self._said.masks is not None:
                 info["final_action_mask"] = self._said.masks.copy()
             obs = trees.copy(obs)
@@ -273,17 +273,17 @@ class TeamLanes:
                 f"{where}: env.agents is empty after reset(), so that nobody can act. "
                 "fix: self.agents = list(self.possible_agents) in reset()."
             )
-        seen, infos = reset_values(result, where, is_team=True)
-        seen, infos = by_agent(seen, "observations", where, "reset()"), infos or {}
+        agent_obs, infos = reset_values(result, where, is_team=True)
+        agent_obs, infos = by_agent(agent_obs, "observations", where, "reset()"), infos or {}
         if self._takes_turns[lane]:  # PettingZoo's conversion names the agent to move after each step, but not here
             turn = self.envs[lane].aec_env.agent_selection
-            infos = {agent: {**(infos.get(agent) or {}), "active_agent": turn} for agent in seen}
-        self._see(obs, lane, seen, infos, "reset()")
+            infos = {agent: {**(infos.get(agent) or {}), "active_agent": turn} for agent in agent_obs}
+        self._see(obs, lane, agent_obs, infos, "reset()")
 
-    def _leave(self, obs: Any, gone: np.ndarray) -> None:
-        """Mark agents `gone` [L, M] as absent while others continue."""
-        obs[PRESENT][gone] = 0
-        for lane, number in np.argwhere(gone).tolist():
+    def _leave(self, obs: Any, absent: np.ndarray) -> None:
+        """Mark agents `absent` [L, M] as absent while others continue."""
+        obs[PRESENT][absent] = 0
+        for lane, number in np.argwhere(absent).tolist():
             agent = self.team.agents[number]
             trees.put(obs[AGENTS][agent], lane, self._nobody[agent])
             self._said.leave(self.team.agents[number], lane)
@@ -292,7 +292,7 @@ class TeamLanes:
         self,
         obs: Any,
         lane: int,
-        seen: Mapping[str, Any],
+        agent_obs: Mapping[str, Any],
         infos: Mapping[str, Any],
         call: str,
         terminated: np.ndarray | None = None,
@@ -303,9 +303,9 @@ class TeamLanes:
         rows, present, num_seen = obs[AGENTS], obs[PRESENT], 0
         for p in self._players:
             agent, number = p.agent, p.number
-            row = seen.get(p.key)
+            row = agent_obs.get(p.key)
             if row is None:
-                num_seen += p.key in seen
+                num_seen += p.key in agent_obs
                 present[lane, number] = 0
                 trees.put(rows[agent], lane, self._nobody[agent])
                 continue
@@ -334,9 +334,9 @@ class TeamLanes:
                 self._said.keep_mask(agent, lane, mask, is_needed=not has_ended)
             if info and not has_ended:
                 self._said.keep_defined(agent, lane, info)
-        if num_seen != len(seen):
+        if num_seen != len(agent_obs):
             players = {p.key for p in self._players}
-            unknown = next(str(key) for key in seen if key not in players)
+            unknown = next(str(key) for key in agent_obs if key not in players)
             raise EnvError(
                 f"{self.name}, lane {lane}: {call} gave observations of an "
                 f"{unknown_name('agent', unknown, self.team.agents)} fix: name it in possible_agents."

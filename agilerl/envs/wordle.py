@@ -80,10 +80,10 @@ def colours(guess: np.ndarray, secret: np.ndarray) -> np.ndarray:
     guess, secret = np.broadcast_arrays(guess, secret)
     hit = guess == secret
     free = ~hit
-    left = ((guess[..., :, None] == secret[..., None, :]) & free[..., None, :]).sum(-1)  # for letter i of the guess
+    copies = ((guess[..., :, None] == secret[..., None, :]) & free[..., None, :]).sum(-1)  # for letter i of the guess
     same = (guess[..., :, None] == guess[..., None, :]) & free[..., None, :]
     before = (same & np.tri(LETTERS, k=-1, dtype=bool)).sum(-1)
-    return np.where(hit, GREEN, np.where(free & (before < left), YELLOW, GREY))
+    return np.where(hit, GREEN, np.where(free & (before < copies), YELLOW, GREY))
 
 
 def check_size(words: int, tries: int) -> None:
@@ -149,15 +149,15 @@ class WordleLanes:
         tokens[lanes[:, None], place] = guess[lanes]
         tokens[lanes[:, None], place + LETTERS] = coloured(guess[lanes], shown[lanes])
         self._tried += mask
-        ended = mask & (right | (self._tried >= self.tries))
+        done = mask & (right | (self._tried >= self.tries))
         final, self._tokens = tokens, tokens.copy()
-        self._tried[ended] = self.tries  # finished games accept no guess
+        self._tried[done] = self.tries  # finished games accept no guess
         if self.reset_ended:
-            for lane in np.flatnonzero(ended).tolist():
+            for lane in np.flatnonzero(done).tolist():
                 self._secret[lane], self._tried[lane] = int(self._generators[lane].integers(self.words)), 0
                 self._tokens[lane] = np.where(np.arange(tokens.shape[1]) == 0, START, PAD)
         reward = np.where(mask & ~right, -1.0, 0.0)
-        return StepBatch(self._tokens.copy(), reward, ended, np.zeros_like(ended), final, mask, {})
+        return StepBatch(self._tokens.copy(), reward, done, np.zeros_like(done), final, mask, {})
 
     def close(self) -> None:
         pass
@@ -216,35 +216,39 @@ def _one_of(rng: np.random.Generator, allowed: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def random_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def random_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, colours: np.ndarray) -> np.ndarray:
     """Guess any word."""
     return rng.integers(0, len(table), len(guesses))
 
 
-def _consistent(table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def _consistent(table: np.ndarray, guesses: np.ndarray, colours: np.ndarray) -> np.ndarray:
     """Return [G, W]: words consistent with the answers to these guesses [G, k]."""
-    allowed: np.ndarray = (table[guesses] == seen[..., None]).all(1)
+    allowed: np.ndarray = (table[guesses] == colours[..., None]).all(1)
     return allowed
 
 
-def last_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def last_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, colours: np.ndarray) -> np.ndarray:
     """Guess a word that agrees with the colours of the last guess, ignoring earlier ones."""
-    return _one_of(rng, _consistent(table, guesses[:, -1:], seen[:, -1:]))
+    return _one_of(rng, _consistent(table, guesses[:, -1:], colours[:, -1:]))
 
 
-def consistent_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def consistent_player(
+    rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, colours: np.ndarray
+) -> np.ndarray:
     """Guess a word that agrees with all colours."""
-    return _one_of(rng, _consistent(table, guesses, seen))
+    return _one_of(rng, _consistent(table, guesses, colours))
 
 
-def informed_player(rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def informed_player(
+    rng: np.random.Generator, table: np.ndarray, guesses: np.ndarray, colours: np.ndarray
+) -> np.ndarray:
     """Guess, of the words that agree with all colours, one that leaves the fewest on average: a baseline that is not
     included in the data sets."""
-    allowed, chosen = _consistent(table, guesses, seen), np.zeros(len(guesses), np.int64)
+    allowed, chosen = _consistent(table, guesses, colours), np.zeros(len(guesses), np.int64)
     for game, mask in enumerate(allowed):
-        left = np.flatnonzero(mask)
-        alike = [np.unique(table[guess, left], return_counts=True)[1] for guess in left.tolist()]
-        chosen[game] = left[int(np.argmin([(count**2).sum() - (count == 1).any() for count in alike]))]
+        candidates = np.flatnonzero(mask)
+        alike = [np.unique(table[guess, candidates], return_counts=True)[1] for guess in candidates.tolist()]
+        chosen[game] = candidates[int(np.argmin([(count**2).sum() - (count == 1).any() for count in alike]))]
     return chosen
 
 

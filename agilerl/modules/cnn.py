@@ -140,10 +140,10 @@ def usual_layers(input_shape: Sequence[int]) -> dict[str, Any]:
         channels, kernels, strides = [32, 64], [4, 3], [2, 2]
     else:
         channels, kernels, strides = [32, 32], [], [1, 1]
-        left = min(sides)
+        side = min(sides)
         for _ in channels:
-            kernels.append(min(3, left))
-            left -= kernels[-1] - 1
+            kernels.append(min(3, side))
+            side -= kernels[-1] - 1
     for kernel, stride in zip(kernels, strides, strict=True):
         sides = [(n - kernel) // stride + 1 for n in sides]
     while max(sides) > WIDEST_MAP and min(sides) >= 3:

@@ -140,8 +140,8 @@ class TokenTransformer(LayeredModule):
             mask = mask & torch.ones(size, size, dtype=torch.bool, device=tokens.device).tril()
         for k in range(self.n_layer):
             query, key, value = self._projected(k, z)
-            seen = F.scaled_dot_product_attention(query, key, value, mask, is_causal=self.causal and mask is None)
-            z = self._after(k, z, seen)
+            attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=self.causal and mask is None)
+            z = self._after(k, z, attended)
         return cast(Tensor, self.model["norm_output"](z))
 
     def finish(self, features: Tensor) -> Tensor:
@@ -171,9 +171,9 @@ class TokenTransformer(LayeredModule):
         qkv: Tensor = self.model[f"block_{block}_qkv"](self.model[f"block_{block}_norm_1"](z))
         return qkv.view(rows, length, 3, self.n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
-    def _after(self, block: int, z: Tensor, seen: Tensor) -> Tensor:
+    def _after(self, block: int, z: Tensor, attended: Tensor) -> Tensor:
         """Return the trunk [B, L, C] after a block, given the attention output [B, heads, L, D]."""
-        z = z + self.model[f"block_{block}_mix"](seen.transpose(1, 2).flatten(2))
+        z = z + self.model[f"block_{block}_mix"](attended.transpose(1, 2).flatten(2))
         return z + self.model[f"block_{block}_mlp_1"](self._inside(block, z))  # type: ignore[no-any-return]
 
     def _inside(self, block: int, z: Tensor) -> Tensor:
@@ -243,8 +243,8 @@ class TokenTransformer(LayeredModule):
         z = self._embedded(tokens, torch.arange(tokens.shape[1], device=tokens.device))
         for k in range(self.n_layer):
             query, key, value = self._projected(k, z)
-            seen = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-            z = z + self.model[f"block_{k}_mix"](seen.transpose(1, 2).flatten(2))
+            attended = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+            z = z + self.model[f"block_{k}_mix"](attended.transpose(1, 2).flatten(2))
             hidden = self._inside(k, z)
             scores[k] = scores[k] * hidden.abs().mean((0, 1))
             z = z + self.model[f"block_{k}_mlp_1"](hidden)
@@ -293,13 +293,13 @@ class EvolvableGPT(TokenTransformer):
         `cache` contains the earlier positions, and is extended in place.
         """
         rows = torch.arange(len(tokens), device=tokens.device)[:, None]
-        seen = (torch.arange(cache.keys[0].shape[2], device=tokens.device) <= positions[..., None])[:, None]
+        visible = (torch.arange(cache.keys[0].shape[2], device=tokens.device) <= positions[..., None])[:, None]
         z = self._embedded(tokens, positions)
         for k in range(self.n_layer):
             query, key, value = self._projected(k, z)
             cache.keys[k][rows, :, positions] = key.transpose(1, 2)
             cache.values[k][rows, :, positions] = value.transpose(1, 2)
-            z = self._after(k, z, F.scaled_dot_product_attention(query, cache.keys[k], cache.values[k], seen))
+            z = self._after(k, z, F.scaled_dot_product_attention(query, cache.keys[k], cache.values[k], visible))
         return cast(Tensor, self.model["norm_output"](z))
 
     @torch.no_grad()

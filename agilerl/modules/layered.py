@@ -52,10 +52,10 @@ class Built:
         return self  # immutable
 
 
-def drawn_amount(rng: Any, steps: Sequence[int], given: int | None, fits: Callable[[int], bool]) -> int:
+def drawn_amount(rng: Any, steps: Sequence[int], amount: int | None, fits: Callable[[int], bool]) -> int:
     """Return the given amount, or a sample of `steps`, lowered to the largest that fits; 0 if none does."""
-    if given is not None:
-        return int(given) if given > 0 and fits(int(given)) else 0
+    if amount is not None:
+        return int(amount) if amount > 0 and fits(int(amount)) else 0
     drawn = int(single_draw(rng.choice(list(steps))))
     return max((step for step in steps if step <= drawn and fits(step)), default=0)
 
@@ -252,9 +252,9 @@ class LayeredModule(EvolvableModule):
             return bool(now < high if change > 0 else now > low)
         return bool(low <= now + change <= high)
 
-    def drawn(self, what: str, given: int | None, sign: int = 1) -> int:
+    def drawn(self, what: str, amount: int | None, sign: int = 1) -> int:
         """Return the number of `what` to add, or with sign -1 to remove, as given or sampled; 0 without room."""
-        return drawn_amount(self.rng, self.ranges[what].steps, given, lambda n: self.has_room(what, sign * n))
+        return drawn_amount(self.rng, self.ranges[what].steps, amount, lambda n: self.has_room(what, sign * n))
 
     def can_apply(self, name: str) -> bool:
         verb, _, what = name.partition("_")
@@ -340,9 +340,9 @@ class ResidualModule(LayeredModule):
         self.num_blocks -= 1
         return {}
 
-    def widen(self, what: str, given: int | None) -> int:
+    def widen(self, what: str, amount: int | None) -> int:
         """Add units (`what` in the ranges) to the trunk and to every block; returns their number, see `drawn`."""
-        count = self.drawn(what, given)
+        count = self.drawn(what, amount)
         if count:
             attribute, times = self.ranges[what].attribute, {self.trunk: 1}
             times |= {f"inner_{k}": self.expansion for k in range(self.num_blocks)}
@@ -351,14 +351,14 @@ class ResidualModule(LayeredModule):
             setattr(self, attribute, width + count)
         return count
 
-    def narrow(self, what: str, given: int | None) -> int:
+    def narrow(self, what: str, amount: int | None) -> int:
         """Remove the least important units from the trunk and every block; returns their number, as given by `drawn`.
         The output layer is refitted.
 
         Importance of a unit (or channel) is its mean size over the probe inputs (and pixels) times the norm of its
         outgoing weights; without probe inputs only the norm.
         """
-        count = self.drawn(what, given, -1)
+        count = self.drawn(what, amount, -1)
         if not count:
             return 0
         self._change.target = self.output_target()

@@ -161,8 +161,8 @@ class EvolvableSimBa(ResidualModule):
             return [trunk, *inner]
         z = self.model["linear_input"](self.as_input(self.probe_inputs))
         for k in range(self.num_blocks):
-            seen = self.model[f"block_{k}_norm"](z).abs().mean(0)
-            trunk = trunk + seen * weights[f"block_{k}_linear_0"].norm(dim=0)
+            activity = self.model[f"block_{k}_norm"](z).abs().mean(0)
+            trunk = trunk + activity * weights[f"block_{k}_linear_0"].norm(dim=0)
             hidden = self.inside(k, z)
             inner[k] = inner[k] * hidden.abs().mean(0)
             z = z + self.model[f"block_{k}_linear_1"](hidden)

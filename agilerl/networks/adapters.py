@@ -26,17 +26,17 @@ DEFAULT_LORA: dict[str, Any] = {"peft_type": "LORA", "r": 16, "lora_alpha": 32, 
 HEAD = "value_head"
 
 
-def adapter_config(given: Any = None) -> dict[str, Any]:
+def adapter_config(config: Any = None) -> dict[str, Any]:
     """Return a PEFT configuration (an object, a mapping or None) as data, with defaults from `DEFAULT_LORA`."""
-    if given is None:
+    if config is None:
         return dict(DEFAULT_LORA)
-    if not isinstance(given, Mapping):
-        settings = given.to_dict() if foreign.has_methods(given, "to_dict") else None
+    if not isinstance(config, Mapping):
+        settings = config.to_dict() if foreign.has_methods(config, "to_dict") else None
         if settings is None:
-            raise ConfigError(f"lora_config must be a PEFT configuration or a mapping; got {type(given).__name__}.")
-        usual = type(given)().to_dict()
-        given = {k: v for k, v in settings.items() if v != usual.get(k) or k in ("peft_type", "r", "lora_alpha")}
-    plain = {k: sorted(v) if isinstance(v, set | frozenset) else v for k, v in given.items()}
+            raise ConfigError(f"lora_config must be a PEFT configuration or a mapping; got {type(config).__name__}.")
+        usual = type(config)().to_dict()
+        config = {k: v for k, v in settings.items() if v != usual.get(k) or k in ("peft_type", "r", "lora_alpha")}
+    plain = {k: sorted(v) if isinstance(v, set | frozenset) else v for k, v in config.items()}
     plain = {k: str(foreign.value(v)) if k in ("peft_type", "task_type") else v for k, v in plain.items()}
     usual_of_lora = DEFAULT_LORA if plain.get("peft_type", "LORA") == "LORA" else {}
     return {k: v for k, v in {**usual_of_lora, **plain}.items() if k not in ("task_type", "base_model_name_or_path")}

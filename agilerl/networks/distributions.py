@@ -242,8 +242,8 @@ class ActionDistribution:
         if self.parts:
             part_numbers = torch.split(numbers, [math.prod(part.numbers_shape) for part in self.parts], -1)
             drawn = [x if part.numbers_shape else x[..., 0] for part, x in zip(self.parts, part_numbers, strict=True)]
-            each = zip(self._each(raw, mask), drawn, strict=True)
-            return self._joined([(part, part.sample(part_raw, x, legal)) for (part, part_raw, legal), x in each], raw)
+            parts = zip(self._each(raw, mask), drawn, strict=True)
+            return self._joined([(part, part.sample(part_raw, x, legal)) for (part, part_raw, legal), x in parts], raw)
         if self.kind == "normal":
             return self.in_space_units(normal_sample(raw, numbers, self.least))
         if self.kind == "squashed":
@@ -259,8 +259,8 @@ class ActionDistribution:
     def log_prob(self, raw: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the log probability or density [...] of given actions; for a joint distribution the sum over parts."""
         if self.parts:
-            each = zip(self._each(raw, mask), self.split(action), strict=True)
-            return torch.stack([part.log_prob(part_raw, x, legal) for (part, part_raw, legal), x in each], -1).sum(-1)
+            parts = zip(self._each(raw, mask), self.split(action), strict=True)
+            return torch.stack([part.log_prob(part_raw, x, legal) for (part, part_raw, legal), x in parts], -1).sum(-1)
         if self.kind == "normal":
             return normal_log_prob(raw, self.in_policy_units(action), self.least)
         if self.kind == "squashed":
@@ -414,9 +414,9 @@ def uniform_action(
     if kind.parts:
         ends = np.cumsum([part.mask_width for part in kind.parts])[:-1]
         masks: Sequence[Any] = [None] * len(kind.parts) if mask is None else np.split(mask, ends, -1)
-        each = zip(kind.parts, leaves(nested(space)), masks, strict=True)
+        parts = zip(kind.parts, leaves(nested(space)), masks, strict=True)
         return np.concatenate(
-            [uniform_action(part, part_space, rng, shape, legal) for part, part_space, legal in each], -1
+            [uniform_action(part, part_space, rng, shape, legal) for part, part_space, legal in parts], -1
         )
     if kind.is_continuous:
         drawn = rng.uniform(-1, 1, (*shape, kind.columns))
@@ -450,8 +450,8 @@ def with_least(kind: ActionDistribution, space: spaces.Space[Any], share: float)
         share: above 0, as a fraction of half of each component's range.
     """
     if kind.parts:
-        each = zip(kind.parts, leaves(nested(space)), strict=True)
-        return replace(kind, parts=tuple(with_least(part, part_space, share) for part, part_space in each))
+        parts = zip(kind.parts, leaves(nested(space)), strict=True)
+        return replace(kind, parts=tuple(with_least(part, part_space, share) for part, part_space in parts))
     if not isinstance(space, spaces.Box):
         return kind
     return replace(kind, least=least_log_std(space, share, kind.kind == "squashed" or bool(kind.half)))

@@ -41,13 +41,13 @@ MLP_DEFAULTS: dict[str, Any] = {"hidden_size": [64, 64]}
 LSTM_DEFAULTS: dict[str, Any] = {"hidden_state_size": 128, "num_layers": 2}  # if nothing is given
 
 
-def class_named(given: Any) -> Any:
+def class_named(encoder: Any) -> Any:
     """Return the encoder class of a name such as "EvolvableMLP"; other values are unchanged."""
-    if not isinstance(given, str):
-        return given
-    if given not in ENCODERS:
-        raise ConfigError(unknown_name("encoder_cls", given, ENCODERS))
-    return ENCODERS[given]
+    if not isinstance(encoder, str):
+        return encoder
+    if encoder not in ENCODERS:
+        raise ConfigError(unknown_name("encoder_cls", encoder, ENCODERS))
+    return ENCODERS[encoder]
 
 
 def encoder_named(config: Mapping[str, Any]) -> Any:

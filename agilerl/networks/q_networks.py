@@ -325,9 +325,9 @@ def _beside(features: Tensor, action: Tensor) -> Tensor:
     """Concatenate features [..., B, F] with the actions [..., K·B, A] of their observations: [..., K·B, F + A]."""
     if features.shape[-2] == action.shape[-2]:
         return torch.cat((features, action), -1)
-    each = action.reshape(*action.shape[:-2], -1, features.shape[-2], action.shape[-1])
-    alike = features.unsqueeze(-3).expand(*each.shape[:-1], features.shape[-1])
-    joined: Tensor = torch.cat((alike, each), -1).flatten(-3, -2)
+    rows = action.reshape(*action.shape[:-2], -1, features.shape[-2], action.shape[-1])
+    alike = features.unsqueeze(-3).expand(*rows.shape[:-1], features.shape[-1])
+    joined: Tensor = torch.cat((alike, rows), -1).flatten(-3, -2)
     return joined
 
 

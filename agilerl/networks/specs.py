@@ -122,13 +122,13 @@ def check_sizes(networks: Mapping[str, Any], source: str) -> None:
         largest = max([1, *widths])
         asked = max([largest * latent, largest * outputs, latent * outputs, *pairs])
         # An image encoder has far fewer weights than pixels; a dense one has at least one per input.
-        seen = inputs * (widths[0] if widths and "encoder_cls" not in spec and len(space.get("shape") or ()) < 3 else 1)
+        size = inputs * (widths[0] if widths and "encoder_cls" not in spec and len(space.get("shape") or ()) < 3 else 1)
         asked = max(asked, _of_transformer(spec.get("gpt_config")))
         if any(len(sizes) > MAX_LAYERS for sizes in lists) or min([1, latent, *widths]) < 1:
             raise RunError(f"{source}: {name} has widths that no network has. fix: do not use this file.")
-        if asked > limit or seen > max(limit, 2**24):
+        if asked > limit or size > max(limit, 2**24):
             raise RunError(
-                f"{source}: {name} asks for layers of {max(asked, seen)} weights, but {stored} are stored with it. "
+                f"{source}: {name} asks for layers of {max(asked, size)} weights, but {stored} are stored with it. "
                 "fix: do not use this file."
             )
 

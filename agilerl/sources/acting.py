@@ -168,8 +168,8 @@ class Acting:
     def _random(self, legal: np.ndarray | None) -> np.ndarray:
         """Uniformly random legal actions [N, E, ...]."""
         masks = [None] * len(self.agents) if legal is None else legal
-        each = zip(self.agents, self._rngs, masks, strict=True)
-        return np.stack([agent.random_action(rng, (self.num_envs,), mask) for agent, rng, mask in each])
+        members = zip(self.agents, self._rngs, masks, strict=True)
+        return np.stack([agent.random_action(rng, (self.num_envs,), mask) for agent, rng, mask in members])
 
     def _draw_ahead(self) -> None:
         """Draw exploration noise [count, N, E, ...] for the next vector steps, from one stream per member."""
@@ -181,8 +181,10 @@ class Acting:
 
     def _draw(self, count: int) -> tuple[np.ndarray, ...]:
         """Draw exploration noise [count, N, E, ...], from one stream per member."""
-        each = [self._draw_member(agent, rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
-        return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+        member_draws = [
+            self._draw_member(agent, rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)
+        ]
+        return tuple(np.stack(parts, axis=1) for parts in zip(*member_draws, strict=True))
 
     def _draw_member(self, agent: Any, rng: np.random.Generator, count: int) -> list[np.ndarray]:
         draws = scale_noise_per_lane(agent.draw_exploration(rng, (count, self.num_envs)), self.options.explore_least)
@@ -195,9 +197,9 @@ class Acting:
 
     def _draw_noise(self, count: int) -> np.ndarray | None:
         """Draw noise [count, N, S] of noisy policy layers for the next vector steps; None without such layers."""
-        each = [agent.draw_acting_noise(rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
-        noises = [part for part in each if part is not None]
-        if len(noises) < len(each):
+        member_draws = [agent.draw_acting_noise(rng, count) for agent, rng in zip(self.agents, self._rngs, strict=True)]
+        noises = [part for part in member_draws if part is not None]
+        if len(noises) < len(member_draws):
             return None
         noise = np.zeros((count, len(noises), max(part.shape[1] for part in noises)))
         for row, part in enumerate(noises):

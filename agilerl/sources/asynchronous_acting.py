@@ -64,10 +64,10 @@ class AsynchronousActing(Acting):
         self._acted = self._sent, self._acted[1]  # masks of legal actions change with the observations alone
         self._in_progress &= ~(batch.mask if batch.healed is None else batch.mask | batch.healed)
         self._keep(batch)
-        made = batch.mask.reshape(-1, self.num_envs).sum(1).tolist()
-        for tally, env_steps in zip(self.tallies, made, strict=True):
+        steps_made = batch.mask.reshape(-1, self.num_envs).sum(1).tolist()
+        for tally, env_steps in zip(self.tallies, steps_made, strict=True):
             tally.env_steps += env_steps
-        self.transitions = sum(made)
+        self.transitions = sum(steps_made)
         self._completed += self.transitions
         while self._completed >= self._num_acting > 0:
             self._completed -= self._num_acting
@@ -81,10 +81,12 @@ class AsynchronousActing(Acting):
 
     def _lanes_to_begin(self) -> np.ndarray:
         """Return idle lanes [L] bool in which a step begins; near the end of a generation those with fewest steps."""
-        left = (self._total - self.vector_steps) * self._num_acting - self._completed - int(self._in_progress.sum())
+        remaining = (
+            (self._total - self.vector_steps) * self._num_acting - self._completed - int(self._in_progress.sum())
+        )
         idle = np.flatnonzero(~self._in_progress if self.watch.lanes is None else self.watch.lanes & ~self._in_progress)
         chosen = np.zeros(self.lanes.num_lanes, bool)
-        chosen[idle[np.argsort(self._begun[idle], kind="stable")][: max(0, left)]] = True
+        chosen[idle[np.argsort(self._begun[idle], kind="stable")][: max(0, remaining)]] = True
         return chosen
 
     def _act_in(self, chosen: np.ndarray) -> Any:

@@ -34,20 +34,20 @@ class BanditActing(Acting):
     def _rebuild_designs(self) -> None:
         """Rebuild stale design matrices from the newest rows of replay, as many as the member has chosen arms."""
         agents: list[Any] = [agent for agent in self.agents if agent.is_design_stale]
-        memory, made = self.replay.memory, self._made * self.num_envs
+        memory, new_rounds = self.replay.memory, self._made * self.num_envs
         for agent in agents:
-            places = memory.in_order()[max(0, len(memory) - agent.rounds - made) :]
+            places = memory.in_order()[max(0, len(memory) - agent.rounds - new_rounds) :]
             agent.rebuild_design(memory.gather(places)["obs"] if len(places) else None)
 
     def _keep(self, batch: StepBatch) -> None:
         """Store a vector step, and rescale inputs whenever rounds have doubled."""
         super()._keep(batch)
         agents: list[Any] = self.agents
-        memory, made = self.replay.memory, self._made * self.num_envs
-        if any(agent.rounds + made >= 2 * agent.scaled_rounds for agent in agents):
+        memory, new_rounds = self.replay.memory, self._made * self.num_envs
+        if any(agent.rounds + new_rounds >= 2 * agent.scaled_rounds for agent in agents):
             contexts = memory.gather(memory.in_order()[-MAX_SCALED_ROWS:])["obs"]
             for agent in agents:
-                agent.rescale(contexts, agent.rounds + made, self.ranks)
+                agent.rescale(contexts, agent.rounds + new_rounds, self.ranks)
             self._rebuild_designs()
 
     def _explored(self, rows: Any, draws: tuple[np.ndarray, ...], legal: np.ndarray | None) -> np.ndarray:

@@ -55,11 +55,11 @@ def probe_determinism(env: Any, agent: Any, seed: int, budget: int, check: Calla
         return _compare(one, other, _Actions(agent, one, seed), seed, check or (lambda: None))
 
 
-def warning_of(found: Probe, env_id: str) -> str | None:
+def warning_of(probe: Probe, env_id: str) -> str | None:
     """Warning text, or None if no difference was found."""
-    if found.is_deterministic is not False:
+    if probe.is_deterministic is not False:
         return None
-    which = f": two copies with the same seed and actions differ in {found.difference}" if found.difference else ""
+    which = f": two copies with the same seed and actions differ in {probe.difference}" if probe.difference else ""
     return (
         f"{env_id or 'the environment'} is not deterministic{which}. A resumed run will not equal one that never "
         "stopped. fix: draw from self.np_random alone, which reset(seed=...) seeds."

@@ -214,8 +214,8 @@ class Evaluator(FitnessEvaluator):
     def _run(self, learner: Learner, episodes: Episodes) -> list[float]:
         members, count = len(learner.agents), len(episodes)
         if not self._replicable and members > 1:
-            each = (Learner([agent], choose([agent], "sequential")) for agent in learner.agents)
-            scores = [(self._run(one, episodes)[0], self.returns) for one in each]
+            learners = (Learner([agent], choose([agent], "sequential")) for agent in learner.agents)
+            scores = [(self._run(one, episodes)[0], self.returns) for one in learners]
             self.returns = np.concatenate([returns for _, returns in scores])
             return [fitness for fitness, _ in scores]
         play = partial(self.play, learner)
@@ -253,8 +253,8 @@ class Evaluator(FitnessEvaluator):
 
     def _each(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """Scores [N, episodes] that fitness averages."""
-        each: np.ndarray = result.returns.reshape(*result.returns.shape[:2], -1).mean(2)
-        return each
+        member_returns: np.ndarray = result.returns.reshape(*result.returns.shape[:2], -1).mean(2)
+        return member_returns
 
     def _rows(self, result: EvaluationResult, episodes: Episodes) -> np.ndarray:
         """Mean return [N, M] per agent of every team."""
@@ -290,7 +290,7 @@ class Evaluator(FitnessEvaluator):
         stage = self._share(self.options.eval_screen)
         planned = Episodes.of(seeds(self.seed, Purpose.EVALUATION, count, generation, _FITNESS))
         self.by_agent, self.errors, self.played = {}, {}, {}
-        retained, ended = list(range(len(agents))), []
+        retained, dropped = list(range(len(agents))), []
         means, returns = np.zeros(len(agents)), np.zeros((len(agents), 0))
         for begin in range(0, count, stage):
             rows, part = dict(self.by_agent), planned.part(begin, begin + stage)
@@ -308,14 +308,14 @@ class Evaluator(FitnessEvaluator):
             if begin + stage >= count:
                 break
             places = contested(returns)
-            ended.append([slot for place, slot in enumerate(retained) if place not in places])
+            dropped.append([slot for place, slot in enumerate(retained) if place not in places])
             retained, returns = [retained[place] for place in places], returns[places]
             if len(retained) == 1:
                 break
-        for slots in reversed(ended):
+        for slots in reversed(dropped):
             means[slots] = np.minimum(means[slots], means[retained].min())
             retained = retained + slots
-        self.screened_out = frozenset(agents[slot].index for slots in ended for slot in slots)
+        self.screened_out = frozenset(agents[slot].index for slots in dropped for slot in slots)
         return [float(mean) for mean in means]
 
     def rescore(self, learner: Learner, generation: int, count: int) -> list[float]:
@@ -357,15 +357,15 @@ class Evaluator(FitnessEvaluator):
             self.check()
         loop = max(1, self.options.eval_episodes // self._num_envs)
         self.episodes += loop * self._num_envs
-        more: dict[str, Any] = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
+        options: dict[str, Any] = {"swap_channels": self.options.swap_channels, "max_steps": self.limit.steps}
         if self.sum_scores:
-            fitness = agent.test(self.env, **more, loop=loop)
+            fitness = agent.test(self.env, **options, loop=loop)
             if np.size(fitness) != 1 or np.asarray(fitness).dtype.kind not in "biuf":
                 raise ConfigError(
                     f"{type(agent).__name__}.test returned {short(fitness)}; expected the mean return. fix: one number."
                 )
             return float(fitness)
-        row = np.asarray(agent.test(self.env, **more, loop=loop, sum_scores=False), float)
+        row = np.asarray(agent.test(self.env, **options, loop=loop, sum_scores=False), float)
         if row.size != len(agent.agent_ids):
             raise ConfigError(
                 f"{type(agent).__name__}.test(sum_scores=False) returned {row.size} numbers for the agents "

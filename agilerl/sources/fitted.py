@@ -59,10 +59,10 @@ def hold_out(data: Dataset, share: float, run_seed: int) -> tuple[Dataset, Datas
     Raises:
         ConfigError: fewer than two episodes.
     """
-    ended = np.asarray(data.ended).copy()
-    ended[-1:] = True
-    episode = np.concatenate(([0], np.cumsum(ended)[:-1])) if len(ended) else np.zeros(0, int)
-    count = int(ended.sum())
+    done = np.asarray(data.ended).copy()
+    done[-1:] = True
+    episode = np.concatenate(([0], np.cumsum(done)[:-1])) if len(done) else np.zeros(0, int)
+    count = int(done.sum())
     if count < 2:
         raise ConfigError(
             f"fitness='fqe' holds whole episodes out, and the data set has {count}. fix: data that say where episodes "
@@ -209,10 +209,10 @@ class FittedEvaluator(FitnessEvaluator):
         super().__init__()
         self.rows, self.options, self.seed, self.check = rows, options, seed, check or (lambda: None)
         gamma, reward = options.fqe_gamma, np.asarray(held.reward, np.float64)
-        ended = np.asarray(held.ended)
+        done = np.asarray(held.ended)
         self._masks = {"obs": held.obs_mask, "next_obs": held.next_mask}
-        self.firsts = np.concatenate(([0], np.flatnonzero(ended[:-1]) + 1))
-        self.mean, self.scale = centre_and_scale(discounted_returns(reward, ended, gamma))
+        self.firsts = np.concatenate(([0], np.flatnonzero(done[:-1]) + 1))
+        self.mean, self.scale = centre_and_scale(discounted_returns(reward, done, gamma))
         discount = gamma * (1.0 - np.asarray(held.terminated, np.float64))
         self._reward = torch.from_numpy(centred_reward(reward, discount, self.mean, self.scale))
         self._discount = torch.from_numpy(discount)
@@ -281,11 +281,11 @@ class FittedEvaluator(FitnessEvaluator):
 
     def _draws(self, generation: int) -> Iterator[np.ndarray]:
         """Yield row indices [K, B] of the updates, K at a time."""
-        rng, left = stream(self.seed, Purpose.FITTED_EVALUATION, generation), self.options.fqe_updates
-        while left > 0:
-            count = min(TOGETHER, left)
+        rng, remaining = stream(self.seed, Purpose.FITTED_EVALUATION, generation), self.options.fqe_updates
+        while remaining > 0:
+            count = min(TOGETHER, remaining)
             yield rng.integers(len(self.rows), size=(count, BATCH))
-            left -= count
+            remaining -= count
 
     def _batches(self, judging: Learner, number: int, chosen: np.ndarray, later: Tensor) -> Iterator[PolicyRows]:
         """Yield a group's batches for the updates of rows `chosen` [K, B]; `later` [N, R, ...] is from `_policies`."""
@@ -317,8 +317,10 @@ class FittedEvaluator(FitnessEvaluator):
             chosen: list[Any] = [None] * len(learner.agents)
             for group in learner.groups:
                 count = len(group.members)
-                seen = map_leaves(lambda x: x.unsqueeze(0).expand(count, *x.shape), obs)  # noqa: B023
-                for member, actions in zip(group.members, group.lead.greedy(group.outputs(seen), legal), strict=True):
+                expanded = map_leaves(lambda x: x.unsqueeze(0).expand(count, *x.shape), obs)  # noqa: B023
+                for member, actions in zip(
+                    group.members, group.lead.greedy(group.outputs(expanded), legal), strict=True
+                ):
                     chosen[member] = torch.from_numpy(np.asarray(actions))
             parts.append(torch.stack(chosen))
         return torch.cat(parts, 1)

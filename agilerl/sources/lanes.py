@@ -366,14 +366,16 @@ class LaneSource(Source, Generic[Options]):
     def _vector_steps(self, evo_steps: int) -> int:
         return max(1, evo_steps // self.env_steps_at_once)
 
-    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
+    def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
         env_steps = min(int(agent.steps[-1]) for agent in population)  # of the member furthest behind
         at_once = self.env_steps_at_once
-        left = -(-(self.options.max_steps - env_steps) // at_once)  # in vector steps; shortens the last generation
-        evo_steps = self.options.generation_steps(begun, self.evaluated)
-        vector_steps = max(1, min(self._vector_steps(evo_steps), left))
+        remaining = -(-(self.options.max_steps - env_steps) // at_once)  # in vector steps; shortens the last generation
+        evo_steps = self.options.generation_steps(env_steps_before, self.evaluated)
+        vector_steps = max(1, min(self._vector_steps(evo_steps), remaining))
         members, kernels = len(population), self.kernels.name
-        return GenerationPlan(number, begun, vector_steps, members, self.options.max_steps, self.learner, kernels)
+        return GenerationPlan(
+            number, env_steps_before, vector_steps, members, self.options.max_steps, self.learner, kernels
+        )
 
     def follow(self, plan: GenerationPlan) -> None:
         super().follow(plan)
@@ -433,10 +435,10 @@ class LaneSource(Source, Generic[Options]):
                         refuse_scaling(members[0])
                     result = yield from self.run_custom(part, lanes)
                 else:
-                    begun, before = time.perf_counter(), self._seconds.learning
+                    start, before = time.perf_counter(), self._seconds.learning
                     result = yield from self.run(part, lanes, learner)
                     learning = self._seconds.learning - before
-                    self._seconds.collecting += time.perf_counter() - begun - learning
+                    self._seconds.collecting += time.perf_counter() - start - learning
             self.shared[shard], tallies = result.shared, {**tallies, **result.tallies}
         return [tallies[slot] for slot in slots]
 

@@ -90,14 +90,14 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         before = int(memory.counter if hasattr(memory, "counter") else len(memory)) * self.ranks.size
         of_shard = len(cut(len(population), self.shards)[0])  # others' rows arrive after a generation
         members = of_shard if self.has_own_memories else len(population)
-        first = begun = min(int(agent.steps[-1]) for agent in population)
+        first = env_steps = min(int(agent.steps[-1]) for agent in population)
         stored, budget = 0, min(self.options.max_steps, self.options.stop_after or self.options.max_steps)
-        while begun < budget:
-            left = -(-(budget - begun) // at_once)
-            length = max(1, min(self._vector_steps(self.options.generation_steps(begun)), left))
+        while env_steps < budget:
+            remaining = -(-(budget - env_steps) // at_once)
+            length = max(1, min(self._vector_steps(self.options.generation_steps(env_steps)), remaining))
             due = (length - 1) // interval * interval + 1
-            stored = before + members * (begun - first) + of_shard * due * at_once
-            begun += length * at_once
+            stored = before + members * (env_steps - first) + of_shard * due * at_once
+            env_steps += length * at_once
         return stored
 
     def run(self, shard: Shard, lanes: Lanes, learner: Learner) -> Steps:
@@ -130,9 +130,9 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         """Make vector steps, and after each the updates that are due; yield environment steps."""
         for index in range(count):
             if acting.step():
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 updates.learn(index)
-                self._seconds.learning += time.perf_counter() - begun
+                self._seconds.learning += time.perf_counter() - start
                 yield acting.lanes.num_lanes
 
     def _overlapping(self, count: int, acting: Acting, updates: Updates) -> Iterator[int]:
@@ -140,9 +140,9 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
         for index in range(count + 1):
             is_going_on = index < count and acting.begin()
             if index:
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 updates.learn(index - 1)
-                self._seconds.learning += time.perf_counter() - begun
+                self._seconds.learning += time.perf_counter() - start
             if not is_going_on:
                 return
             acting.finish()
@@ -155,10 +155,10 @@ class OffPolicySource(LaneSource[OffPolicyOptions]):
             due, learned = range(learned, acting.vector_steps), acting.vector_steps
             if self.options.overlap:
                 is_going_on = acting.begin()
-            begun = time.perf_counter()
+            start = time.perf_counter()
             for index in due:
                 updates.learn(index)
-            self._seconds.learning += time.perf_counter() - begun
+            self._seconds.learning += time.perf_counter() - start
             if not self.options.overlap:
                 is_going_on = acting.begin()
             if is_going_on:

@@ -75,14 +75,16 @@ class SharedReplay:
         if batch.healed is not None:  # these episodes end at the previous step
             self.interrupt(np.flatnonzero(batch.healed))
         legal = masks.final(batch.info, len(batch.reward)) if batch.info else None
-        ended, cut = batch.terminated, batch.truncated
+        terminated, cut = batch.terminated, batch.truncated
         if batch.team is not None:  # per agent
             over = (batch.terminated | batch.truncated)[:, None]  # ends all windows, also of agents that left earlier
-            ended, cut = batch.team.terminated, batch.team.truncated | over
-            ended = ended | (batch.terminated[:, None] & ~batch.team.truncated)  # waiting agents end with their team
-        rows = (obs, action, reward, batch.final_obs, ended, batch.mask, legal, cut)
-        more = {} if obs_mask is None else {"obs_mask": obs_mask}  # custom memories need not support it
-        self.rows.write(*rows, **more)
+            terminated, cut = batch.team.terminated, batch.team.truncated | over
+            terminated = terminated | (
+                batch.terminated[:, None] & ~batch.team.truncated
+            )  # waiting agents end with their team
+        rows = (obs, action, reward, batch.final_obs, terminated, batch.mask, legal, cut)
+        optional = {} if obs_mask is None else {"obs_mask": obs_mask}  # custom memories need not support it
+        self.rows.write(*rows, **optional)
         if self.n_step_memory is not None:
             self._follow()
 

@@ -55,19 +55,19 @@ class RewardScale:
 
     def see(self, reward: np.ndarray, batch: StepBatch) -> None:
         """Update with the rewards [L], or [L, M] for teams, of one vector step; resting lanes are ignored."""
-        counts, ended, discount = batch.mask, batch.terminated | batch.truncated, self._discount
+        counts, done, discount = batch.mask, batch.terminated | batch.truncated, self._discount
         if reward.ndim == 2 and batch.team is not None:
             team = batch.team
             if self._sums.ndim == 1:  # first step of a generation
                 self._sums = np.zeros(reward.shape)
-            counts, ended = team.acted & counts[:, None], ended[:, None] | team.terminated | team.truncated
+            counts, done = team.acted & counts[:, None], done[:, None] | team.terminated | team.truncated
             discount = discount[:, None]
         stepped = batch.mask if reward.ndim == 1 else batch.mask[:, None]
         self._sums = np.where(stepped, discount * self._sums + reward, self._sums)
         moments = self._moments(counts)
         for mean, var, rows in moments[None] if self._ranks.size == 1 else self._ranks.gather_rows(moments):
             self._merge(mean, var, rows)
-        self._sums[ended] = 0.0
+        self._sums[done] = 0.0
 
     def _moments(self, counts: np.ndarray) -> np.ndarray:
         """Return mean, variance and number [3, N] of the members' sums that count."""

@@ -110,10 +110,10 @@ class OnPolicySource(LaneSource[LoopOptions]):
         rollout = self._longest * self.env_steps_at_once
         return -(-super().steps_of_generation(evo_steps) // rollout) * rollout
 
-    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
+    def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
         if self.learner != CustomLearn.name:
             self._longest = _longest_rollout(population)
-        return super().plan(population, number, begun)
+        return super().plan(population, number, env_steps_before)
 
     def _check_asynchronous_lanes(self, lead: Any) -> None:
         if adapted(lead).is_recurrent:
@@ -133,8 +133,8 @@ class OnPolicySource(LaneSource[LoopOptions]):
         """Statistics of the member with the most samples; None if not used."""
         if not adapted(agents[0]).normalize_observations:
             return None
-        each: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
-        return max(each, key=lambda statistics: statistics.count).state()
+        running: list[RunningMeanStd] = [agent.running_statistics() for agent in agents]
+        return max(running, key=lambda statistics: statistics.count).state()
 
 
 def _longest_rollout(population: Sequence[Any]) -> int:
@@ -223,12 +223,12 @@ class OnPolicyGeneration:
     def run(self) -> Steps:
         """Make the vector steps, and learn whenever a rollout is full."""
         info = self._running.info
-        for seen in self._recorded(info):
-            self.obs, info = seen.batch.obs, seen.batch.info
+        for step in self._recorded(info):
+            self.obs, info = step.batch.obs, step.batch.info
             acting = self._acting
             due = [group for group in acting if group.buffer.position == group.buffer.capacity]
             if due:
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 # The first rollout initialises the statistics used to learn from it, but keeps the
                 # log probabilities of its actions as sampled.
                 is_kept = self._statistics is not None
@@ -240,7 +240,7 @@ class OnPolicyGeneration:
                 for group in due:
                     group.buffer.reset()
                 self._acting = [group for group in acting if self._index < group.vector_steps]
-                self.learning_s += time.perf_counter() - begun
+                self.learning_s += time.perf_counter() - start
             yield sum(len(group.members) for group in acting) * self.num_envs * self.shard.ranks.size
         if MASK in info:
             trained_with_masks(self.agents)
@@ -352,8 +352,8 @@ class OnPolicyGeneration:
 
     def _draw(self, count: int) -> tuple[np.ndarray, ...]:
         """Draw exploration noise [count, N, E, ...], from one stream per member."""
-        each = [agent.draw_exploration(rng, (count, self.num_envs)) for agent, rng in self._streams]
-        return tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+        member_draws = [agent.draw_exploration(rng, (count, self.num_envs)) for agent, rng in self._streams]
+        return tuple(np.stack(parts, axis=1) for parts in zip(*member_draws, strict=True))
 
     def _act(
         self, group: Group, obs: Any, draws: tuple[np.ndarray, ...], mask: np.ndarray | None
@@ -416,19 +416,19 @@ class OnPolicyGeneration:
         """
         if self._statistics is None or not due:
             return
-        seen = []
+        scaled = []
         for group in due:
             sound = self.watch.is_finite[group.members]
             if sound.any():  # skip diverged members
                 stored = group.buffer.stored("obs")  # [T, L, ...]
                 obs = stored if sound.all() else trees.take(stored, (slice(None), np.repeat(sound, self.num_envs)))
-                seen.append(group.lead.encoder_inputs(obs))
+                scaled.append(group.lead.encoder_inputs(obs))
         if self.shard.ranks.size > 1:  # even if this rank has nothing to add
             like = due[0].lead.encoder_inputs(due[0].buffer.stored("obs"))
-            rows = np.concatenate(seen) if seen else like[:0]
+            rows = np.concatenate(scaled) if scaled else like[:0]
             self._statistics.update_over(self.shard.ranks, rows, like.shape[1:])
-        elif seen:
-            self._statistics.update(np.concatenate(seen))
+        elif scaled:
+            self._statistics.update(np.concatenate(scaled))
         for group in due:
             for agent in group.agents:
                 agent.take_statistics(self._statistics)
@@ -495,11 +495,11 @@ class AsynchronousGeneration(OnPolicyGeneration):
                     rows[step].begin(beginning, obs, mask, self._acted, of_groups)
             if in_progress.any():
                 batch = finish_step(self.lanes, pending)
-                ended = in_progress & (batch.mask if batch.healed is None else batch.mask | batch.healed)
-                for step in np.unique(steps[ended]).tolist():
-                    rows[step].finish(ended & (steps == step), batch)
-                steps += ended
-                in_progress &= ~ended
+                done = in_progress & (batch.mask if batch.healed is None else batch.mask | batch.healed)
+                for step in np.unique(steps[done]).tolist():
+                    rows[step].finish(done & (steps == step), batch)
+                steps += done
+                in_progress &= ~done
                 obs, info = batch.obs, batch.info
             while not self.full and not (in_progress | (steps < self._limits()))[steps <= self._index].any():
                 if self._index not in rows:  # all members have diverged

@@ -126,17 +126,19 @@ def agreed(tallies: Sequence[Tally], ranks: Ranks, adds_up: bool) -> list[Tally]
     if ranks.size == 1:
         return list(tallies)
     combined = []
-    for each in zip(*ranks.gather_plain([vars(tally) for tally in tallies]), strict=True):
-        fault = next((one["fault"] for one in each if one["fault"] is not None), None)
+    for rank_tallies in zip(*ranks.gather_plain([vars(tally) for tally in tallies]), strict=True):
+        fault = next((one["fault"] for one in rank_tallies if one["fault"] is not None), None)
         combined.append(
             Tally(
-                env_steps=sum(one["env_steps"] for one in each) if adds_up else each[0]["env_steps"],
-                updates=each[0]["updates"],
-                loss_sum=sum(one["loss_sum"] for one in each) / ranks.size,
-                scores=[score for one in each for score in one["scores"]],
+                env_steps=sum(one["env_steps"] for one in rank_tallies) if adds_up else rank_tallies[0]["env_steps"],
+                updates=rank_tallies[0]["updates"],
+                loss_sum=sum(one["loss_sum"] for one in rank_tallies) / ranks.size,
+                scores=[score for one in rank_tallies for score in one["scores"]],
                 fault=fault,
-                by_agent=[row for one in each for row in one["by_agent"]],
-                details={name: sum(one["details"][name] for one in each) for name in each[0]["details"]},
+                by_agent=[row for one in rank_tallies for row in one["by_agent"]],
+                details={
+                    name: sum(one["details"][name] for one in rank_tallies) for name in rank_tallies[0]["details"]
+                },
             )
         )
     return combined
@@ -211,8 +213,8 @@ class Shard:
 
     def lane_seeds(self, num_envs: int) -> np.ndarray:
         """Environment seeds for the start of the generation, [len(agents) * num_envs]."""
-        each = (seeds(self.run_seed, Purpose.ENVIRONMENT, num_envs, self.number, slot) for slot in self.slots)
-        return np.concatenate(list(each))
+        slot_seeds = (seeds(self.run_seed, Purpose.ENVIRONMENT, num_envs, self.number, slot) for slot in self.slots)
+        return np.concatenate(list(slot_seeds))
 
 
 @dataclass(frozen=True)
@@ -404,16 +406,18 @@ class Source(ABC):
     def steps_of_generation(self, evo_steps: int) -> int:
         """Environment steps per member in a generation of about `evo_steps`."""
 
-    def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
+    def generation(
+        self, population: Sequence[Any], number: int, env_steps_before: int
+    ) -> Generator[int, None, list[Tally]]:
         """Run one generation, shard by shard; yields the environment steps (of all members) made since the last yield.
 
         Args:
-            number: generation, counted from 0. begun: environment steps per member before it.
+            number: generation, counted from 0. env_steps_before: environment steps per member before it.
 
         Returns:
             One tally per member.
         """
-        plan, tallies, written = self.plan(population, number, begun), list[Tally](), list[Any]()
+        plan, tallies, written = self.plan(population, number, env_steps_before), list[Tally](), list[Any]()
         for shard, slots in enumerate(cut(len(population), self.shards)):
             agents = [population[slot] for slot in slots]
             tallies += yield from self.run_shard(plan, shard, agents, slots)
@@ -423,7 +427,7 @@ class Source(ABC):
         return self.combined(tallies)
 
     @abstractmethod
-    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
+    def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
         """Plan one generation of this population; see `generation` for the arguments."""
 
     @abstractmethod

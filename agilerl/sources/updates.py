@@ -172,8 +172,8 @@ class Updates:
                 for member, value in zip(plan.members, plan.loss.tolist(), strict=True):
                     self.tallies[member].loss_sum += value
         for member, (rows, update, row, size) in self._last.items():
-            seen = (trees.take(rows[name], (update, row, slice(size))) for name in ("obs", "action"))
-            self.agents[member].remember_observations(*seen)
+            parts = (trees.take(rows[name], (update, row, slice(size))) for name in ("obs", "action"))
+            self.agents[member].remember_observations(*parts)
 
     def _shifts(self, plan: Plan, stored: int) -> list[list[int]]:
         """Return the batch sizes of a group's members for each call of `learn`; 0 for members not in that call.
@@ -181,10 +181,10 @@ class Updates:
         A member waits only until the memory holds its own batch. Members that started earlier have other update
         numbers, on which an algorithm may depend, so they are updated in separate calls.
         """
-        each = list(zip(plan.members, plan.sizes, plan.needed, strict=True))
-        done = {self._updates[member] for member, _, needed in each if stored >= needed}
+        groups = list(zip(plan.members, plan.sizes, plan.needed, strict=True))
+        done = {self._updates[member] for member, _, needed in groups if stored >= needed}
         return [
-            [size if stored >= needed and self._updates[member] == count else 0 for member, size, needed in each]
+            [size if stored >= needed and self._updates[member] == count else 0 for member, size, needed in groups]
             for count in sorted(done)
         ]
 

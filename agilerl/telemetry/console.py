@@ -125,7 +125,7 @@ def folded(parts: Sequence[str], width: int, gap: str = "   ") -> list[str]:
 
 
 def pace(
-    made: int,
+    steps_made: int,
     env_steps: int,
     max_env_steps: int,
     members: int,
@@ -136,17 +136,17 @@ def pace(
     """Steps so far (population and member), speed, elapsed and remaining time.
 
     Args:
-        made: steps of all members, including stopped ones. env_steps, max_env_steps: of one active member.
+        steps_made: steps of all members, including stopped ones. env_steps, max_env_steps: of one active member.
         members: number of active members. name: unit of a step.
         time_limit: `seconds` at which the run ends if its steps do not end it before.
     """
-    total = made + members * (max_env_steps - env_steps)
-    rate = made / seconds if seconds > 0 else 0.0
-    left = seconds * (total - made) / made if made > 0 else math.inf
-    left = left if time_limit is None else min(left, time_limit - seconds)
+    total = steps_made + members * (max_env_steps - env_steps)
+    rate = steps_made / seconds if seconds > 0 else 0.0
+    remaining = seconds * (total - steps_made) / steps_made if steps_made > 0 else math.inf
+    remaining = remaining if time_limit is None else min(remaining, time_limit - seconds)
     return (
-        f"{count(made)}/{count(total)} {name} ({count(env_steps)}/{count(max_env_steps)} per member)   "
-        f"{count(rate)} {name.removeprefix('env ')}/s   elapsed {clock(seconds)}   left {clock(left)}"
+        f"{count(steps_made)}/{count(total)} {name} ({count(env_steps)}/{count(max_env_steps)} per member)   "
+        f"{count(rate)} {name.removeprefix('env ')}/s   elapsed {clock(seconds)}   left {clock(remaining)}"
     )
 
 
@@ -297,16 +297,16 @@ class LiveSink(BaseSink):
         filled = round(share * BAR_WIDTH)
         done = self._record
         begin = f"gen {done.generation + 1:>2}/{done.generations}   " if done else ""
-        total, rate, elapsed, left = _pace(plan, self._record, self._steps, self._seconds).split("   ")
+        total, rate, elapsed, remaining = _pace(plan, self._record, self._steps, self._seconds).split("   ")
         room = self._console.width - 1  # the last column stays free: some terminals wrap there
         bar = BAR_WIDTH if room >= len(begin) + BAR_WIDTH + 22 else 0
         used = len(begin) + (bar + 2 if bar else 0)
         text = Text(begin, no_wrap=True, overflow="crop")
         if bar:
             text.append("#" * filled, style="green").append("." * (BAR_WIDTH - filled), style="dim").append("  ")
-        parts = [f"{share:4.0%}", left, elapsed, rate, total]  # by importance; shown in the order below
+        parts = [f"{share:4.0%}", remaining, elapsed, rate, total]  # by importance; shown in the order below
         fitted = fitting(parts, max(room - used, 4)).split("   ")
-        shown = [part for part in (f"{share:4.0%}", total, rate, elapsed, left) if part in fitted]
+        shown = [part for part in (f"{share:4.0%}", total, rate, elapsed, remaining) if part in fitted]
         text.append("   ".join(shown)).truncate(max(room, 1))
         return text
 

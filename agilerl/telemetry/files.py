@@ -62,7 +62,7 @@ def lineage_text(births: Iterable[Birth], arrivals: Iterable[Arrival], steering:
     events: list[tuple[int, Event]] = [(arrival.generation, arrival) for arrival in arrivals]
     events += [(birth.generation - 1, birth) for birth in births]
     events += [(request.generation - 1, request) for request in steering]
-    return "".join(lineage_line(event) for _, event in sorted(events, key=lambda each: each[0]))  # stable
+    return "".join(lineage_line(event) for _, event in sorted(events, key=lambda item: item[0]))  # stable
 
 
 class _FileSink(BaseSink):
@@ -110,8 +110,8 @@ class CsvSink(_FileSink):
             names = sorted(
                 {key for row in rows for key in row if key.startswith(("hp.", "fitness.", "score.", "details."))}
             )
-            more = ["opponents"] if record.opponents else []
-            self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS, *more]
+            optional = ["opponents"] if record.opponents else []
+            self._columns = [*MEMBER_COLUMNS, *names, *GENERATION_COLUMNS, *optional]
         writer = csv.DictWriter(file, self._columns, extrasaction="ignore", lineterminator="\n")
         if file.tell() == 0:
             writer.writeheader()

@@ -42,17 +42,21 @@ class _Row:
     seconds: float = 0.0
 
     def cells(self) -> tuple[str, ...]:
-        made, seconds = self.env_steps, self.seconds
-        left = seconds * (self.max_env_steps - made) / made if made and self.status == "trains" else math.nan
-        left = min(left, self.time_limit - seconds)  # NaN stays
+        steps_made, seconds = self.env_steps, self.seconds
+        remaining = (
+            seconds * (self.max_env_steps - steps_made) / steps_made
+            if steps_made and self.status == "trains"
+            else math.nan
+        )
+        remaining = min(remaining, self.time_limit - seconds)  # NaN stays
         return (
             self.status,
-            f"{count(made)}/{count(self.max_env_steps)}" if self.max_env_steps else "-",
+            f"{count(steps_made)}/{count(self.max_env_steps)}" if self.max_env_steps else "-",
             str(self.generation or "-"),
             number(self.best),
             number(self.mean),
             clock(seconds) if seconds else "-",
-            clock(left) if math.isfinite(left) else "-",
+            clock(remaining) if math.isfinite(remaining) else "-",
         )
 
 
@@ -127,9 +131,9 @@ class SideBySide:
             self._drawn = now
             self._live.update(self._table(), refresh=True)
         elif self._live is None and self._is_shown and now - self._spoke >= HEARTBEAT_SECONDS:
-            ended = sum(row.status not in ("waits", "trains", "tests") for row in self._rows.values())
+            finished = sum(row.status not in ("waits", "trains", "tests") for row in self._rows.values())
             steps = sum(row.env_steps for row in self._rows.values())
-            self._say(f"...   {ended} of {len(self._rows)} ended, {count(steps)} steps of a member in all")
+            self._say(f"...   {finished} of {len(self._rows)} ended, {count(steps)} steps of a member in all")
 
     def close(self) -> None:
         """Draw the table a last time."""

@@ -146,8 +146,8 @@ class AsynchronousLoop(TrainingLoop):
         """Plan the next round of a shard, for its members alone."""
         agents = [self.ahead[slot] for slot in self.slots[shard]]
         self.source.fit(self.ahead)
-        begun = max(int(agent.steps[-1]) for agent in agents)
-        return self.source.plan(agents, self.ended[shard], begun)
+        env_steps_before = max(int(agent.steps[-1]) for agent in agents)
+        return self.source.plan(agents, self.ended[shard], env_steps_before)
 
     def _begin_rounds(self) -> None:
         """Begin the rounds of all shards that may train."""
@@ -165,18 +165,18 @@ class AsynchronousLoop(TrainingLoop):
         Raises:
             RunError: the order to follow is not one of this run.
         """
-        each = range(len(self.slots))
+        shards = range(len(self.slots))
         self._begin_rounds()
         if not self.result.generations:
-            del self.order[: len(each)]
-            return [self._wait([shard]) for shard in each]
+            del self.order[: len(shards)]
+            return [self._wait([shard]) for shard in shards]
         shard = self.order.pop(0) if self.order else None
         if shard is not None and shard not in self.rounds.going_on():
             raise RunError(
                 f"the order of arrivals says that shard {shard} is next, and it does not train now: the order is of "
                 "another run. fix: the order of a run with this configuration."
             )
-        return [self._wait(each if shard is None else [shard])]
+        return [self._wait(shards if shard is None else [shard])]
 
     def _wait(self, shards: Sequence[int]) -> tuple[int, dict[str, Any]]:
         """Wait for the end of a round of one of these shards."""

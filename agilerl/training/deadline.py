@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CLOSING_SHARE, FEWEST_EPISODES = 0.1, 2  # of the budget, set aside for the closing test; fewer say nothing
+CLOSING_SHARE, MIN_FINAL_EPISODES = 0.1, 2  # of the budget, set aside for the closing test; fewer say nothing
 OVERRUN = 0.05  # of the budget, by which a generation may take longer than expected before it is given up
 
 
@@ -53,12 +53,12 @@ class Deadline:
     def reserved_episodes(self, seconds_per_episode: float) -> int:
         """Episodes of the closing test for which time is set aside: fewer where they take long."""
         fitting = CLOSING_SHARE * self.seconds / max(seconds_per_episode, 1e-9)
-        return int(min(self.closing_episodes, max(fitting, FEWEST_EPISODES)))
+        return int(min(self.closing_episodes, max(fitting, MIN_FINAL_EPISODES)))
 
     def episodes_left(self, seconds_per_episode: float) -> int:
         """Episodes of the closing test in the time that is left once the run has ended; 0 if hardly any fit."""
         fitting = int(min(self.closing_episodes, self.left / max(seconds_per_episode, 1e-9)))
-        return fitting if fitting >= min(FEWEST_EPISODES, self.closing_episodes) else 0
+        return fitting if fitting >= min(MIN_FINAL_EPISODES, self.closing_episodes) else 0
 
     def episodes_in(self, episodes: int, seconds_per_episode: float) -> int:
         """Return how many of some episodes fit before the closing test."""

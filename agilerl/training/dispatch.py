@@ -58,10 +58,12 @@ class Dispatcher:
 
     # -- generations -------------------------------------------------------------------------------------------------
 
-    def generation(self, population: Sequence[Any], number: int, begun: int) -> Generator[int, None, list[Tally]]:
+    def generation(
+        self, population: Sequence[Any], number: int, env_steps_before: int
+    ) -> Generator[int, None, list[Tally]]:
         """See `Source.generation`."""
         source = self.source
-        plan = self._plan = source.plan(population, number, begun)
+        plan = self._plan = source.plan(population, number, env_steps_before)
         parts = cut(len(population), source.shards)
         if len(parts) == 1:
             tallies = yield from source.run_shard(plan, 0, population, parts[0])

@@ -229,8 +229,8 @@ class TrainingLoop:
         A resumed run may include a partial one of its earlier budget.
         """
         rounded, options = self.source.steps_of_generation, self.options
-        left = max(0, options.max_steps - self.result.env_steps_member)
-        total = max(options.generations(rounded), done + -(-left // rounded(options.evo_steps)))
+        remaining = max(0, options.max_steps - self.result.env_steps_member)
+        total = max(options.generations(rounded), done + -(-remaining // rounded(options.evo_steps)))
         in_time = self.pace.generations_in_time(time.perf_counter() - self._started, done - self._begun_with)
         return total if in_time is None else min(total, done + in_time)
 
@@ -252,7 +252,7 @@ class TrainingLoop:
             warnings.warn(message, AgileRLWarning, stacklevel=4)
 
     def _generation(self) -> None:
-        number, begun = self.result.generations, (self.result.env_steps_member, time.perf_counter())
+        number, steps_and_time = self.result.generations, (self.result.env_steps_member, time.perf_counter())
         weights = weights_of(self.population) if self.result.unchanged else []
         tallies = self._collect(number)
         self.result.unchanged = bool(weights) and are_unchanged(weights, weights_of(self.population))
@@ -263,7 +263,7 @@ class TrainingLoop:
         self._keep_rows()
         self.result.generations = number + 1
         self._count(tallies)
-        is_last = self._is_last_generation(*begun)
+        is_last = self._is_last_generation(*steps_and_time)
         requests = self.steering.take(number + 1)
         stops = [taken for taken in requests if taken.request.action == "stop" and not taken.refused]
         is_asked_to_stop = bool(stops)
@@ -297,17 +297,17 @@ class TrainingLoop:
         self.callbacks.generation(record)  # after saving, so that a failing hook does not lose the generation
 
     def _collect(self, number: int) -> list[Tally]:
-        begun, members = self.result.env_steps_member, len(self.population)
+        env_steps_before, members = self.result.env_steps_member, len(self.population)
         steps_made, check = 0.0, self.check
         trainer = self.source if self.dispatcher is None else self.dispatcher
-        with contextlib.closing(trainer.generation(self.population, number, begun)) as steps:
+        with contextlib.closing(trainer.generation(self.population, number, env_steps_before)) as steps:
             while True:
                 try:
                     steps_made += next(steps) / members
                 except StopIteration as end:
                     tallies: list[Tally] = end.value
                     break
-                self.sinks.progress(begun + int(steps_made), time.perf_counter() - self._wall)
+                self.sinks.progress(env_steps_before + int(steps_made), time.perf_counter() - self._wall)
                 if check is not None:
                     check()
         for agent, tally in zip(self.population, tallies, strict=True):
@@ -328,15 +328,15 @@ class TrainingLoop:
     def _evaluate(self, number: int, tallies: list[Tally]) -> list[float]:
         finite = self.quarantine.inspect(self.population, tallies)
         before = {agent.index: len(agent.fitness) for agent in self.population}
-        members, each = self._affordable(tallies)
+        members, member_episodes = self._affordable(tallies)
         evaluated = promising(finite, members)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         with evaluation_mode(self.population):
-            evaluation = self.evaluation = self.source.evaluate(evaluated, number, each)
+            evaluation = self.evaluation = self.source.evaluate(evaluated, number, member_episodes)
         self._in_full = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self.stop_rule.episode_length = evaluation.env_steps / max(1, episodes)
-        self.pace.evaluated(time.perf_counter() - begun, episodes)
+        self.pace.evaluated(time.perf_counter() - start, episodes)
         self._add_evaluation(self.pace.evaluation)
         self.source.evaluated = evaluation.env_steps / len(self.population)
         scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
@@ -391,11 +391,11 @@ class TrainingLoop:
                 self.result.restarts += 1
                 self.sinks.message(line if ranks.size == 1 else f"rank {rank}: {line}")
 
-    def _is_last_generation(self, steps_before: int, begun: float) -> bool:
+    def _is_last_generation(self, steps_before: int, start: float) -> bool:
         """Whether the run ends before its budget of steps: by `stop_after`, or because time is up.
 
         Args:
-            steps_before: environment steps per member before this generation. begun: when it began.
+            steps_before: environment steps per member before this generation. start: when it began.
         """
         spent = self.result.env_steps_member
         if spent >= self.options.max_steps:
@@ -405,12 +405,12 @@ class TrainingLoop:
         if self.pace.deadline is None:
             return False
         following = min(self.options.max_steps - spent, self.options.generation_steps(spent, self.source.evaluated))
-        seconds, made = time.perf_counter() - begun, max(1, spent - steps_before)
+        seconds, steps_made = time.perf_counter() - start, max(1, spent - steps_before)
         closing = self.stop_rule.closing_episodes(self.options, len(self.population))
         rounded = self.source.steps_of_generation
-        if not self.pace.is_up(seconds * rounded(following) / made, closing):
+        if not self.pace.is_up(seconds * rounded(following) / steps_made, closing):
             return False
-        steps = self.pace.shortened(seconds, made, following, closing, rounded)
+        steps = self.pace.shortened(seconds, steps_made, following, closing, rounded)
         if steps == 0:
             if self.result.generations == 1:
                 self.sinks.message("only one generation fits into the time budget; the final evaluation may exceed it")
@@ -429,8 +429,8 @@ class TrainingLoop:
         before, previous = [agent.index for agent in self.population], self.population
         self.population, births = self.evolution.next(previous, members, number + 1)
         if self.steering.protected:
-            kept = self.steering.keep_protected(previous, self.population, births, self.evolution.sets_size)
-            self.population, births = kept
+            protected = self.steering.keep_protected(previous, self.population, births, self.evolution.sets_size)
+            self.population, births = protected
         births = add_births(self.evolution, self.family, births, self.population, before)
         births = self.steering.inherit(self.population, births)
         self.steering.forget_others(self.population)
@@ -474,37 +474,39 @@ class TrainingLoop:
         members = Members(list(self.population), number + 1, self.family.next_id, tuple(births))
 
         def evaluate(agent: Any) -> MeanReturn | None:
-            begun, episodes = time.perf_counter(), self.options.confirm_episodes or self.options.eval_episodes
+            start, episodes = time.perf_counter(), self.options.confirm_episodes or self.options.eval_episodes
             with contextlib.suppress(TimeIsUp):
                 score = self.source.confirm(agent, number, episodes)
-                self._add_evaluation(time.perf_counter() - begun)
+                self._add_evaluation(time.perf_counter() - start)
                 return score
             return None
 
         shrinks = self.evolution.shrinks
         for event in self.steering.carry_out(wanted, members, shrinks=shrinks, evaluate=evaluate):
             events.setdefault(event.request, event)
-        gone = {agent.index for agent in self.population} - {agent.index for agent in members.agents}
-        left = (
-            [record for record in records if record.id not in gone] if len(members.agents) < len(records) else records
+        removed = {agent.index for agent in self.population} - {agent.index for agent in members.agents}
+        remaining = (
+            [record for record in records if record.id not in removed]
+            if len(members.agents) < len(records)
+            else records
         )
         self.population = members.agents
         born = self.family.add(list(members.born.values()), self.population)
         self.result.births += born
-        if born or gone:
+        if born or removed:
             self.share_budget()
             self.fit_to_population()
-        return born, left
+        return born, remaining
 
     def share_budget(self) -> None:
         """Distribute the environment steps of stopped members equally among the others."""
         if not self.evolution.shares_budget:
             return
         founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
-        left = self.asked_steps * founders - self.result.env_steps_population
+        remaining = self.asked_steps * founders - self.result.env_steps_population
         spent = max(agent.steps[-1] for agent in self.population)
-        self.evolution.budget_left(left)
-        steps = spent + max(0, left) // len(self.population)
+        self.evolution.budget_left(remaining)
+        steps = spent + max(0, remaining) // len(self.population)
         self._set_options(max_steps=steps)
 
     def _set_options(self, **changes: Any) -> None:

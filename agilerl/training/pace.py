@@ -7,7 +7,7 @@ from collections.abc import Callable
 from agilerl.ranks import Ranks
 from agilerl.training.deadline import Deadline
 
-LEAST_SHARE = 0.25  # of a generation's steps for which a last one is worth it within a budget in minutes
+MIN_SHARE = 0.25  # of a generation's steps for which a last one is worth it within a budget in minutes
 
 
 class Pace:
@@ -51,29 +51,31 @@ class Pace:
         is_last = self.deadline.is_last(seconds, closing, self.seconds_per_episode)
         return bool(self.ranks.gather_plain(is_last)[0])
 
-    def shortened(self, seconds: float, made: int, following: int, closing: int, rounded: Callable[[int], int]) -> int:
+    def shortened(
+        self, seconds: float, steps_made: int, following: int, closing: int, rounded: Callable[[int], int]
+    ) -> int:
         """Return the steps of a last generation that still fits; 0 if hardly any would.
 
         Args:
-            seconds: of the generation that has just ended, with its `made` steps per member. following: steps of the
-                next one if there were time for it. closing: as for `is_up`. rounded: steps -> those that a generation
+            seconds: of the last generation, with its `steps_made` steps per member. following: steps of the next one if
+                there were time for it. closing: as for `is_up`. rounded: steps -> those that a generation
                 makes, multiples of the fewest.
         """
         assert self.deadline is not None
         room = self.deadline.room(closing, self.seconds_per_episode) - self.evaluation
-        steps = min(following, int(room * made / max(1e-9, seconds - self.evaluation)))
+        steps = min(following, int(room * steps_made / max(1e-9, seconds - self.evaluation)))
         fewest = rounded(1)
-        whole = steps // fewest * fewest if steps >= LEAST_SHARE * following else 0
+        whole = steps // fewest * fewest if steps >= MIN_SHARE * following else 0
         return int(self.ranks.gather_plain(max(0, whole))[0])
 
-    def generations_in_time(self, seconds: float, made: int) -> int | None:
-        """Return how many more generations fit before the deadline if `made` of them took `seconds`; None without one.
+    def generations_in_time(self, seconds: float, generations: int) -> int | None:
+        """Return how many more generations fit before the deadline if `generations` took `seconds`; None without one.
 
         None too before the first one.
         """
-        if self.deadline is None or made == 0:
+        if self.deadline is None or generations == 0:
             return None
-        return max(0, round(self.deadline.left * made / max(seconds, 1e-9)))
+        return max(0, round(self.deadline.left * generations / max(seconds, 1e-9)))
 
     def fitting(self, most: int) -> int:
         """Return how many of `most` held-out episodes there is time for."""

@@ -36,9 +36,9 @@ class DivergedError(AlgorithmError):
 
 def all_diverged(agents: Sequence[Any], reasons: Mapping[int, str]) -> DivergedError:
     """Build the error raised when no member is left; `reasons` by member id."""
-    each = "; ".join(f"member {agent.index}: {reasons[agent.index]}" for agent in agents)
+    members = "; ".join(f"member {agent.index}: {reasons[agent.index]}" for agent in agents)
     return DivergedError(
-        f"every member that trains has diverged ({each}). fix: a smaller learning rate, scaled rewards "
+        f"every member that trains has diverged ({members}). fix: a smaller learning rate, scaled rewards "
         "(training.reward_scale), or bounds on lr in mutation.rl_hp_selection."
     )
 

@@ -24,7 +24,7 @@ from agilerl.sources.evaluator import CheckedLanes
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.training.deadline import Deadline
 
-EPISODES, FIRST_EPISODES, FEWEST_EPISODES = 20, 5, 2
+EPISODES, FIRST_EPISODES, MIN_RANDOM_EPISODES = 20, 5, 2
 MAX_SHARE = 0.05  # of the run's training steps; the number of episodes is reduced to fit
 MAX_SHARE_OF_TIME = 0.005  # of a budget in minutes
 
@@ -57,15 +57,15 @@ def random_play(
     with contextlib.closing(env.replicate(1, reset_ended=False)) as lanes:
         checked: Lanes = lanes if check is None else CheckedLanes(lanes, check)
         actor = _RandomActor(agent, lanes.single_action_space, stream(seed, Purpose.RANDOM_PLAY, member=1))
-        begun, first = time.perf_counter(), FIRST_EPISODES if deadline is None else FEWEST_EPISODES
+        start, first = time.perf_counter(), FIRST_EPISODES if deadline is None else MIN_RANDOM_EPISODES
         played = [_play(actor, checked, episode_seeds[:first], limit.steps, is_team)]
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         last, expected = EPISODES, played[0].env_steps * EPISODES / first
         if deadline is not None:
             last = int(min(EPISODES, first * MAX_SHARE_OF_TIME * deadline.seconds / max(seconds, 1e-9)))
         if expected <= MAX_SHARE * options.max_steps * members and last > first:
             played.append(_play(actor, checked, episode_seeds[first:last], limit.steps, is_team))
-    returns = np.concatenate([each.returns[0] for each in played])
+    returns = np.concatenate([result.returns[0] for result in played])
     if not is_team:
         return Baseline(Evaluation.from_returns(returns.tolist()))
     return Baseline(Evaluation.from_returns(returns.sum(1).tolist()), is_zero_sum=_is_zero_sum(returns))

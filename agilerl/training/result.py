@@ -128,14 +128,14 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
     lead, options, facts = adapted(loop.population[0]), loop.options, dict(loop.source.facts())
     named = {name: facts.pop(name) for name in ("learner", "env_backend", "num_envs")}
     is_repeatable = loop.source.is_repeatable and loop.probe.is_deterministic is not False
-    more: dict[str, Any] = {
+    optional: dict[str, Any] = {
         "deterministic": loop.probe.is_deterministic,
         "exact_resume": is_repeatable and not options.carry_envs,
     }
     if loop.result.random_play is not None:
-        more["random_play"] = loop.result.random_play.as_dict()
+        optional["random_play"] = loop.result.random_play.as_dict()
     if loop.result.before is not None:
-        more["before"] = loop.result.before.as_dict()
+        optional["before"] = loop.result.before.as_dict()
     return RunPlan(
         algo=str(lead.algo),
         env_id=loop.env_id,
@@ -148,7 +148,7 @@ def run_plan(loop: TrainingLoop) -> RunPlan:
         threads=options.threads,
         target=options.target,
         notes=tuple(loop.notes),
-        extra={**facts, **more, "options": options.as_dict()},
+        extra={**facts, **optional, "options": options.as_dict()},
         steps=counted_in(lead),
         time_limit=loop.time_limit,
     )

@@ -118,7 +118,7 @@ def evaluated(source: Source, agents: Sequence[Any], tallies: Sequence[Tally], n
     Returns:
         "evaluation", a `PopulationEvaluation` as plain data with fitness by member id, and the "seconds" it took.
     """
-    begun, before = time.perf_counter(), source.evaluation_env_steps
+    start, before = time.perf_counter(), source.evaluation_env_steps
     sound = [agent for agent, tally in zip(agents, tallies, strict=True) if tally.fault is None and is_finite(agent)]
     with evaluation_mode(sound):
         one = source.evaluate(sound, number) if sound else PopulationEvaluation([])
@@ -129,4 +129,4 @@ def evaluated(source: Source, agents: Sequence[Any], tallies: Sequence[Tally], n
         "fitness": {agent.index: value for agent, value in zip(sound, one.fitness, strict=True)},
         "screened_out": sorted(one.screened_out),
     }
-    return {"evaluation": plain, "seconds": time.perf_counter() - begun}
+    return {"evaluation": plain, "seconds": time.perf_counter() - start}

@@ -209,8 +209,8 @@ class Scheduler:
 
     def _do_here(self, batch: Batch, number: int) -> Steps:
         """Do a piece in this process while listening to the workers; ends early if its result comes from one."""
-        piece, begun = batch.pieces[number], time.monotonic()
-        looked, steps = begun, piece.here()
+        piece, start = batch.pieces[number], time.monotonic()
+        looked, steps = start, piece.here()
         self._here = piece
         try:
             while batch.expects(number):
@@ -218,7 +218,7 @@ class Scheduler:
                     env_steps = next(steps)
                 except StopIteration as end:
                     batch.ended[number] = self._done_here(piece, end.value)
-                    self._measure(piece, time.monotonic() - begun)
+                    self._measure(piece, time.monotonic() - start)
                     return
                 yield env_steps
                 now = time.monotonic()

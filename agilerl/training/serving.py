@@ -37,7 +37,7 @@ class ShardServer:
     def __call__(self, job: bytes, report: Report) -> bytes:
         """Do one job; `report` is called with environment steps, or 0 as a sign of life."""
         self._report = report
-        asked, begun = pickle.loads(job), time.process_time()  # of the run, over a pipe that nobody else has
+        asked, start = pickle.loads(job), time.process_time()  # of the run, over a pipe that nobody else has
         if asked["plan"].number != self._generation:
             self._generation = asked["plan"].number
             self._release(list(self._members))
@@ -47,7 +47,7 @@ class ShardServer:
                 "generation": self._train, "round": self._round, "episodes": self._play, "judgement": self._judge,
             }  # fmt: skip
             result = do[asked["kind"]](asked)
-        result |= {"faults": self.source.faults(), "cpu_seconds": time.process_time() - begun}
+        result |= {"faults": self.source.faults(), "cpu_seconds": time.process_time() - start}
         return pickle.dumps(result, protocol=5)
 
     def _alive(self) -> None:

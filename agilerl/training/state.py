@@ -163,22 +163,22 @@ class SavableLoop:
 
 def resumed_notes(loop: TrainingLoop) -> list[str]:
     """Describe the progress of a resumed run; for an ended one, why it ended and how to continue."""
-    anew = ", with new episodes" if loop.options.carry_envs else ""
+    episodes = ", with new episodes" if loop.options.carry_envs else ""
     count = loop.result.generations
-    notes = [f"continues after {count} {'generation' if count == 1 else 'generations'}{anew}"]
+    notes = [f"continues after {count} {'generation' if count == 1 else 'generations'}{episodes}"]
     done = max(agent.steps[-1] for agent in loop.population)
     if loop.result.stopped == "target":
-        why, more = f"it has reached its target of {loop.options.target:g}", ("--set", "training.target_score=null")
+        why, words = f"it has reached its target of {loop.options.target:g}", ("--set", "training.target_score=null")
     elif loop.result.stopped == "plateau":
         why = f"nothing had improved for {loop.options.patience} generations"
-        more = ("--set", "training.patience=null")
+        words = ("--set", "training.patience=null")
     elif loop.result.stopped == "minutes":
-        why, more = f"it has made its {loop.options.stop_after:,} steps", ("--set", "training.stop_after=null")
+        why, words = f"it has made its {loop.options.stop_after:,} steps", ("--set", "training.stop_after=null")
     elif done >= loop.options.max_steps:
-        why, more = f"it has used its budget ({done:,} steps of one member)", ("--steps", str(2 * done))
+        why, words = f"it has used its budget ({done:,} steps of one member)", ("--steps", str(2 * done))
     else:
         return notes
-    resume_command = None if loop.store is None else loop.store.way_on(*more)
+    resume_command = None if loop.store is None else loop.store.way_on(*words)
     next_step = f"another value of {WORDS[loop.result.stopped]}" if resume_command is None else f"`{resume_command}`"
     return [*notes, f"finished: {why}; {next_step} goes on"]
 

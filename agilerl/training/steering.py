@@ -42,7 +42,7 @@ def after_selection(requests: Iterable[Taken], events: Mapping[str, Steering]) -
     wanted: list[Taken] = []
     for taken in requests:
         action = taken.request.action
-        follows_pin = action == "unpin" and any(each.request.action == "pin" for each in wanted)
+        follows_pin = action == "unpin" and any(earlier.request.action == "pin" for earlier in wanted)
         if action in AFTER_SELECTION or (follows_pin and "refused" not in events[taken.id].result):
             wanted.append(taken)
     return wanted
@@ -92,7 +92,7 @@ class Members:
             return [member]
         children = [birth.id for birth in self.selected if birth.parent == member]
         then = [member] if member in self.replaced else children
-        return [now for now in (self.became.get(each, each) for each in then) if now in self.ids]
+        return [now for now in (self.became.get(number, number) for number in then) if now in self.ids]
 
     def copy(self, slot: int, parent: Any) -> int:
         """Put a copy of `parent` into a slot, and return its id."""
@@ -181,7 +181,7 @@ class SteeringWheel:
         """Return the requests that the main rank has taken."""
         if self.ranks.size == 1:
             return taken
-        return [Taken.from_dict(plain) for plain in self.ranks.gather_plain([asdict(each) for each in taken])[0]]
+        return [Taken.from_dict(plain) for plain in self.ranks.gather_plain([asdict(request) for request in taken])[0]]
 
     # --- selection -------------------------------------------------------------------------------------------------
 
@@ -193,29 +193,29 @@ class SteeringWheel:
         Each takes the place of the newborn in its slot, or of another one; without newborns, that of the least fit
         other member. Where the number of members follows no plan (`sets_size`), it is added.
         """
-        members, left = list(after), list(births)
-        there = {agent.index for agent in members}
+        members, remaining = list(after), list(births)
+        present = {agent.index for agent in members}
         for slot, agent in enumerate(before):
-            if agent.index not in self.protected or agent.index in there:
+            if agent.index not in self.protected or agent.index in present:
                 continue
             if len(members) < len(before) and not sets_size:
                 members.append(agent)
                 continue
-            newborns = {birth.id for birth in left}
-            places = [at for at, each in enumerate(members) if each.index in newborns]
+            newborns = {birth.id for birth in remaining}
+            places = [at for at, candidate in enumerate(members) if candidate.index in newborns]
             if not places:
-                free = [at for at, each in enumerate(members) if each.index not in self.protected]
+                free = [at for at, candidate in enumerate(members) if candidate.index not in self.protected]
                 places = sorted(free, key=lambda at: members[at].fitness[-1] if members[at].fitness else -np.inf)[:1]
             if not places:
                 members.append(agent)
                 continue
             place = slot if slot in places else places[-1]
-            left = [birth for birth in left if birth.id != members[place].index]
+            remaining = [birth for birth in remaining if birth.id != members[place].index]
             members[place] = agent
         order = {agent.index: slot for slot, agent in enumerate(before)}
         if len(members) < len(before):  # survivors stay in the order of their slots
             members.sort(key=lambda agent: order.get(agent.index, len(before)))
-        return members, tuple(left)
+        return members, tuple(remaining)
 
     def inherit(self, population: Sequence[Any], births: Births) -> Births:
         """Give newborns the pins of their parents; births then show the pinned values."""
@@ -259,10 +259,10 @@ class SteeringWheel:
             except _Refused as error:
                 result = {"refused": str(error)}
             results.append((taken, result))
-        events, there = [], members.ids
+        events, present = [], members.ids
         for taken, result in results:
             if "born" in result:  # without those whose place a later request has given to a copy
-                result["born"] = [member for member in result["born"] if member in there]
+                result["born"] = [member for member in result["born"] if member in present]
             request = asdict(taken.request)
             events.append(Steering(generation=members.generation, request=taken.id, **request, result=result))
         return events
@@ -324,7 +324,7 @@ class SteeringWheel:
 
     def _clone(self, member: int, members: Members) -> dict[str, Any]:
         fitness, ids = members.fitness(), members.ids
-        others = [slot for slot, each in enumerate(ids) if each != member and each not in self.protected]
+        others = [slot for slot, other in enumerate(ids) if other != member and other not in self.protected]
         if not others:
             raise _Refused("there is no other member whose place a copy could take")
         worst = min(others, key=lambda slot: fitness[slot])
@@ -391,7 +391,7 @@ def _with_change(birth: Birth, name: str, old: Any, value: Any) -> Birth:
     before, after = {name: old, **(before or {})}, {**(after or {}), name: value}  # `before` is that of the parent
     if len(after) == 1:
         return replace(birth, path=name, before=before[name], after=after[name])
-    return replace(birth, path=", ".join(after), before={each: before[each] for each in after}, after=after)
+    return replace(birth, path=", ".join(after), before={key: before[key] for key in after}, after=after)
 
 
 def _with_pins(agent: Any, birth: Birth, pins: Mapping[str, Any]) -> Birth:

@@ -160,7 +160,7 @@ class StopRule:
 
     def _confirm(self, agent: Any, now: Evaluated, episodes: int | None = None) -> MeanReturn | None:
         """Held-out return of an agent, counted in the result."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         if episodes is None:  # those of the end have been reckoned with
             episodes = self._in_time(now.options.confirm_episodes)
         try:
@@ -168,7 +168,7 @@ class StopRule:
         except TimeIsUp:
             return None
         if confirmed is not None:
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - start
             self.result.time.evaluation += seconds
             self.pace.confirmed(seconds, confirmed.episodes)
             self.result.confirmations += 1
@@ -201,14 +201,14 @@ class StopRule:
         options = now.options
         if self.shards > 1 and not is_over and leader.index not in now.in_full:
             return None  # it had its turn
-        left = options.max_steps - max(agent.steps[-1] for agent in now.population)
+        remaining = options.max_steps - max(agent.steps[-1] for agent in now.population)
         per_generation = self.source.steps_of_generation(options.evo_steps)
-        if not options.confirm_episodes or (left >= CONFIRMED_GENERATIONS * per_generation and not is_over):
+        if not options.confirm_episodes or (remaining >= CONFIRMED_GENERATIONS * per_generation and not is_over):
             return None
         episodes = self._late_episodes(options, len(now.population))
-        anew = self.source.fitness_is_relative
-        if self.best.has_rivals or anew:
-            self.best.confirm(lambda agent: self._confirm(agent, now, episodes), anew=anew)
+        is_relative = self.source.fitness_is_relative
+        if self.best.has_rivals or is_relative:
+            self.best.confirm(lambda agent: self._confirm(agent, now, episodes), anew=is_relative)
         return self._confirm(leader, now, episodes)
 
     def _late_episodes(self, options: LoopOptions, members: int) -> int:

@@ -30,7 +30,7 @@ BLOCK = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.M | re.S)
 OTHERS = ("Stable-Baselines3", "CleanRL", "AgileRL 2")
 NEEDS = re.compile(r'title="needs (\w+)"')
 SHELL = ("python -m venv", "pip ", "git ", "cd ", "#", "for ", "make ", "bash ")  # shown to be typed, not run here
-MOST_STEPS = 400  # of a member
+MAX_STEPS = 400  # of a member
 
 
 def blocks(page: Path) -> list[tuple[str, str, int]]:
@@ -47,24 +47,24 @@ def blocks(page: Path) -> list[tuple[str, str, int]]:
 def smaller(manifest: Manifest) -> Manifest:
     """The same run with a smaller budget; rollouts stay whole."""
     experience, training = find_algorithm(manifest.algorithm.name).experience, manifest.training
-    most = {"max_steps": MOST_STEPS, "evo_steps": MOST_STEPS // 2, "eval_episodes": 1, "confirm_episodes": 1,
+    most = {"max_steps": MAX_STEPS, "evo_steps": MAX_STEPS // 2, "eval_episodes": 1, "confirm_episodes": 1,
             "elite_rescore_episodes": 0, "learning_delay": 0}  # fmt: skip
     paths = [f"training.{name}" for name in most if getattr(training, name) > most[name]]
     changes = {path: most[path.partition(".")[2]] for path in paths if path not in ignored_by(experience.name)}
     if experience.on_policy:
-        changes["algorithm.learn_step"] = min(MOST_STEPS // 2, int(manifest.algorithm.hyperparameters["learn_step"]))
+        changes["algorithm.learn_step"] = min(MAX_STEPS // 2, int(manifest.algorithm.hyperparameters["learn_step"]))
     return apply_overrides(manifest, changes)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Runs are cut to `MOST_STEPS`, written below a folder of their own; examples are found as from the root."""
+    """Runs are cut to `MAX_STEPS`, written below a folder of their own; examples are found as from the root."""
     train, init = launch.run_training, TrainingLoop.__init__
 
     def shorter(self: Any, population: Any, source: Any, options: Any, **more: Any) -> None:
         from dataclasses import replace
 
-        steps = min(options.max_steps, 2 * MOST_STEPS)
+        steps = min(options.max_steps, 2 * MAX_STEPS)
         init(
             self, population, source, replace(options, max_steps=steps, evo_steps=min(options.evo_steps, steps)), **more
         )

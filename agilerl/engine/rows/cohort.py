@@ -148,7 +148,7 @@ class Cohort:
     def noise_positions(self, parts: Sequence[PartName]) -> Tensor:
         """Return [N, S]: the columns of `noise` for each member's noise numbers, part by part, layer by layer, inputs
         before outputs; members with fewer than S numbers are padded with the spare column."""
-        each = []
+        positions = []
         for member in self.members:
             stacks = {p.name: p.part.stack for p in member.parts}
             layouts = [self.layout(name) for name in parts]
@@ -158,10 +158,10 @@ class Cohort:
                 for pair, buffers in zip(layout.noise, stacks[layout.name].buffers, strict=True)
                 for slot, buffer in zip(pair, buffers, strict=True)
             ]
-            each.append(torch.cat(slots) if slots else torch.zeros(0, dtype=torch.long))
-        size = max(len(row) for row in each)
+            positions.append(torch.cat(slots) if slots else torch.zeros(0, dtype=torch.long))
+        size = max(len(row) for row in positions)
         spare = self.noise.shape[1] - 1
-        padded = [nn.functional.pad(row, (0, size - len(row)), value=spare) for row in each]
+        padded = [nn.functional.pad(row, (0, size - len(row)), value=spare) for row in positions]
         return torch.stack(padded).to(self.device)
 
     def _adopt(self, row: int) -> None:

@@ -251,8 +251,8 @@ class Columns:
     batches: tuple[Tensor, list[Batch]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        each = (self.value, self.grad, self.first, self.second, self.step)
-        self.rows = list(zip(*(x.unbind() for x in each), strict=True))
+        tensors = (self.value, self.grad, self.first, self.second, self.step)
+        self.rows = list(zip(*(x.unbind() for x in tensors), strict=True))
 
 
 def step_live(columns: Columns, lr: Tensor, rule: OptimizerRule, live: Sequence[bool] | None = None) -> None:

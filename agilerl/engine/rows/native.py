@@ -159,8 +159,8 @@ class NativeUpdates:
         }
         self._run(bound, {"rows": hp["lr"]}, tensors)
         priorities = tensors["error"].abs_()  # type: ignore[union-attr]  # a result
-        each = zip(tensors["loss"], priorities, strict=True)  # type: ignore[arg-type]
-        return [UpdateResult(loss, priorities=errors) for loss, errors in each]
+        results = zip(tensors["loss"], priorities, strict=True)  # type: ignore[arg-type]
+        return [UpdateResult(loss, priorities=errors) for loss, errors in results]
 
     def _run_actor_critic(
         self, recipe: ActorCriticRecipe, bound: Bound, batch: Any, tensors: dict[str, Tensor | None], hp: Any
@@ -180,8 +180,8 @@ class NativeUpdates:
         rates = {"rows": hp["lr_actor"], "critics": hp["lr_critic"].repeat(len(recipe.critics), 1)}
         self._run(bound, rates, tensors)
         moves = [(batch.number + k) % recipe.policy_interval == 0 for k in range(len(like))]
-        each = zip(tensors["loss"], actor_loss, tensors["error"], moves, strict=True)  # type: ignore[arg-type]
-        return [UpdateResult(loss, of_actor if moved else None, errors) for loss, of_actor, errors, moved in each]
+        results = zip(tensors["loss"], actor_loss, tensors["error"], moves, strict=True)  # type: ignore[arg-type]
+        return [UpdateResult(loss, of_actor if moved else None, errors) for loss, of_actor, errors, moved in results]
 
     def _run_soft_actor_critic(
         self, recipe: SoftActorCriticRecipe, bound: Bound, batch: Any, tensors: dict[str, Tensor | None], hp: Any
@@ -203,8 +203,8 @@ class NativeUpdates:
         tensors |= {"actor_loss": like.new_zeros(like.shape[:2]), "target_entropy": hp["target_entropy"].double()}
         rates = {"rows": hp["lr_actor"], "critics": hp["lr_critic"].repeat(2, 1), "temperature": hp["lr_alpha"]}
         self._run(bound, rates, tensors)
-        each = zip(*(tensors[name] for name in ("loss", "actor_loss", "error")), strict=True)  # type: ignore[arg-type]
-        return [UpdateResult(*results) for results in each]
+        losses = zip(*(tensors[name] for name in ("loss", "actor_loss", "error")), strict=True)  # type: ignore[arg-type]
+        return [UpdateResult(*results) for results in losses]
 
     def _run_team(
         self, recipe: TeamActorCriticRecipe, batch: Any, hp: Any, live: Sequence[bool] | None
@@ -234,12 +234,12 @@ class NativeUpdates:
             tensors[name] = None if vars(batch)[name] is None else vars(batch)[name].to(torch.uint8)
         if recipe.smooths:
             tensors |= {"noise": hp["policy_noise"].double(), "limit": hp["noise_clip"].double()}
-        seen = {name: [x[AGENTS][one.name].contiguous() for one in recipe.agents] for name, x in
+        obs = {name: [x[AGENTS][one.name].contiguous() for one in recipe.agents] for name, x in
                 (("obs", batch.obs), ("next_obs", batch.next_obs))}  # fmt: skip
         rates = [hp[name].double().contiguous() for name in ("lr_actor", "lr_critic")]
         call, storage = bound.call, bound.storage
-        for name, each in seen.items():
-            for agent, of_agent in zip(storage["agent"], each, strict=True):
+        for name, agent_obs in obs.items():
+            for agent, of_agent in zip(storage["agent"], agent_obs, strict=True):
                 setattr(agent, name, of_agent.data_ptr())
         for group in storage["group"]:
             group.actor.lr = rates[0].data_ptr()
@@ -286,8 +286,8 @@ class NativeUpdates:
         tensors |= {"sample": torch.from_numpy(plan.rows), "live": torch.from_numpy(plan.live).view(torch.uint8)}
         legal = None if rollout.legal is None else rollout.legal.to(torch.uint8)
         self._run(bound, {"rows": hp["lr"]}, {**tensors, **results, "legal": legal})
-        each = zip(*results.values(), strict=True)
-        return [UpdateResult(loss, policy_loss, kl=divergence) for loss, policy_loss, divergence in each]
+        updates = zip(*results.values(), strict=True)
+        return [UpdateResult(loss, policy_loss, kl=divergence) for loss, policy_loss, divergence in updates]
 
     def _run(self, bound: Bound, rates: Mapping[str, Tensor], tensors: Mapping[str, Tensor | None]) -> None:
         """Point the call to these tensors, and run it. `rates`: learning rates by field of rows."""
@@ -367,7 +367,7 @@ class NativeUpdates:
             place.column, place.start, place.width, place.legal = one.column, one.start, one.width, one.legal
             storage[f"sizes {number}"] = torch.tensor(one.sizes or (0,))
             place.components, place.sizes = len(one.sizes), pointer(storage[f"sizes {number}"])
-        seen = [0] * len(recipe.agents)
+        widths = [0] * len(recipe.agents)
         for number, (group, place) in enumerate(zip(recipe.groups, groups, strict=True)):
             policy = self._placed(group.actor, [WHOLE])
             critics = [self._placed(name, CENTRALISED) for name in group.critics]
@@ -375,7 +375,7 @@ class NativeUpdates:
                 return None
             place.count, place.actor, (place.policy, out) = len(group.agents), policy.rows, policy.member(slice(0, 1))
             for agent in group.agents:
-                seen[agent] = policy.layouts[0].layers[0].in_features
+                widths[agent] = policy.layouts[0].layers[0].in_features
                 if recipe.agents[agent].width != out:
                     return None
             ids = len(group.agents) if len(group.agents) > 1 else 0
@@ -398,7 +398,7 @@ class NativeUpdates:
         )  # fmt: skip
         storage |= {"agent": agents, "group": groups}
         bound = self._filled(call, {})
-        return Bound(call, tuple(seen), {**storage, **bound.storage})
+        return Bound(call, tuple(widths), {**storage, **bound.storage})
 
     def _placed(self, name: str, parts: Sequence[str]) -> Placed | None:
         """Describe one network of all members by its parts, in order; None where C has no kernel for them."""
@@ -536,8 +536,8 @@ def _is_team_batch(recipe: TeamActorCriticRecipe, batch: Any, plain: Sequence[An
     if any(x is None or x.shape != (*lead, n) or x.dtype != dtype for x, n in zip(plain, widths, strict=True)):
         return False
     for obs in (batch.obs, batch.next_obs):
-        seen = [obs[AGENTS][one.name] for one in recipe.agents]
-        if any(x.shape != (*lead, n) or x.dtype != dtype for x, n in zip(seen, inputs, strict=True)):
+        agent_obs = [obs[AGENTS][one.name] for one in recipe.agents]
+        if any(x.shape != (*lead, n) or x.dtype != dtype for x, n in zip(agent_obs, inputs, strict=True)):
             return False
         if obs[PRESENT].shape != (*lead, count):
             return False
@@ -602,9 +602,9 @@ def has_kernel(part: Part, layout: PartLayout) -> bool:
 def member_of(cohort: Cohort, layouts: Sequence[PartLayout], row: int) -> Member:
     """Describe parts of one member that follow one another: real widths, and where its parameters lie."""
     stacks = {part.name: part.part.stack for part in cohort.members[row].parts}
-    each = [pair for layout in layouts for pair in zip(stacks[layout.name].layers, layout.slots, strict=True)]
-    member = Member(depth=len(each))
-    for number, (layer, slots) in enumerate(each):
+    pairs = [pair for layout in layouts for pair in zip(stacks[layout.name].layers, layout.slots, strict=True)]
+    member = Member(depth=len(pairs))
+    for number, (layer, slots) in enumerate(pairs):
         weight, bias, *norm = slots
         place = member.layers[number]
         place.inputs, place.outputs = layer.in_features, layer.out_features

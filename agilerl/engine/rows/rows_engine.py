@@ -303,8 +303,8 @@ class RowsEngine:
 
     def _bind(self, cohort: Cohort, cluster: Cluster) -> None:
         lead = cohort.members[0].optimizers[0].name
-        each, positions = range(len(cluster.optimizers)), range(len(cluster.networks[0]))
-        for chosen in (*((k,) for k in each), tuple(each)):  # separately, and all in one pass
+        members, positions = range(len(cluster.optimizers)), range(len(cluster.networks[0]))
+        for chosen in (*((k,) for k in members), tuple(members)):  # separately, and all in one pass
             units = [self._unit(cohort, cluster, position, chosen) for position in positions]
             optimizers = tuple(cluster.optimizers[k] for k in chosen)
             if optimizers not in self._steps:
@@ -415,8 +415,8 @@ class RowsEngine:
     def _make_through_each(self, names: tuple[str, ...]) -> Callable[[Sequence[tuple[Any, ...]]], Tensor]:
         unit, count = self._unit_of(names), self.count
         if unit is None or unit.encoder_source is not None:
-            each = [self._through[name] for name in names]
-            return lambda inputs: torch.stack([run(*args) for run, args in zip(each, inputs, strict=True)])
+            paths = [self._through[name] for name in names]
+            return lambda inputs: torch.stack([run(*args) for run, args in zip(paths, inputs, strict=True)])
         run = differentiable(unit, self._anchor, self._gradients, False)
 
         def run_each(inputs: Sequence[tuple[Any, ...]]) -> Tensor:
@@ -474,8 +474,8 @@ class RowsEngine:
 
     def places(self) -> dict[str, tuple[Cohort, int]]:
         """Return where each network lies: its cohort, and the row of its first member there."""
-        each = ((names, unit) for names, unit in self._units.items() if len(names) == 1)
-        return {names[0]: (unit.cohort, unit.rows.start) for names, unit in each}
+        singles = ((names, unit) for names, unit in self._units.items() if len(names) == 1)
+        return {names[0]: (unit.cohort, unit.rows.start) for names, unit in singles}
 
     def _in_c(self) -> NativeUpdates | None:
         if not self.kernels.whole or self.ranks.size > 1:
@@ -620,5 +620,5 @@ class RowsEngine:
 
 def _each(programs: Mapping[str | tuple[str, ...], Network], names: tuple[str, ...]) -> Network:
     """Return dissimilar networks, run sequentially and stacked."""
-    each = [programs[name] for name in names]
-    return lambda *inputs: torch.stack([run(*inputs) for run in each])
+    parts = [programs[name] for name in names]
+    return lambda *inputs: torch.stack([run(*inputs) for run in parts])

@@ -335,18 +335,18 @@ class CustomRollouts:
                 recorder.restart()
                 is_new = False
             steps: list[ActingStep] = []
-            begun = begins
-            for seen in record(recorder, self.lanes, obs, info, self._learned, self._takes_mask):
+            first_obs = begins
+            for step in record(recorder, self.lanes, obs, info, self._learned, self._takes_mask):
                 if self._trains_by_learn:
-                    steps.append(seen)
-                batch = seen.batch
+                    steps.append(step)
+                batch = step.batch
                 self.tally.scores += tracker.update(batch).returns.tolist()
                 obs, info, begins = batch.obs, batch.info, batch.terminated | batch.truncated | ~batch.mask
             if not self._trains_by_learn:
                 self._learn()
             else:
                 buffer = recorder.buffer if self._records else None
-                experiences = experiences_of(steps, begun, recorder.chosen(), obs, buffer)
+                experiences = experiences_of(steps, first_obs, recorder.chosen(), obs, buffer)
                 if buffer is not None:
                     buffer.reset()
                 if experiences is not None:
@@ -414,7 +414,7 @@ def experiences_of(
     Returns:
         None if any lane has no transition.
     """
-    valid = np.stack([seen.batch.mask for seen in steps])  # [T, E]
+    valid = np.stack([step.batch.mask for step in steps])  # [T, E]
     lanes = np.arange(valid.shape[1])
     count = int(valid.sum(0).min())
     if not count:
@@ -426,7 +426,7 @@ def experiences_of(
     # A row before a gap is truncated: the row after the gap is not its successor.
     before_gap = np.concatenate((~valid[1:], np.zeros((1, len(lanes)), bool)))
     truncated = truncated | (before_gap & ~terminated)
-    ended = terminated | truncated
+    done = terminated | truncated
 
     def picked(entries: list[Any]) -> list[Any]:
         """Entry t holds row rows[t, e] of lane e."""
@@ -436,30 +436,32 @@ def experiences_of(
         return list(values[rows, lanes])
 
     action, log_prob, value = chosen
-    obs = [seen.obs for seen in steps]
-    dones = flags(ended)
+    obs = [step.obs for step in steps]
+    dones = flags(done)
     first = np.where(rows[0] == 0, begins, True)
     after = rows[-1] + 1
-    more: dict[str, Any] = {}
-    first_mask = next((seen.mask for seen in steps if seen.mask is not None), None)
+    optional: dict[str, Any] = {}
+    first_mask = next((step.mask for step in steps if step.mask is not None), None)
     if first_mask is not None:
-        more["action_masks"] = picked([np.ones_like(first_mask) if seen.mask is None else seen.mask for seen in steps])
+        optional["action_masks"] = picked(
+            [np.ones_like(first_mask) if step.mask is None else step.mask for step in steps]
+        )
     if recorded is not None and recorded.hidden_state_architecture:
-        more |= _hidden_and_values(recorded, rows, after)
+        optional |= _hidden_and_values(recorded, rows, after)
     return RolloutExperiences(
         (
             picked(obs),
             picked(action),
             picked(log_prob),
-            picked([seen.reward for seen in steps]),
+            picked([step.reward for step in steps]),
             [first, *dones[:-1]],
             picked(value),
             _lanes_at([*obs, next_obs], after),
             dones[-1],
             flags(truncated),
-            picked([seen.batch.final_obs for seen in steps]),
+            picked([step.batch.final_obs for step in steps]),
         ),
-        more,
+        optional,
     )
 
 

@@ -17,11 +17,11 @@ def reported_loss(result: Any) -> float | None:
             that is not None is used, or a mapping of these by group, which is averaged.
     """
     if isinstance(result, Mapping):
-        each = [loss for value in result.values() if (loss := reported_loss(value)) is not None]
-        return float(np.mean(each)) if each else None
+        losses = [loss for value in result.values() if (loss := reported_loss(value)) is not None]
+        return float(np.mean(losses)) if losses else None
     if isinstance(result, tuple | list):
-        each = [loss for value in result if (loss := reported_loss(value)) is not None]
-        return each[-1] if each else None
+        losses = [loss for value in result if (loss := reported_loss(value)) is not None]
+        return losses[-1] if losses else None
     if isinstance(result, torch.Tensor):
         result = result.detach().cpu().numpy()
     if result is None or isinstance(result, str | bytes) or np.size(result) != 1:

@@ -59,9 +59,9 @@ class CustomTeamTransitions(CustomTransitions):
     def _act(self, mask: np.ndarray | None) -> np.ndarray:
         if self._stored() < self.options.random_steps:
             return super()._act(mask)
-        seen = seen_by_agents(self.team, self.obs)
+        agent_obs = seen_by_agents(self.team, self.obs)
         infos = infos_by_agent(self.team, self.obs, self.info, mask)
-        result = self.agent.get_action(seen, **({"infos": infos} if self._takes_infos else {}))
+        result = self.agent.get_action(agent_obs, **({"infos": infos} if self._takes_infos else {}))
         chosen = result[0] if isinstance(result, tuple) else result
         row = self.team.join_decided(chosen)
         return row if self._environment_action is None or self._layout is None else self._layout.stored(row)
@@ -71,12 +71,12 @@ class CustomTeamTransitions(CustomTransitions):
 
     def _learn_once(self, size: int, index: int) -> Any:
         indices = self.memory.sample_indices(self._sampling, (size,))
-        more: dict[str, Any] = {"idxs": indices}
+        optional: dict[str, Any] = {"idxs": indices}
         if self.replay.prioritized:
             done = self.shard.begun + (index + 1) * self.lanes.num_lanes
             beta = beta_schedule(float(adapted(self.agent).beta), done, self.options.max_steps)
-            more["weights"] = self.replay.weights(indices, beta)
-        experiences = self._by_agent(self._rows.gather(indices), more)
+            optional["weights"] = self.replay.weights(indices, beta)
+        experiences = self._by_agent(self._rows.gather(indices), optional)
         if not self.replay.prioritized:
             return self.agent.learn(experiences)
         loss, indices, priorities = self.agent.learn(experiences, per=True)
@@ -85,11 +85,11 @@ class CustomTeamTransitions(CustomTransitions):
         self.memory.update_priorities(indices, priorities)
         return loss
 
-    def _by_agent(self, rows: Mapping[str, Any], more: dict[str, Any]) -> TeamExperiences:
+    def _by_agent(self, rows: Mapping[str, Any], optional: dict[str, Any]) -> TeamExperiences:
         """Convert rows of the memory to the published tuple."""
         present = rows["obs"][PRESENT].bool()
-        more |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
-        seen = [
+        optional |= {name: rows[name] for name in ("discount", "obs_mask", "next_mask") if name in rows}
+        agent_obs = [
             TeamObservations(
                 {a: rows[k][AGENTS][a] for a in self.team.agents}, dict(zip(self.team.agents, here.T, strict=True))
             )
@@ -106,4 +106,4 @@ class CustomTeamTransitions(CustomTransitions):
         numbers = [rows[name].to(torch.float32).masked_fill(~present, torch.nan) for name in ("reward", "done")]
         reward, done = ({a: x[:, k : k + 1] for k, a in enumerate(self.team.agents)} for x in numbers)
         actions = {agent: action[:, agent_columns] for agent, agent_columns in columns.items()}
-        return TeamExperiences((seen[0], actions, reward, seen[1], done), more)
+        return TeamExperiences((agent_obs[0], actions, reward, agent_obs[1], done), optional)

@@ -117,7 +117,7 @@ class _Rows:
         step, (action, log_prob, value) = batch.team, chosen
         assert step is not None
         decided = step.acted & batch.mask[:, None]
-        final, (ended, cut) = seen_by_agents(self.team, batch.final_obs), ends_of_agents(batch)
+        final, (terminated, cut) = seen_by_agents(self.team, batch.final_obs), ends_of_agents(batch)
         replaced = ~batch.mask  # not a transition: the step before it is truncated
         if replaced.any() and self.truncateds:
             gap = replaced[:, None] & ~self.dones[-1]
@@ -143,7 +143,7 @@ class _Rows:
             for name, entry in entries.items():
                 self.lists[name][agent].append(entry)
         self.truncateds.append(cut)
-        self.dones.append(ended | cut | replaced[:, None])
+        self.dones.append(terminated | cut | replaced[:, None])
 
     def _nothing(self, agent: str) -> np.ndarray:
         space = self.team.action_spaces[agent]
@@ -165,7 +165,7 @@ class _Rows:
         is_known = present | self.dones[-1]  # the flag of a waiting agent is NaN: its next observation is still to come
         last = {a: np.where(is_known[:, k], self.dones[-1][:, k], np.nan) for k, a in enumerate(agents)}
         chooses = [a for a in agents if self.team.mask_columns[a].stop > self.team.mask_columns[a].start]
-        more = {"action_masks": {a: lists["action_masks"][a] for a in chooses}} if self.has_masks else {}
+        optional = {"action_masks": {a: lists["action_masks"][a] for a in chooses}} if self.has_masks else {}
         return RolloutExperiences(
             (
                 lists["observations"],
@@ -179,5 +179,5 @@ class _Rows:
                 flags(self.truncateds),
                 lists["final_observations"],
             ),
-            more,
+            optional,
         )

@@ -21,12 +21,12 @@ def without_terminated(team: Team, batch: StepBatch) -> StepBatch:
     stays in `final_obs`, where its value is bootstrapped; it is absent from the next observation on.
     """
     assert batch.team is not None
-    gone = batch.team.terminated & ~np.asarray(batch.final_obs[PRESENT]).astype(bool)
-    if not gone.any():
+    left_agents = batch.team.terminated & ~np.asarray(batch.final_obs[PRESENT]).astype(bool)
+    if not left_agents.any():
         return batch
     final: Any = batch.final_obs
     rows = dict(final[AGENTS])
-    for lane, number in np.argwhere(gone).tolist():
+    for lane, number in np.argwhere(left_agents).tolist():
         agent = team.agents[number]
         if rows[agent] is final[AGENTS][agent]:
             rows[agent] = trees.copy(rows[agent])
@@ -43,10 +43,10 @@ def ends_of_agents(batch: StepBatch) -> tuple[np.ndarray, np.ndarray]:
     """
     team = batch.team
     assert team is not None
-    seen = np.asarray(batch.final_obs[PRESENT]).astype(bool)
+    present = np.asarray(batch.final_obs[PRESENT]).astype(bool)
     over = ((batch.terminated | batch.truncated) & batch.mask)[:, None]
     unsaid = over & ~(team.terminated | team.truncated)
-    cut = seen & (team.truncated | (unsaid & batch.truncated[:, None]))
+    cut = present & (team.truncated | (unsaid & batch.truncated[:, None]))
     return team.terminated | ((team.truncated | unsaid) & ~cut), cut
 
 

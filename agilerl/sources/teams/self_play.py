@@ -168,8 +168,8 @@ class SelfPlayGeneration(TeamGeneration):
         super().__init__(shard, lanes, learner, options)
         self._opponents = opponents
         self._against = shard.streams(Purpose.OPPONENTS)
-        each = [self._seat(rng, slot) for slot, rng in enumerate(self._against)]
-        self._places = Places.sorted(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
+        seats = [self._seat(rng, slot) for slot, rng in enumerate(self._against)]
+        self._places = Places.sorted(*(np.concatenate(parts) for parts in zip(*seats, strict=True)))
         self._learns = np.ones((lanes.num_lanes, SEATS), bool)
         self._learns[self._places.lanes, self._places.seats] = False
         self._opponents_draws: tuple[np.ndarray, ...] = ()
@@ -214,14 +214,16 @@ class SelfPlayGeneration(TeamGeneration):
 
     def _by_agent(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Like the base class, with actions of opponents marked as not decided."""
-        reward, ended, cut, decided = super()._by_agent(batch)
-        return reward, ended, cut, decided & self._learns
+        reward, terminated, cut, decided = super()._by_agent(batch)
+        return reward, terminated, cut, decided & self._learns
 
     def _draw_ahead(self) -> None:
         super()._draw_ahead()
         shape = (self._end - self._begin, self.num_envs)
-        each = [agent.draw_exploration(rng, shape) for agent, rng in zip(self.agents, self._against, strict=True)]
-        self._opponents_draws = tuple(np.stack(parts, axis=1) for parts in zip(*each, strict=True))
+        member_draws = [
+            agent.draw_exploration(rng, shape) for agent, rng in zip(self.agents, self._against, strict=True)
+        ]
+        self._opponents_draws = tuple(np.stack(parts, axis=1) for parts in zip(*member_draws, strict=True))
 
 
 class Match:
@@ -369,12 +371,12 @@ class SelfPlaySource(TeamRolloutSource):
         result: Steps = self.generations(shard, lanes, learner, self.options).run()
         return result
 
-    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
+    def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
         if self.newcomer is not None:
             pool, self.newcomer = self.pool.joined(self.newcomer), None
             self._sit_down(pool)
         pool_states = [one.state() for one in self.pool.opponents]
-        return replace(super().plan(population, number, begun), common={"pool": pool_states})
+        return replace(super().plan(population, number, env_steps_before), common={"pool": pool_states})
 
     def follow(self, plan: GenerationPlan) -> None:
         super().follow(plan)

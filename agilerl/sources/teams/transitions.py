@@ -84,11 +84,11 @@ class OfTeams(LaneSource[Any]):
             return
         for name in team.agents:
             for what, is_other in (("observation", differ), ("action", actions_differ)):
-                built, given = vars(inner)[f"possible_{what}_spaces"][name], vars(team)[f"{what}_spaces"][name]
-                if is_other(built, given):
+                built, space = vars(inner)[f"possible_{what}_spaces"][name], vars(team)[f"{what}_spaces"][name]
+                if is_other(built, space):
                     raise ConfigError(
                         f"team {agent.index} was built for the {what} space {built} of {name}; the environment has "
-                        f"{given}. fix: the spaces of the environment, env.{what}_space({name!r})."
+                        f"{space}. fix: the spaces of the environment, env.{what}_space({name!r})."
                     )
 
 

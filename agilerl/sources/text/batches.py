@@ -110,8 +110,8 @@ class CompletionBatches:
             for line in scores.faults:
                 self._say(line)
         texts = by_member(flat, len(agents))
-        ended = is_end(texts.tokens[..., texts.prompt :], base.end_ids) & texts.completion_mask
-        for row, completion_mask, end in zip(rows, texts.completion_mask, ended.any(-1), strict=True):
+        has_ended = is_end(texts.tokens[..., texts.prompt :], base.end_ids) & texts.completion_mask
+        for row, completion_mask, end in zip(rows, texts.completion_mask, has_ended.any(-1), strict=True):
             row.add(completion_tokens=int(completion_mask.sum()), truncated=int((~end).sum()))
         return texts, torch.from_numpy(np.stack(rewards)).to(base.device, next(iter(engine.hp.values())).dtype)
 
@@ -154,14 +154,14 @@ def replacements(rewards: Tensor, others: Tensor) -> list[tuple[int, int, int]]:
     """Return (member, silent group in `rewards`, group in `others` with unequal rewards), in order."""
     pairs = []
     for member, (silent, unequal) in enumerate(zip(are_silent(rewards), ~are_silent(others), strict=True)):
-        numbers = (each.nonzero().flatten().tolist() for each in (silent, unequal))
+        numbers = (groups.nonzero().flatten().tolist() for groups in (silent, unequal))
         pairs += [(member, to, since) for to, since in zip(*numbers, strict=False)]
     return pairs
 
 
-def _filled(batch: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
-    """Replace groups of equal rewards in `batch` by groups of `more` with unequal ones, per member and in order."""
-    (texts, rewards), (others, theirs) = batch, more
+def _filled(batch: tuple[Texts, Tensor], spare: tuple[Texts, Tensor], pad: int) -> tuple[Texts, Tensor]:
+    """Replace groups of equal rewards in `batch` by groups of `spare` with unequal ones, per member and in order."""
+    (texts, rewards), (others, theirs) = batch, spare
     group = rewards.shape[-1]
     width = max(texts.prompt, others.prompt)
     texts, others = _widened(texts, width, pad), _widened(others, width, pad)
@@ -176,11 +176,13 @@ def _filled(batch: tuple[Texts, Tensor], more: tuple[Texts, Tensor], pad: int) -
 
 def _widened(texts: Texts, prompt: int, pad: int) -> Texts:
     """Pad prompts on the left to `prompt` tokens."""
-    more = prompt - texts.prompt
-    if not more:
+    padding = prompt - texts.prompt
+    if not padding:
         return texts
     wide = torch.nn.functional.pad
-    return Texts(wide(texts.tokens, (more, 0), value=pad), wide(texts.attention, (more, 0)), texts.completion_mask)
+    return Texts(
+        wide(texts.tokens, (padding, 0), value=pad), wide(texts.attention, (padding, 0)), texts.completion_mask
+    )
 
 
 class GivenTexts(ABC):

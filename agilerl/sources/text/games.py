@@ -120,9 +120,9 @@ class GameBatches:
         return fitness
 
 
-def _filled(batch: Played, more: Played) -> Played:
-    """Replace groups of equal returns in `batch` by groups of `more` with unequal ones, per member and in order."""
-    (episodes, returns), (others, theirs) = batch, more
+def _filled(batch: Played, spare: Played) -> Played:
+    """Replace groups of equal returns in `batch` by groups of `spare` with unequal ones, per member and in order."""
+    (episodes, returns), (others, theirs) = batch, spare
     group = returns.shape[-1]
     for member, to, since in replacements(returns, theirs):
         returns[member, to] = theirs[member, since]

@@ -154,7 +154,7 @@ class LanguageSource(Source):
         kind, gym = ITEMS[agent.experience.name]
         for env in self.envs:
             item = None if isinstance(env, Games) else env.batch(0)[0]
-            other = next((name for known, name in ITEMS.values() if isinstance(item, known)), None)
+            other = next((name for item_type, name in ITEMS.values() if isinstance(item, item_type)), None)
             if other is not None and not isinstance(item, kind):
                 raise ConfigError(
                     f"{type(agent).__name__} {agent.experience.says}, which a {gym} has; got {type(env).__name__}. "
@@ -181,11 +181,13 @@ class LanguageSource(Source):
     def steps_of_generation(self, evo_steps: int) -> int:
         return -(-evo_steps // self.batch_size) * self.batch_size
 
-    def plan(self, population: Sequence[Any], number: int, begun: int) -> GenerationPlan:
-        left = -(-(self.options.max_steps - begun) // self.batch_size)
-        steps = self.steps_of_generation(self.options.generation_steps(begun, self.evaluated))
-        iterations = max(1, min(steps // self.batch_size, left))
-        return GenerationPlan(number, begun, iterations, len(population), self.options.max_steps, self.learner)
+    def plan(self, population: Sequence[Any], number: int, env_steps_before: int) -> GenerationPlan:
+        remaining = -(-(self.options.max_steps - env_steps_before) // self.batch_size)
+        steps = self.steps_of_generation(self.options.generation_steps(env_steps_before, self.evaluated))
+        iterations = max(1, min(steps // self.batch_size, remaining))
+        return GenerationPlan(
+            number, env_steps_before, iterations, len(population), self.options.max_steps, self.learner
+        )
 
     def run_shard(
         self, plan: GenerationPlan, shard: int, agents: Sequence[Any], slots: Sequence[int]

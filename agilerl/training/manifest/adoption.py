@@ -87,24 +87,24 @@ class Ancestors:
         return founder
 
 
-def ancestors_of(given: Any) -> Ancestors:
+def ancestors_of(agents: Any) -> Ancestors:
     """Return the agents of a run or of a list.
 
     Raises:
         RunError: there are none. ConfigError: an unsupported type.
     """
-    if isinstance(given, Run):
-        return Ancestors(_some(given.population), None if given.path is None else str(given.path), given.manifest)
-    wrapped = next((a for a in given if isinstance(a, AgentWrapper)), None) if isinstance(given, Sequence) else None
+    if isinstance(agents, Run):
+        return Ancestors(_some(agents.population), None if agents.path is None else str(agents.path), agents.manifest)
+    wrapped = next((a for a in agents if isinstance(a, AgentWrapper)), None) if isinstance(agents, Sequence) else None
     if wrapped is not None:
         raise ConfigError(
             f"agents= takes agents without wrappers; got {wrapped!r}. fix: agents=[a.agent for a in agents], with the "
             "same transform of the observations in the environment."
         )
-    if isinstance(given, Sequence) and all(foreign.has_methods(agent, "run_state") for agent in given):
-        return Ancestors(_some(given))
+    if isinstance(agents, Sequence) and all(foreign.has_methods(agent, "run_state") for agent in agents):
+        return Ancestors(_some(agents))
     raise ConfigError(
-        f"agents must be a run, the path of one, or a list of agents; got {type(given).__name__}. "
+        f"agents must be a run, the path of one, or a list of agents; got {type(agents).__name__}. "
         "fix: agents=run.population."
     )
 

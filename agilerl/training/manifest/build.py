@@ -257,18 +257,18 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
 
 
 def make_evolution(
-    manifest: Manifest, seed: int, device: str, found: Callable[[int], list[Any]] | None = None
+    manifest: Manifest, seed: int, device: str, make_restarted: Callable[[int], list[Any]] | None = None
 ) -> Evolution:
     """Create selection and mutation from the manifest.
 
-    found: creates founders from a seed, for restarts. Restarts also need a target and patience.
+    make_restarted: creates founders from a seed, for restarts. Restarts also need a target and patience.
     """
     asked, training, scheme = manifest.evolution, manifest.training, _scheme(manifest, seed, device)
-    if not asked.restarts or found is None or training.target_score is None or training.patience is None:
+    if not asked.restarts or make_restarted is None or training.target_score is None or training.patience is None:
         return scheme
 
     def anew(number: int) -> list[Any]:
-        return found(int(seeds(seed, Purpose.FOUNDERS, 1, generation=number)[0]))
+        return make_restarted(int(seeds(seed, Purpose.FOUNDERS, 1, generation=number)[0]))
 
     return Restarts(scheme, anew, training.patience)
 

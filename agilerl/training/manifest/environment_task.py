@@ -85,11 +85,13 @@ class EnvironmentTask(Task):
         manifest, created_env = self.manifest, None
         if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
             self._check_state()
-            more = manifest.environment.of_workers | ({"with_state": True} if manifest.environment.with_state else {})
+            options = manifest.environment.of_workers | (
+                {"with_state": True} if manifest.environment.with_state else {}
+            )
             arguments: dict[str, Any] = {"make_env": env} if env is not None else dict(manifest.environment.kwargs)
             name = manifest.environment.name if env is None else None
             with isolated(manifest.training.seed):
-                created_env = env = self.source.make_envs(name, **arguments, **more)
+                created_env = env = self.source.make_envs(name, **arguments, **options)
         try:
             if not is_team(manifest.algorithm.name) and foreign.possible_agents(env) is None:
                 spaces_in(env, "single_" if hasattr(env, "single_observation_space") else "")
@@ -164,17 +166,17 @@ def make_environments(manifest: Manifest, env: Any, make_envs: Callable[..., Any
     if isinstance(env, gym.Env | gym.vector.VectorEnv) or (env is not None and not callable(env)):
         return env, env
 
-    more = manifest.environment.of_workers
-    more |= {"asynchronous": True} if manifest.environment.asynchronous else {}
-    more |= {"with_state": True} if manifest.environment.with_state else {}
-    more |= {"backend": manifest.environment.backend} if manifest.environment.backend != "gymnasium" else {}
+    options = manifest.environment.of_workers
+    options |= {"asynchronous": True} if manifest.environment.asynchronous else {}
+    options |= {"with_state": True} if manifest.environment.with_state else {}
+    options |= {"backend": manifest.environment.backend} if manifest.environment.backend != "gymnasium" else {}
 
     def make(limited: bool) -> Any:
         if env is not None:
             make_env = (lambda: _limited(env(), limit or 0)) if limited else env
-            return make_envs(None, num_envs=lanes, make_env=make_env, **more)
+            return make_envs(None, num_envs=lanes, make_env=make_env, **options)
         extra: dict[str, Any] = {"max_episode_steps": limit} if limited else {}
-        return make_envs(name, num_envs=lanes, **kwargs, **extra, **more)
+        return make_envs(name, num_envs=lanes, **kwargs, **extra, **options)
 
     with isolated(manifest.training.seed):
         evaluated = make(limited=False)

@@ -52,7 +52,7 @@ from agilerl.training.quarantine import DivergedError
 from agilerl.training.run import SHARED_BUDGETS, Run
 
 KEPT = "files written so far are kept."
-MOST_FASTER = 2.0  # how much faster than so far a resumed run may become within a budget in minutes
+MAX_SPEEDUP = 2.0  # how much faster than so far a resumed run may become within a budget in minutes
 MAX_EXCESS = 1.1  # ratio of expected to requested minutes above which the run says that it takes longer
 
 
@@ -547,7 +547,7 @@ def _steps_after(folder: Path, store: RunStore, minutes: float) -> int:
             f"{folder} has saved no generation that tells how fast it trains. fix: resume it without minutes, or with "
             "steps."
         )
-    return done + math.ceil(MOST_FASTER * 60 * minutes * done / seconds)
+    return done + math.ceil(MAX_SPEEDUP * 60 * minutes * done / seconds)
 
 
 def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]:

@@ -72,8 +72,8 @@ def without_noise(manifest: Manifest, actions: Any) -> Manifest:
             f"evolution.restart_ranges.{name} is of Box actions; {manifest.environment.name} has {actions}. "
             "fix: leave it out."
         )
-    left = {key: dict(limits) for key, limits in ranges.items() if key != name}
-    return apply_overrides(manifest, {"evolution.restart_ranges": left}, "actions")
+    others = {key: dict(limits) for key, limits in ranges.items() if key != name}
+    return apply_overrides(manifest, {"evolution.restart_ranges": others}, "actions")
 
 
 def _without_statistics(manifest: Manifest, space: Any) -> Manifest:

@@ -30,9 +30,13 @@ from agilerl.rng import Purpose, seeds, stream
 from agilerl.telemetry.console import count
 from agilerl.threads import available_cores
 
-# A measurement lasts for an episode and at least `MANY_STEPS`, at most `MOST_STEPS`; shorter if time is up.
-MANY_STEPS, MOST_STEPS, FEWEST_STEPS = 64, 1000, 5
-MOST_SECONDS, SHARE_OF_BUDGET, LONGEST_SECONDS = 1.0, 0.01, 5.0  # for a budget in minutes up to `LONGEST_SECONDS`
+# A measurement lasts for an episode and at least `MIN_STEPS`, at most `MAX_STEPS`; shorter if time is up.
+MIN_STEPS, MAX_STEPS, MIN_TIMED_STEPS = 64, 1000, 5
+MIN_LIMIT_SECONDS, SHARE_OF_BUDGET, MAX_LIMIT_SECONDS = (
+    1.0,
+    0.01,
+    5.0,
+)  # for a budget in minutes up to `MAX_LIMIT_SECONDS`
 TRIED = 2  # processes in which an environment is tried
 ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
 WORTH_WORKERS_S = 1e-4  # cost of a step above which lanes run in worker processes
@@ -42,8 +46,8 @@ SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, deci
 FEW_STEPS = {DEFAULT_ALGORITHM: 1_000_000, DEFAULT_FOR_BOX: 100_000}
 FOR_TRAINING = 0.75  # share of the time that is left beside evaluation, confirmation and the closing test
 GENERATIONS = 24  # in a budget of few steps
-FEWEST_VECTOR_STEPS = 25  # of a generation
-MOST_LANES = 64
+MIN_VECTOR_STEPS = 25  # of a generation
+MAX_LANES = 64
 # Cost of a step beside which the updates of a preset for few steps take about half as long (benchmarks/slow.py).
 BALANCED_S = {DEFAULT_ALGORITHM: 5e-3, DEFAULT_FOR_BOX: 1e-2}
 PLAYED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)  # actions that a measurement draws
@@ -107,7 +111,7 @@ def measure(env: Any, clocks: Callable[[], Clocks] = Clocks.read, *, minutes: fl
     """Step a copy of an environment with random legal actions; None if it cannot be copied, or steps by batches.
 
     The first step is a warm-up. A measurement lasts for a whole episode if it can, without its first reset at most
-    `MOST_SECONDS`, or `SHARE_OF_BUDGET` of a longer budget up to `LONGEST_SECONDS`.
+    `MIN_LIMIT_SECONDS`, or `SHARE_OF_BUDGET` of a longer budget up to `MAX_LIMIT_SECONDS`.
 
     Args:
         env: result of `make_vect_envs`. clocks: read before and after each call. minutes: budget of the run.
@@ -120,7 +124,7 @@ def measure(env: Any, clocks: Callable[[], Clocks] = Clocks.read, *, minutes: fl
 
 def _limit(minutes: float | None) -> float:
     """Return the seconds of a measurement."""
-    return min(LONGEST_SECONDS, max(MOST_SECONDS, SHARE_OF_BUDGET * 60 * (minutes or 0.0)))
+    return min(MAX_LIMIT_SECONDS, max(MIN_LIMIT_SECONDS, SHARE_OF_BUDGET * 60 * (minutes or 0.0)))
 
 
 def _timed(lanes: Any, clocks: Callable[[], Clocks], limit: float) -> StepCost | None:
@@ -131,27 +135,27 @@ def _timed(lanes: Any, clocks: Callable[[], Clocks], limit: float) -> StepCost |
         return None
     plain = follow_masks(lanes)
     policy = random_policy(lanes.single_action_space, stream(0, Purpose.RANDOM_PLAY, member=2))
-    resets, steps, ended, begun = list[float](), list[float](), 0, 0.0
+    resets, steps, episodes, start = list[float](), list[float](), 0, 0.0
     while True:
         before = clocks()
         obs, info = plain.reset(None if resets else seeds(0, Purpose.RANDOM_PLAY, lanes.num_lanes))
         after = clocks()
         lanes.generators.end_watch()
         resets.append(before.until(after))
-        begun, is_over = begun or after.wall, False
+        start, is_over = start or after.wall, False
         while not is_over:
             action, before = policy(obs, info.get(MASK)), clocks()
             batch = plain.step(action)
             after = clocks()
             obs, info = batch.obs, batch.info
             is_over = bool((batch.terminated | batch.truncated)[0])
-            ended += is_over
+            episodes += is_over
             steps.append(before.until(after))
-            is_enough = len(steps) > MANY_STEPS and (ended > 0 or len(steps) > MOST_STEPS)
-            if is_enough or (len(steps) > FEWEST_STEPS and after.wall - begun > limit):
+            is_enough = len(steps) > MIN_STEPS and (episodes > 0 or len(steps) > MAX_STEPS)
+            if is_enough or (len(steps) > MIN_TIMED_STEPS and after.wall - start > limit):
                 rest, reset = steps[1:], median(resets[1:] or resets)
                 p95 = float(np.quantile(rest, 0.95))
-                mean = float(np.minimum(rest, p95).mean()) + reset * max(1, ended) / len(steps)
+                mean = float(np.minimum(rest, p95).mean()) + reset * max(1, episodes) / len(steps)
                 return StepCost(median(rest), p95, reset, len(rest), mean)
 
 
@@ -323,7 +327,7 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
     every = cost.steps_in(minutes, cores)
     if every > FEW_STEPS[usual]:
         return None
-    lanes = max(manifest.environment.num_envs, -(-min(cores, MOST_LANES) // members))
+    lanes = max(manifest.environment.num_envs, -(-min(cores, MAX_LANES) // members))
     budget = max(1, every // members)
     where = (
         f"this process, as in several {tried.reason}" if tried.reason else f"{min(cores, members * lanes)} processes"
@@ -333,15 +337,16 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
         f"environments step in {where}"
     )
     workers = {} if tried.reason else {"environment.healing": True, "environment.num_workers": cores}
-    each = float(manifest.algorithm.hyperparameters["learn_step"]) * max(1.0, BALANCED_S[usual] / cost.mean)
+    learn_step = float(manifest.algorithm.hyperparameters["learn_step"]) * max(1.0, BALANCED_S[usual] / cost.mean)
     chosen = apply_overrides(
         manifest,
         {
-            "algorithm.learn_step": each if each < 1 else round(each),  # updates leave the steps their time
+            # Updates leave the steps their time.
+            "algorithm.learn_step": learn_step if learn_step < 1 else round(learn_step),
             "environment.num_envs": lanes, **workers,
             "training.max_steps": budget,
-            "training.evo_first": FEWEST_VECTOR_STEPS * lanes,
-            "training.evo_steps": max(FEWEST_VECTOR_STEPS * lanes, budget // GENERATIONS),
+            "training.evo_first": MIN_VECTOR_STEPS * lanes,
+            "training.evo_steps": max(MIN_VECTOR_STEPS * lanes, budget // GENERATIONS),
         },
         "few steps",
     )  # fmt: skip

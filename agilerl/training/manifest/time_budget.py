@@ -16,10 +16,10 @@ from agilerl.training.manifest.step_cost import StepCost, cost_of
 WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
 # Of a budget: the longest first generation, and the longest one after it. The run is saved after each of them, and can
 # only end between two.
-FIRST_GENERATION, LONGEST_GENERATION = 1 / 16, 1 / 8
+FIRST_GENERATION, MAX_GENERATION = 1 / 16, 1 / 8
 MIN_VECTOR_STEPS = 16  # of a generation that is shortened to fit
 MAX_EVALUATION = 0.3  # steps of evaluations per training step, of a run in minutes that does not set `eval_share`
-TRIED, LEAST_VECTOR_STEPS = 256, 8  # per member and trial generation: steps, and minimum vector steps
+TRIED, MIN_TRIAL_VECTOR_STEPS = 256, 8  # per member and trial generation: steps, and minimum vector steps
 MAX_TRIAL_GENERATIONS = 8  # generations of the trial run
 MARGIN = 2.0  # of an estimate: how much faster a run may become
 LONG_ENOUGH = 1.0  # seconds to time
@@ -69,7 +69,7 @@ def shortest_generation(manifest: Manifest) -> int:
 def with_short_generations(manifest: Manifest, rate: float, minutes: float) -> Manifest:
     """Shorten generations, and rollouts with them, so that several fit into the minutes, and bound their evaluations.
 
-    A run begins with `FIRST_GENERATION` of its budget, no later generation takes more than `LONGEST_GENERATION`.
+    A run begins with `FIRST_GENERATION` of its budget, no later generation takes more than `MAX_GENERATION`.
     Generations that are shorter anyway keep their length.
 
     Args:
@@ -77,7 +77,7 @@ def with_short_generations(manifest: Manifest, rate: float, minutes: float) -> M
     """
     training, learn_step = manifest.training, manifest.algorithm.hyperparameters.get("learn_step")
     fewest, in_all = MIN_VECTOR_STEPS * manifest.environment.num_envs, 60 * minutes * rate / training.pop_size
-    first, longest = (max(fewest, int(in_all * share)) for share in (FIRST_GENERATION, LONGEST_GENERATION))
+    first, longest = (max(fewest, int(in_all * share)) for share in (FIRST_GENERATION, MAX_GENERATION))
     changes: dict[str, Any] = {}
     if first < shortest_generation(manifest):
         changes["training.evo_first"] = first
@@ -120,10 +120,10 @@ def tried_steps(
     check()  # the trial returns normally when interrupted with an agent, so raise here
     rate = stopwatch.rate
     unit = shortest_generation(with_short_generations(manifest, rate, minutes))
-    left = max(0.0, minutes * 60 - (time.perf_counter() - stopwatch.looks[0][0]))
-    generations = max(1, round(left * rate / WITH_EVALUATION / members / unit))
+    remaining = max(0.0, minutes * 60 - (time.perf_counter() - stopwatch.looks[0][0]))
+    generations = max(1, round(remaining * rate / WITH_EVALUATION / members / unit))
     budget = generations * unit
-    expected = minutes - left / 60 + budget * members * WITH_EVALUATION / rate / 60
+    expected = minutes - remaining / 60 + budget * members * WITH_EVALUATION / rate / 60
     most = budget if generations == 1 else math.ceil(budget * _margin(manifest))
     return most, rate, expected
 
@@ -137,7 +137,7 @@ def _margin(manifest: Manifest) -> float:
 def trial_of(manifest: Manifest) -> Manifest:
     """Return the manifest of the trial: short generations with minimal evaluations."""
     overrides, learn_step = {}, int(manifest.algorithm.hyperparameters.get("learn_step") or 1)
-    tried = max(TRIED, LEAST_VECTOR_STEPS * manifest.environment.num_envs)
+    tried = max(TRIED, MIN_TRIAL_VECTOR_STEPS * manifest.environment.num_envs)
     if learn_step > tried:  # shorten rollouts: the cost of learning per step barely depends on their length
         overrides = {"algorithm.learn_step": tried}
     changes = {
@@ -152,18 +152,18 @@ def trial_of(manifest: Manifest) -> Manifest:
 class Stopwatch:
     """Callback that times the generations of a trial, and ends it after enough of them."""
 
-    def __init__(self, begun: float, too_long: float = TOO_LONG) -> None:
-        self.looks = [(begun, 0)]  # (time, environment steps of all members)
+    def __init__(self, start: float, too_long: float = TOO_LONG) -> None:
+        self.looks = [(start, 0)]  # (time, environment steps of all members)
         self.too_long = too_long
 
     def on_generation(self, record: Any) -> bool | None:
         self.looks.append((time.perf_counter(), record.population_env_steps))
-        (begun, _), (first, _), (now, _) = self.looks[0], self.looks[1], self.looks[-1]
-        return False if now - first >= LONG_ENOUGH or now - begun >= self.too_long else None
+        (start, _), (first, _), (now, _) = self.looks[0], self.looks[1], self.looks[-1]
+        return False if now - first >= LONG_ENOUGH or now - start >= self.too_long else None
 
     @property
     def rate(self) -> float:
         """Environment steps per second."""
         begin = self.looks[1] if len(self.looks) > 2 else self.looks[0]
-        (begun, before), (ended, after) = begin, self.looks[-1]
-        return (after - before) / max(1e-6, ended - begun)
+        (start, before), (end, after) = begin, self.looks[-1]
+        return (after - before) / max(1e-6, end - start)

@@ -16,7 +16,7 @@ from agilerl.threads import available_cores
 from agilerl.workers.connection import LOCAL, RUNNING, check_installed
 
 NO_RAY = "none"
-MOST_SPARE = 4  # processes of a run that was not told how many: few episodes are left for each beyond them
+MAX_SPARE = 4  # processes of a run that was not told how many: few episodes are left for each beyond them
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def spare_cores(manifest: Manifest, device: str) -> int:
     env, is_plain = manifest.environment, manifest.training.fitness == "returns" and manifest.evolution.mode != "async"
     if device != "cpu" or not is_plain or env.healing or env.num_workers or is_language_id(env.name):
         return 1
-    return min(available_cores(), MOST_SPARE)
+    return min(available_cores(), MAX_SPARE)
 
 
 def check_lanes(manifest: Manifest, workers: Workers) -> None:

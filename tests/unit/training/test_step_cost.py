@@ -122,8 +122,8 @@ def test_long_episodes_end_a_measurement_after_a_thousand_steps() -> None:
             return np.zeros(2, np.float32), 1.0, False, False, {}
 
     cost = measured(Endless)
-    assert cost.steps == step_cost.MOST_STEPS
-    assert cost.mean == pytest.approx(1e-5 + 7.0 / (step_cost.MOST_STEPS + 1))
+    assert cost.steps == step_cost.MAX_STEPS
+    assert cost.mean == pytest.approx(1e-5 + 7.0 / (step_cost.MAX_STEPS + 1))
 
 
 class OneStep(Simulator):

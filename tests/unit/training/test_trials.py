@@ -102,7 +102,7 @@ class Batched(Computing):
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (step_cost, launch):
         monkeypatch.setattr(module, "available_cores", lambda: 2)
-    monkeypatch.setattr(step_cost, "MANY_STEPS", 12)
+    monkeypatch.setattr(step_cost, "MIN_STEPS", 12)
     monkeypatch.setattr(Computing, "made_here", False)
 
 

@@ -15,7 +15,7 @@ from agilerl.config.load import preset_for
 from agilerl.errors import RunError
 from agilerl.threads import available_cores
 from agilerl.training.manifest import workers as manifest_workers
-from agilerl.training.manifest.worker_settings import MOST_SPARE, spare_cores
+from agilerl.training.manifest.worker_settings import MAX_SPARE, spare_cores
 from agilerl.workers import later
 from agilerl.workers.executor import Executor, Reply
 from agilerl.workers.later import LaterWorkers
@@ -111,5 +111,5 @@ def test_a_bare_command_has_their_help_and_the_same_bits(monkeypatch: pytest.Mon
 )
 def test_which_runs_they_would_help(changes: dict[str, Any], helps: bool) -> None:
     manifest = apply_overrides(preset_for("CartPole-v1"), changes)
-    assert spare_cores(manifest, "cpu") == (min(available_cores(), MOST_SPARE) if helps else 1)
+    assert spare_cores(manifest, "cpu") == (min(available_cores(), MAX_SPARE) if helps else 1)
     assert spare_cores(manifest, "cuda") == 1
