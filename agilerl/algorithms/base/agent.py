@@ -20,15 +20,17 @@ from agilerl.algorithms.base import registry as registering
 from agilerl.algorithms.base.declared import STRUCTURE, Experience, check_arguments, check_mutable
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import (
+    _COUNTERS,
     HyperparameterConfig,
     MutationRegistry,
     NetworkGroup,
     OptimizerConfig,
     assigned,
+    is_number,
     resolve,
 )
 from agilerl.checkpoint import load_tree, save_tree
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.errors import ConfigError, RegistryError, ShapeError
 from agilerl.hpo.architecture import described
 from agilerl.hpo.effects import reads_actions
 from agilerl.modules.base import EvolvableModule
@@ -215,15 +217,30 @@ class EvolvableAlgorithm:
         Raises:
             AttributeError: no group, no policy group, or a hyperparameter that is not a numeric attribute.
         """
-        registering.check_registry(self)
+        if not self.registry.groups:
+            raise RegistryError(
+                "No network groups have been registered in the algorithms __init__ method. fix: "
+                "self.register_network_group(NetworkGroup(eval_network=self.actor, policy=True))"
+            )
+        if self.registry.policy() is None:
+            raise RegistryError("No network group has been registered as a policy. fix: NetworkGroup(..., policy=True)")
+        for name in self.registry.hp_config.names():
+            value = getattr(self, name, None)
+            if not (is_number(value) or isinstance(value, np.ndarray)):
+                raise RegistryError(
+                    f"hp_config names {name!r}, which is not a numeric attribute of {type(self).__name__}. "
+                    f"fix: use one of {sorted(self.numeric_attributes())}"
+                )
 
     def link_encoders(self) -> None:
         """Connect every network without an encoder to the features of its current encoder source."""
-        registering.link_encoders(self)
+        for reader, encoder_source in self.registry.encoder_sources.items():
+            resolve(self, reader).share_encoder(resolve(self, encoder_source))
 
     def numeric_attributes(self) -> dict[str, float]:
         """Return public numeric attributes except counters: the valid names of `hp_config`."""
-        return registering.numeric_attributes(self)
+        attributes = self.__dict__.items()
+        return {k: v for k, v in attributes if is_number(v) and not k.startswith("_") and k not in _COUNTERS}
 
     def register_mutation_hook(self, hook: str) -> None:
         """Register a method, by name, to run after each mutation of this agent."""

@@ -23,8 +23,6 @@ from agilerl.algorithms.base.registry import (
     HyperparameterConfig,
     MutationRegistry,
     RLParameter,
-    check_registry,
-    link_encoders,
     resolve,
 )
 from agilerl.algorithms.base.wrapped import wrapped_from
@@ -57,7 +55,7 @@ SPACE = "gymnasium space"  # the only key of an encoded space in a network's spe
 
 def clone(agent: Agent, index: int | None = None) -> Agent:
     """Return an independent copy of networks, optimiser moments, counters and all other attributes."""
-    check_registry(agent)
+    agent.check_registry()
     twin = object.__new__(type(agent))
     accelerator = agent.__dict__.get("accelerator")
     memo: dict[int, Any] = {id(accelerator): accelerator}
@@ -69,7 +67,7 @@ def clone(agent: Agent, index: int | None = None) -> Agent:
             continue
         wrapped = isinstance(value, OptimizerWrapper)
         twin.__dict__[name] = _clone_optimizer(value, twin) if wrapped else copy_value(value, memo)
-    link_encoders(twin)
+    twin.link_encoders()
     if index is not None:
         twin.index = index
     return twin
@@ -115,7 +113,7 @@ def _clone_optimizer(wrapper: OptimizerWrapper, twin: EvolvableAlgorithm) -> Opt
 
 def state(agent: EvolvableAlgorithm) -> dict[str, Any]:
     """Return plain nested state: networks (spec and weights), optimisers, every JSON-able or tensor attribute."""
-    check_registry(agent)
+    agent.check_registry()
     networks = agent.evolvable_attributes(networks_only=True)
     return {
         "algo": agent.algo,
@@ -219,7 +217,7 @@ def load_state(agent: EvolvableAlgorithm, state: Mapping[str, Any], source: str 
             loaded.load_state_dict(network["weights"])
             loaded.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)
             object.__setattr__(agent, name, loaded)
-        link_encoders(agent)
+        agent.link_encoders()
         if not agent.hp_config:
             agent.registry.hp_config = _hp_config(state.get("hp_config", {}))
         agent.reinit_optimizers()
