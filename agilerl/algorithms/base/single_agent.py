@@ -1,7 +1,7 @@
 """Single-agent algorithms: one policy, one observation space, one action space.
 
-Methods are thin: `transitions` implements learning, `actions` action formats, `evaluation` evaluation.
-Subclasses may override any of them.
+`transitions` converts what a memory returns, `actions` action formats; `evaluation` plays episodes. Subclasses may
+override any method.
 """
 
 from __future__ import annotations
@@ -419,9 +419,8 @@ class RLAlgorithm(EvolvableAlgorithm):
         discount = extra["discount"].to(dtype) if "discount" in extra else None
         masks: dict[str, Any] = {}
         for name in (name for name in ("next_mask", "obs_mask") if name in fields):
-            legal = self.legal_choices(
-                torch.as_tensor(fields[name]).numpy(force=True)
-            )  # component masks to joint masks
+            # component masks to joint masks
+            legal = self.legal_choices(torch.as_tensor(fields[name]).numpy(force=True))
             masks[name] = torch.from_numpy(legal).to(self.device).bool()
         drawn = self.draw_noise(self._exploration, (1, count))
         return TransitionBatch(

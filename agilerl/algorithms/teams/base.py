@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn, optim
 
 from agilerl import tree
-from agilerl.algorithms.base import copies
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.copies import space_or_none
@@ -511,8 +510,8 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         unknown = [agent for by_agent in spaces.values() for agent, space in by_agent.items() if space is None]
         if unknown:
             raise RunError(f"the file does not hold the spaces of {unknown[0]}. fix: make the team, load_checkpoint.")
-        rest = copies.blank_arguments(
-            cls, {**state, "spaces": {}, "attributes": {**state["attributes"], **spaces}}, device, accelerator
+        rest = cls._blank_arguments(
+            {**state, "spaces": {}, "attributes": {**state["attributes"], **spaces}}, device, accelerator
         )
         arguments = {**rest, **spaces, "agent_ids": list(state["attributes"]["agent_ids"])}
         return construct_without_repeats(cls, (), arguments)
