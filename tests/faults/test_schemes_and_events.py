@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from faulty_runs import StopAfter
 from scheme_runs import SCHEMES, check_records, diverging, resume, rows_of, scripted, state_of, train
 
 import agilerl
@@ -19,7 +20,6 @@ from agilerl.hpo import bandit
 from agilerl.runs.directory import RunDirectory
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.source import PopulationEvaluation
-from agilerl.telemetry.record import BaseSink
 from agilerl.training.manifest import build
 
 # Two members of the first generation, one of the third and fourth: where copies of others stand by then.
@@ -107,20 +107,6 @@ def test_a_run_in_which_nobody_diverges_has_records_that_fit_together(scheme: st
     check(run, scheme, "budget", diverged=False)
 
 
-class Stop(BaseSink):
-    """Ends a run in the middle of the generation after `generations` whole ones."""
-
-    def __init__(self, generations: int = 1) -> None:
-        self.generations, self.ended = generations, 0
-
-    def generation(self, record: Any) -> None:
-        self.ended += 1
-
-    def progress(self, env_steps: int, seconds: float) -> None:
-        if self.ended >= self.generations:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(("scheme", "event"), MATRIX)
 def test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_same_bits(
     scheme: str, event: str, tmp_path: Path
@@ -134,9 +120,9 @@ def test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_s
             assert widths == {3, 4}
         check(whole, scheme, event, diverged=True)
         every = 4 if event in ONLY else 1  # a process over gains takes time to import and to fit
-        part, stops = train(case, tmp_path / "part", Stop(every)), 0
+        part, stops = train(case, tmp_path / "part", StopAfter(every)), 0
         while part.interrupted:
-            part, stops = resume(part.path, Stop(every)), stops + 1
+            part, stops = resume(part.path, StopAfter(every)), stops + 1
     assert stops == (len(whole.history) - 1) // every
     check(part, scheme, event, diverged=True)
     assert state_of(part.path) == state_of(whole.path)
