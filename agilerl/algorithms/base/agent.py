@@ -45,6 +45,8 @@ from agilerl.algorithms.base.registry import (
 )
 from agilerl.algorithms.base.wrapped import wrapped_from
 from agilerl.checkpoint import load_tree, save_tree
+from agilerl.engine.protocol import UpdateResult
+from agilerl.engine.recipes import Recipe
 from agilerl.errors import AlgorithmError, ConfigError, RegistryError, RunError, ShapeError
 from agilerl.hostile import malformed
 from agilerl.hpo.architecture import described
@@ -333,6 +335,35 @@ class EvolvableAlgorithm:
     def update_hyperparameters(self) -> dict[str, float]:
         """Return the numbers that an update reads as tensors; overridden by algorithms with an `update`."""
         return {config.lr: float(config.rate(self)) for config in self.registry.optimizers}
+
+    def update_options(self) -> tuple[Any, ...]:
+        """Options that `update` branches on; equal for all members of a cohort."""
+        return ()
+
+    def recipe(self) -> Recipe | None:
+        """See `engine.protocol.Trainable`; None by default."""
+        return None
+
+    def update(self, engine: Any, batch: Any) -> UpdateResult:
+        """Perform one update of every member in `engine`; only the options above may be read from this agent.
+
+        Args:
+            batch: a `TransitionBatch`, or the algorithm's own kind of batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
+
+    update.is_missing = True  # type: ignore[attr-defined]  # marks algorithms that implement only `learn`
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Draw the random numbers for updates, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
+
+        K is B for numbers per row of the batch, and differs for other numbers (`modules.layers`).
+        """
+        return {}
+
+    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """Draw noise of the policy's noisy layers for `count` vector steps [count, S]; None without noisy layers."""
+        return None
 
     def _numbers(self, *names: str) -> dict[str, float]:
         """Return the current values of these attributes."""

@@ -35,8 +35,7 @@ from agilerl.algorithms.base.transitions import (
 )
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import as_input, raw_output
-from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import Recipe
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted, without_mask
 from agilerl.errors import AlgorithmError, ShapeError
@@ -253,10 +252,6 @@ class RLAlgorithm(EvolvableAlgorithm):
         """
         raise NotImplementedError("an algorithm with update() must implement draw_exploration(rng, shape)")
 
-    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Draw noise of the policy's noisy layers for `count` vector steps [count, S]; None without noisy layers."""
-        return None
-
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Return actions to store from raw policy outputs [..., out]; `environment_action` converts them."""
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
@@ -292,34 +287,9 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     # --- learning --------------------------------------------------------------------------------------------------
 
-    def update_options(self) -> tuple[Any, ...]:
-        """Options that `update` branches on; equal for all members of a cohort."""
-        return ()
-
     def update_interval(self) -> float:
         """Steps between updates; equal for all members of a cohort."""
         return self.learn_step if hasattr(self, "learn_step") else 1
-
-    def recipe(self) -> Recipe | None:
-        """See `engine.protocol.Trainable`; None by default."""
-        return None
-
-    def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
-        """Perform one update of every member in `engine`; only the options above may be read from this agent.
-
-        Args:
-            batch: a `TransitionBatch`, or the algorithm's own kind of batch.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
-
-    update.is_missing = True  # type: ignore[attr-defined]  # marks algorithms that implement only `learn`
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Draw the random numbers for updates, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
-
-        K is B for numbers per row of the batch, and differs for other numbers (`modules.layers`).
-        """
-        return {}
 
     def learn(self, experiences: Any, *args: Any, **kwargs: Any) -> Any:
         """Perform one update from sampled transitions.

@@ -31,8 +31,7 @@ from agilerl.algorithms.teams.names import Spaces as Spaces
 from agilerl.algorithms.teams.transitions import FIELDS, ROLES, TeamExperiences
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import raw_output
-from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import Recipe
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
 from agilerl.envs.teams import AGENTS, PRESENT, TeamObservations
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
 from agilerl.modules.paths import resolve
@@ -240,10 +239,6 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """Draw random numbers for `explore`: noise for components [*shape, C], Gumbel noise for logits [*shape, F]."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw_exploration(rng, shape)")
 
-    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Return None: no policy has noisy layers."""
-        return None
-
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """Return greedy actions to store [..., A] from policy outputs [..., F]."""
         return self.actions.act(outputs.cpu().numpy(), None, None, mask)
@@ -257,27 +252,9 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
-    def update_options(self) -> tuple[Any, ...]:
-        """Options that `update` branches on."""
-        return ()
-
     def update_interval(self) -> float:
         """Return the environment steps between updates."""
         return self.learn_step if hasattr(self, "learn_step") else 1
-
-    def recipe(self) -> Recipe | None:
-        """See `engine.protocol.Trainable`; None by default."""
-        return None
-
-    def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
-        """Perform one update of every member in `engine`."""
-        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
-
-    update.is_missing = True  # type: ignore[attr-defined]
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Draw the random numbers for updates, name -> [updates, B, ...]; none by default."""
-        return {}
 
     def learn(self, experiences: Any) -> Any:
         """Perform one update from sampled transitions of the team; see `learn_from`."""
@@ -305,8 +282,8 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         policy = None if result.actor_loss is None else float(result.actor_loss.detach())
         return Losses(dict.fromkeys(self.shared_agent_ids, (policy, float(result.loss.detach()))))
 
-    def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
-        """Perform one update from a prepared batch [B, ...]. No member axis."""
+    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
+        """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
         self.remember_observations(batch.obs, batch.action)
         return learn_alone(self, batch, plain)
 

@@ -323,10 +323,6 @@ class LLMAlgorithm(EvolvableAlgorithm):
         run = (self.micro_batch_size, self.rollout_backend, self.update_epochs, self.context)
         return (type(self), *run, *self.update_options())
 
-    def update_options(self) -> tuple[Any, ...]:
-        """Options that `update` branches on."""
-        return ()
-
     def update_interval(self) -> int:
         """Ignored here: completions are learned from immediately."""
         return 1
