@@ -1,7 +1,7 @@
 """Single-agent algorithms: one policy, one observation space, one action space.
 
-`transitions` converts what a memory returns, `actions` action formats; `evaluation` plays episodes. Subclasses may
-override any method.
+`transitions` converts the fields that a memory returns, `actions` action formats; `evaluation` plays episodes.
+Subclasses may override any method.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Learning from transitions: conversion of sampled transitions to a batch, and the update of one agent."""
+"""Parts of sampled transitions: their fields, checks, and conversion to tensors in the layout of the spaces."""
 
 from __future__ import annotations
 
@@ -201,6 +201,3 @@ def _leaf(space: gym.Space[Any], obs: Any, device: str | torch.device, owner: st
             else f"{owner} got observations of shape {tuple(x.shape)}; expected (B,) or (B, 1) of {space}. {FIX}"
         )
     return x
-
-
-# --- methods of actor-critic agents, which assign them by name -------------------------------------------------------

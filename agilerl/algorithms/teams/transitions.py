@@ -1,12 +1,9 @@
-"""Learning of teams from replay: conversion of sampled transitions by agent to one batch."""
+"""Sampled transitions of teams, and rollouts, in their published form."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Self
 
 FIELDS = ("states", "actions", "rewards", "next_states", "dones")
 ROLES = {"obs": "states", "action": "actions", "reward": "rewards", "next_obs": "next_states", "done": "dones"}
