@@ -21,7 +21,7 @@ from gymnasium import spaces
 from agilerl import tree as trees
 from agilerl.algorithms.base.evaluation import ACTING, greedy_of
 from agilerl.algorithms.base.wrapped import overrides, unwrapped
-from agilerl.algorithms.teams.files import weights_of
+from agilerl.algorithms.teams.base import weights_of
 from agilerl.checkpoint import write_atomic
 from agilerl.envs.masks import component_sizes
 from agilerl.errors import NotAvailableYetError, RunError

@@ -174,7 +174,6 @@ ARMS = {
     "pbt-10-resets": Arm({**pbt(10), "mutation.reset_dormant": 0.025}),
     "mf_pbt": Arm({"evolution.scheme": "mf_pbt", "evolution.frequencies": [1, 10]}),
     "pb2": Arm({"evolution.scheme": "pb2"}),
-    "ipbt": Arm({"evolution.scheme": "ipbt"}),
     "rule-default": Arm(ALONE, evolution=False, rules=True, drawn=False),
     "rule": Arm(evolution=False, rules=True),
     "rule-race": Arm({"evolution.scheme": "race"}, rules=True),  # the command without a preset

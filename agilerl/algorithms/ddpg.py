@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms.base import actions
 from agilerl.algorithms.base.actor_critic import DeterministicActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder
 from agilerl.algorithms.base.declared import hp
@@ -125,11 +124,3 @@ class DDPG(DeterministicActorCritic):
             engine.track("actor", hp["tau"])
         engine.track("critic", hp["tau"])
         return UpdateResult(loss.detach(), None if actor_loss is None else actor_loss.detach(), error.detach().abs())
-
-    def action_noise(self, action: Any = None) -> np.ndarray:
-        """Return noise [E, A] float32 of one vector step for actions [E, A]; E defaults to that of the last call."""
-        return actions.action_noise(self, action)
-
-    def reset_action_noise(self, indices: Any) -> None:
-        """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
-        actions.reset_action_noise(self, indices)

@@ -29,7 +29,7 @@ class IPPO(TeamPPO):
         action_batch_size: maximum lanes per pass of `get_action`; None: all.
         num_envs: lanes of the vector environment; set by training functions.
         recurrent: recurrent encoders (LSTM) of policies and values, with a hidden state per agent and episode, see
-            `teams.recurrent`.
+            `hidden_state_architecture`.
         bptt_sequence_type, max_seq_len: see `PPO`; sequences are windows of one lane, which `batch_size` then counts.
         action_scaling, squash_output: see `PPO`; actor_networks have their own settings.
 

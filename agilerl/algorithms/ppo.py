@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
@@ -11,14 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor, optim
 
-from agilerl.algorithms.base import acting, recurrent, rollouts
-from agilerl.algorithms.base.actions import random_actions
+from agilerl.algorithms.base import rollouts
+from agilerl.algorithms.base.actions import legal_actions, random_actions, seen_with_mask
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
 from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.policy_actions import as_drawn, in_environment, legal_tensor, random_stored, stored
+from agilerl.algorithms.base.policy_actions import (
+    as_drawn,
+    in_environment,
+    legal_tensor,
+    log_prob_and_entropy,
+    random_stored,
+    stored,
+)
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.policy_value import ADAM_EPS, check_policy, check_sharing, make_policy, make_value
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
@@ -33,15 +41,26 @@ from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.recipes import PolicyGradientRecipe
 from agilerl.engine.rollouts import learn_rollout, make_rollout, sequence_kind
-from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.base import EvolvableModule
+from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueView
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, with_least
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.transfer import to_device
+
+
+def persistent(last: np.ndarray, fresh: np.ndarray, persistence: float) -> np.ndarray:
+    """Return standard normal noise whose correlation with the noise of the last step is `persistence`."""
+    noise: np.ndarray = persistence * last + math.sqrt(1 - persistence * persistence) * fresh
+    return noise
+
+
+def _shapes(hidden: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    return {key: (part.shape[0], part.shape[2]) for key, part in hidden.items()}
 
 
 class PPO(OnPolicyAlgorithm, RLAlgorithm):
@@ -460,21 +479,52 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
-        """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy."""
-        return recurrent.hidden_state_architecture(self)
+        """Key of each part of the hidden state -> (layers, units); empty for a feed-forward policy.
+
+        Keys are `<network>_<part>`, such as `actor_encoder_h`, or `shared_<part>` for one network with policy and
+        value. A part is [..., layers, E, units], with a leading member axis over rows.
+        """
+        if not self.recurrent:
+            return {}
+        each = [(name, resolve(self, name).hidden_state_architecture) for name in self.networks]
+        return {self._hidden_key(name, part): shape for name, shapes in each for part, shape in shapes.items()}
+
+    def _hidden_key(self, network: str, part: str) -> str:
+        return f"{'shared' if self.share_encoders else network}_{part}"
 
     def _follow_mutation(self) -> None:
         """Mutation hook: convert hidden states of running episodes to the networks' new architectures."""
         if self._hidden is not None:
-            self._hidden = recurrent.carried(self, self._hidden)
+            self._hidden = self._carried(self._hidden)
+
+    def _carried(self, hidden: HiddenStates) -> HiddenStates:
+        """Convert hidden states of running episodes to the networks' current architectures."""
+        if _shapes(hidden) == self.hidden_state_architecture:
+            return hidden
+        converted: HiddenStates = {}
+        for name in self.networks:
+            network, (old,) = resolve(self, name), hidden_of(name, hidden)
+            state = old if _shapes(old) == network.hidden_state_architecture else network.carry_hidden_state(old)
+            converted |= {self._hidden_key(name, part): value for part, value in state.items()}
+        return converted
 
     def sequence_limit(self, steps: int) -> int:
         """Return the maximum length of a training sequence in a rollout of `steps`."""
-        return recurrent.sequence_limit(self, steps)
+        encoder = self.actor.encoder if isinstance(self.actor, EvolvableNetwork) else None
+        limit = self.max_seq_len or (encoder.max_seq_len if isinstance(encoder, EvolvableLSTM) else None) or steps
+        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
 
     def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
         """Run one step of both networks: (raw output [..., E, out], values [..., E], next hidden states), detached."""
-        return recurrent.recur(self, engine, obs, hidden)
+        states: HiddenStates = {}
+        outputs = []
+        with torch.no_grad():
+            for name in self.networks:
+                frozen: Any = engine.frozen(name)
+                output, state = frozen(obs, *hidden_of(name, hidden))
+                outputs.append(output)
+                states |= {self._hidden_key(name, part): value for part, value in state.items()}
+        return outputs[0], outputs[-1][..., -1], states
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
@@ -503,7 +553,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         drawn: np.ndarray = parts[0] if len(parts) == 1 else np.concatenate(parts, -1)
         if self.noise_persistence and kind.is_continuous and len(shape) > 1:
             for step in range(1, len(drawn)):
-                drawn[step] = acting.persistent(drawn[step - 1], drawn[step], self.noise_persistence)
+                drawn[step] = persistent(drawn[step - 1], drawn[step], self.noise_persistence)
         return (drawn,)
 
     def sample(self, outputs: Tensor, draws: Draws, mask: Mask = None) -> tuple[np.ndarray, np.ndarray]:
@@ -556,7 +606,22 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
             them as returned and passes `environment_action(action)` to `env.step`. Otherwise actions are in the
             environment's format; their log probability is that of the action before conversion.
         """
-        return acting.get_action(self, obs, action_mask, hidden_state, training)
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
+        outputs, value, state = self._run(obs, hidden_state)
+        mask = legal_actions(self, action_mask, len(outputs))
+        kind, legal = self.distribution, legal_tensor(mask, outputs)
+        explores = self.training if training is None else training
+        if explores:
+            action, log_prob = self.sample(outputs, self._draws(tuple(outputs.shape[:-1])), mask)
+        else:
+            chosen = kind.mode(self._raw(outputs), legal)
+            action = stored(self.action_space, chosen)
+            log_prob = kind.log_prob(self._raw(outputs), chosen, legal).cpu().numpy()
+        entropy = -log_prob if kind.kind == "squashed" else kind.entropy(self._raw(outputs), legal).cpu().numpy()
+        if not explores:
+            action = self.environment_action(action)
+        result = (action, log_prob, entropy, value.cpu().numpy())
+        return (*result, state) if self.recurrent else result
 
     def evaluate_actions(
         self, obs: Any, actions: Any, hidden_state: Mapping[str, Tensor] | None = None, action_mask: Any = None
@@ -575,7 +640,35 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         Raises:
             ShapeError: not one action per observation.
         """
-        return acting.evaluate_actions(self, obs, actions, hidden_state, action_mask)
+        obs, action_mask = seen_with_mask(self, obs, action_mask, warns=False)
+        if self.recurrent:
+            rows = self.policy_network().preprocess(obs).shape[0]
+            hidden = self.get_initial_hidden_state(rows) if hidden_state is None else hidden_state
+            each = [resolve(self, n).output(obs, *hidden_of(n, hidden))[0] for n in self.networks]
+        else:
+            modules = [resolve(self, name) for name in self.networks]
+            each = [raw_output(module)(self.network_inputs(module, obs)) for module in modules]
+        raw, value = self._raw(each[0]), each[-1][..., -1]
+        tensor = torch.as_tensor(actions, device=raw.device)
+        if tensor.numel() != len(raw) * math.prod(self.action_shape):
+            raise ShapeError(
+                f"{self.algo}.evaluate_actions got actions of shape {tuple(tensor.shape)} for {len(raw)} observations; "
+                f"expected {(len(raw), *self.action_shape)}. fix: what get_action returned for them."
+            )
+        kind = self.distribution
+        action = self._row(tensor.reshape(len(raw), *self.action_shape))
+        action = action.to(raw.dtype) if kind.is_continuous else action
+        mask = None if action_mask is None else legal_tensor(legal_actions(self, action_mask, len(raw)), raw)
+        return *log_prob_and_entropy(kind, raw, action, mask), value
+
+    def _draws(self, shape: tuple[int, ...]) -> Draws:
+        """Draw the random numbers of one call; persistent noise continues from the last call with as many lanes."""
+        draws = self.draw_exploration(self._exploration, shape)
+        if self.noise_persistence and self.distribution.is_continuous:
+            if self._noise is not None and self._noise.shape == draws[0].shape:
+                draws = (persistent(self._noise, draws[0], self.noise_persistence),)
+            self._noise = draws[0]
+        return draws
 
     def _run(self, obs: Any, hidden_state: Any = None) -> tuple[Tensor, Tensor, HiddenStates]:
         """Return raw output [E, out], values [E] and next hidden states of the agent's modules, detached."""

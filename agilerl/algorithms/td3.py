@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl.algorithms.base import actions
 from agilerl.algorithms.base.actor_critic import CRITIC_OPTIMIZERS, CRITICS, DeterministicActorCritic
 from agilerl.algorithms.base.building import build, register_network, share_encoder, twin_critics
 from agilerl.algorithms.base.declared import hp
@@ -126,11 +125,3 @@ class TD3(DeterministicActorCritic):
             engine.track("actor", hp["tau"])
             engine.track(CRITICS, hp["tau"])
         return UpdateResult(losses.detach().sum(0), actor_loss, errors.detach().abs().amax(0))
-
-    def action_noise(self, action: Any = None) -> np.ndarray:
-        """Return noise [E, A] float32 of one vector step for actions [E, A]; E defaults to that of the last call."""
-        return actions.action_noise(self, action)
-
-    def reset_action_noise(self, indices: Any) -> None:
-        """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
-        actions.reset_action_noise(self, indices)

@@ -23,7 +23,7 @@ EXTRAS = {
     "minatar": ("minatar", "MinAtar: five small Atari games"),
     "render": ("pygame", "films of most environments"),
     "video": ("imageio_ffmpeg", "films as MP4"),
-    "bandit": ("sklearn", "evolution.scheme=pb2 and ipbt"),
+    "bandit": ("sklearn", "evolution.scheme=pb2"),
     "plots": ("matplotlib", "run.plot()"),
     "tensorboard": ("tensorboard", "--tensorboard"),
     "wandb": ("wandb", "--track"),

@@ -24,7 +24,7 @@ class Experimental:
 EXPERIMENTAL = (
     Experimental(
         "evolution.scheme", ("tournament", "race", "halving"),
-        "`pbt` of 16 members was behind a race on MinAtar/Breakout-v1; `pb2`, `mf_pbt` and `ipbt` were not measured",
+        "`pbt` of 16 members was behind a race on MinAtar/Breakout-v1; `pb2` and `mf_pbt` were not measured",
     ),
     Experimental("evolution.mode", ("generations",), "its scores were not compared with those of generations"),
     Experimental("mutation.reset_dormant", (None,), "not measured"),

@@ -269,9 +269,9 @@ class Evolution(Section):
     widths: tuple[Count, Count] | None = None  # spread: bounds of the layer widths of all but the first
     # halving, race: early stopping of half of the members at each rung, or of those significantly behind; the others:
     # copies of the best replace the worst, with hyperparameters one step away (pbt), from a bandit (pb2, extra
-    # "bandit"), in subpopulations at several frequencies (mf_pbt), or at an interval that grows on plateaus (ipbt)
-    scheme: Literal["tournament", "halving", "race", "pbt", "pb2", "mf_pbt", "ipbt"] = "tournament"
-    interval: Count = 1  # pbt: generations between two selections; ipbt: until its first restart
+    # "bandit"), or in subpopulations at several frequencies (mf_pbt)
+    scheme: Literal["tournament", "halving", "race", "pbt", "pb2", "mf_pbt"] = "tournament"
+    interval: Count = 1  # pbt: generations between two selections
     survivors: Count = 1  # halving, race: members left at the end
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
     restart_ranges: dict[str, HyperparameterRange] = {}  # ranges for those, beside the mutation ranges
@@ -336,7 +336,7 @@ def _change_problems(algorithm: str, change: ScheduledChange) -> Iterator[str]:
 
 OF_SCHEMES = {
     "survivors": ("halving", "race"), "certainty": ("race",),
-    "until": ("halving",), "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt", "ipbt"),
+    "until": ("halving",), "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt",),
 }  # fmt: skip
 """Settings of `Evolution` that apply to some schemes only."""
 
@@ -355,7 +355,7 @@ WITHOUT_WAITING = {
 
 WITHOUT_MUTATION = {
     **dict.fromkeys(("halving", "race"), "members end, and none is born"),
-    **dict.fromkeys(("pbt", "pb2", "mf_pbt", "ipbt"), "members change their hyperparameters alone"),
+    **dict.fromkeys(("pbt", "pb2", "mf_pbt"), "members change their hyperparameters alone"),
 }
 
 
@@ -433,7 +433,7 @@ class Manifest(Section):
                     f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
                     f"fix: evolution.scheme={schemes[0]}, or leave evolution.{name} out."
                 )
-        if scheme in ("pbt", "pb2", "mf_pbt", "ipbt") and not self.mutation.rl_hp_selection:
+        if scheme in ("pbt", "pb2", "mf_pbt") and not self.mutation.rl_hp_selection:
             declared = hyperparameters(find_algorithm(self.algorithm.name))
             name = next((name for name in declared if name.startswith("lr")), "batch_size")
             span = "{min: 1e-4, max: 1e-2}" if name.startswith("lr") else "{min: 16, max: 256}"

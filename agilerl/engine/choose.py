@@ -52,13 +52,8 @@ def no_engine_reason(agent: Any) -> Reason | None:
     return None
 
 
-def can_stack(agent: Any) -> MemberBinding | Reason:
-    """Return the agent's binding to rows, or the reason why it has none."""
-    return no_engine_reason(agent) or bind(agent)
-
-
 def bind(agent: Any) -> MemberBinding | Reason:
-    """Like `can_stack`, regardless of the caller of `update`: a custom `learn` may call it too."""
+    """Return the agent's binding to rows, or why it has none; a custom `learn` may call `update` too."""
     agent.follow_optimizers()
     registry = agent.registry
     parts: list[PartBinding] = []

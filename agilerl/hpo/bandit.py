@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,76 +47,6 @@ def shares_of(values: Mapping[str, float], ranges: Mapping[str, RLParameter]) ->
 def places_of(agent: Any, ranges: Mapping[str, RLParameter]) -> tuple[float, ...]:
     """Return the agent's hyperparameters as shares of their ranges (`shares_of`)."""
     return shares_of(values_of(agent, ranges), ranges)
-
-
-class Gains:
-    """Fitness gains between two selections, as trials of the members' hyperparameters.
-
-    Attributes:
-        trials: so far. before: fitness of each member at the last selection, by id.
-        unnamed: trials that an earlier version saved, as [shares of the ranges, generation, gain], until the ranges are
-            known.
-    """
-
-    def __init__(self) -> None:
-        self.trials: list[Trial] = []
-        self.before: dict[int, float] = {}
-        self.unnamed: list[list[Any]] = []
-
-    def add(
-        self,
-        population: Sequence[Any],
-        fitness: Sequence[float],
-        generation: int,
-        ranges: Mapping[str, RLParameter],
-        interval: int = 1,
-    ) -> None:
-        """Add a trial for every member whose last fitness is known; gains are per generation.
-
-        By slot: a healed member has a different id from its record, and its gain is not due to its hyperparameters.
-
-        Args:
-            interval: generations since the last selection.
-        """
-        self._name(ranges)
-        for agent, value in zip(population, fitness, strict=True):
-            gain = (value - self.before.get(agent.index, math.nan)) / interval
-            if math.isfinite(gain):
-                self.trials.append(Trial(values_of(agent, ranges), generation, gain))
-
-    def _name(self, ranges: Mapping[str, RLParameter]) -> None:
-        """Give the trials of an earlier version their values; those of other ranges are left out."""
-        earlier = [
-            Trial({n: float(value_at(n, ranges[n], x)) for n, x in zip(ranges, places, strict=True)}, when, gain)
-            for places, when, gain in self.unnamed
-            if len(places) == len(ranges)
-        ]
-        self.trials, self.unnamed = [*earlier, *self.trials], []
-
-    def begin_anew(self) -> None:
-        """New founders may have other ranges than `unnamed` trials; other trials remain."""
-        self.unnamed = []
-
-    def renamed(self, ids: Mapping[int, int]) -> None:
-        """Follow members to their other ids."""
-        self.before = {ids.get(member, member): value for member, value in self.before.items()}
-
-    def state(self) -> dict[str, Any]:
-        trials = [[dict(trial.values), trial.generation, trial.gain] for trial in self.trials]
-        return {"trials": [*self.unnamed, *trials], "before": dict(self.before)}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.trials = [
-            Trial({str(name): float(value) for name, value in values.items()}, int(when), float(gain))
-            for values, when, gain in state["trials"]
-            if isinstance(values, Mapping)
-        ]
-        self.unnamed = [
-            [[float(x) for x in places], int(when), float(gain)]
-            for places, when, gain in state["trials"]
-            if not isinstance(places, Mapping)
-        ]
-        self.before = {int(member): float(value) for member, value in state["before"].items()}
 
 
 def propose(
@@ -187,13 +116,13 @@ def _bounds(
     return np.asarray(mean + np.sqrt(beta) * deviation)
 
 
-def gaussian_processes(scheme: str = "pb2") -> Any:
-    """Import scikit-learn's Gaussian processes for a scheme; ConfigError if it is not installed."""
+def gaussian_processes() -> Any:
+    """Import scikit-learn's Gaussian processes; ConfigError if it is not installed."""
     try:
         from sklearn import gaussian_process
     except ImportError:
         raise ConfigError(
-            f'{scheme} (evolution.scheme): scikit-learn is not installed. fix: pip install "agilerl[bandit]"'
+            'pb2 (evolution.scheme): scikit-learn is not installed. fix: pip install "agilerl[bandit]"'
         ) from None
     return gaussian_process
 

@@ -207,8 +207,9 @@ def outputs_of(networks: Mapping[str, Any], probes: Mapping[str, Probe]) -> dict
     for name, probe in probes.items():
         try:
             outputs[name] = output_of(networks[name], probe.measure, probe.measure_actions)
-        except TypeError:  # a network of the user, or a critic before actions are stored
-            continue
+        except TypeError as error:  # a network with further inputs: of the user, or a critic before actions are stored
+            if "required positional argument" not in str(error):
+                raise
     return outputs
 
 

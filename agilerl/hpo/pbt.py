@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import ConfigError
-from agilerl.hpo.bandit import Gains, gaussian_processes, places_of, propose
+from agilerl.hpo.bandit import Trial, gaussian_processes, places_of, propose, values_of
 from agilerl.hpo.evolution import Births, Evolution
 from agilerl.hpo.founders import DECAYS, has_scale
 from agilerl.hpo.mutation import MutationRecord
@@ -24,19 +24,14 @@ from agilerl.telemetry.record import Birth, MemberRecord
 QUARTER = 4
 
 
-def successor(
-    parent: Any, index: int, values: Mapping[str, float], generation: int, kind: str | None = None
-) -> tuple[Any, Birth]:
-    """Copy `parent` with new hyperparameters; return the copy and its birth record.
-
-    kind: of the birth; by default "rl_hp", or "none" without values.
-    """
+def successor(parent: Any, index: int, values: Mapping[str, float], generation: int) -> tuple[Any, Birth]:
+    """Copy `parent` with new hyperparameters; return the copy and its birth record."""
     child = parent.clone(index=index)
     before = {name: getattr(child, name) for name in values}
     for name, value in values.items():
         setattr(child, name, value)
     path, fitness = ", ".join(values), parent.fitness
-    kind = kind or ("rl_hp" if values else "none")
+    kind = "rl_hp" if values else "none"
     child.mut, child.mutation_record = path or "None", MutationRecord(kind, path, before, dict(values), 0.0)
     child.mutation_hook()
     last = float(fitness[-1]) if fitness else None
@@ -85,15 +80,9 @@ class TruncationSelection(Evolution):
     ) -> tuple[list[Any], Births]:
         if generation % self.interval:
             return list(population), ()
-        return self.replaced(population, [record.fitness for record in records], generation)
-
-    def replaced(
-        self, population: Sequence[Any], fitness: Sequence[float], generation: int
-    ) -> tuple[list[Any], Births]:
-        """Return the population after one selection, and its births."""
         rng = stream(self.seed, Purpose.SELECTION, generation)
         count = len(population) // QUARTER or int(len(population) > 1)
-        order = [int(slot) for slot in rank(fitness).argsort()]  # worst first
+        order = [int(slot) for slot in rank([record.fitness for record in records]).argsort()]  # worst first
         after, births, free = list(population), [], max(agent.index for agent in population) + 1
         best = order[-count:]
         for slot in order[:count]:
@@ -119,13 +108,16 @@ class PopulationBandit(Evolution):
 
     Args:
         seed: of the draws.
+    Attributes:
+        trials: so far. before: fitness of each member at the last selection, by id.
     Raises:
         ConfigError: scikit-learn is not installed.
     """
 
     def __init__(self, seed: int) -> None:
         gaussian_processes()
-        self.seed, self.gains = seed, Gains()
+        self.seed, self.trials = seed, list[Trial]()
+        self.before: dict[int, float] = {}
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
@@ -134,7 +126,11 @@ class PopulationBandit(Evolution):
         if not ranges:
             raise ConfigError("evolution.scheme=pb2 chooses hyperparameters: name ranges in mutation.rl_hp_selection.")
         fitness = [record.fitness for record in records]
-        self.gains.add(population, fitness, generation, ranges)
+        # By slot: a healed member has a different id from its record, and its gain is not due to its hyperparameters.
+        for agent, value in zip(population, fitness, strict=True):
+            gain = value - self.before.get(agent.index, math.nan)
+            if math.isfinite(gain):
+                self.trials.append(Trial(values_of(agent, ranges), generation, gain))
         ranks = rank(fitness)
         count = len(population) // QUARTER or (1 if len(population) > 1 else 0)
         rng = stream(self.seed, Purpose.SELECTION, generation)
@@ -144,27 +140,28 @@ class PopulationBandit(Evolution):
         reached = list(fitness)
         for slot in sorted(range(len(population)), key=lambda slot: int(ranks[slot]))[:count]:
             chosen = best[int(rng.integers(len(best)))]
-            values = propose(self.gains.trials, pending, generation + 1, ranges, rng)
+            values = propose(self.trials, pending, generation + 1, ranges, rng)
             after[slot], birth = successor(population[chosen], free, values, generation)
             pending.append(places_of(after[slot], ranges))
             reached[slot], free = fitness[chosen], free + 1
             births.append(birth)
-        self.gains.before = {agent.index: value for agent, value in zip(after, reached, strict=True)}
+        self.before = {agent.index: value for agent, value in zip(after, reached, strict=True)}
         return after, tuple(births)
 
-    def begin_anew(self, env_steps: int) -> None:
-        """Gains of hyperparameters remain known."""
-        self.gains.begin_anew()
-
     def renamed(self, ids: Mapping[int, int]) -> None:
-        self.gains.renamed(ids)
+        self.before = {ids.get(member, member): value for member, value in self.before.items()}
 
     def state(self) -> dict[str, Any]:
-        return {"seed": self.seed, **self.gains.state()}
+        trials = [[dict(trial.values), trial.generation, trial.gain] for trial in self.trials]
+        return {"seed": self.seed, "trials": trials, "before": dict(self.before)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.seed = int(state["seed"])
-        self.gains.load_state(state)
+        self.trials = [
+            Trial({str(name): float(value) for name, value in values.items()}, int(when), float(gain))
+            for values, when, gain in state["trials"]
+        ]
+        self.before = {int(member): float(value) for member, value in state["before"].items()}
 
 
 class MultipleFrequencies(Evolution):

@@ -38,7 +38,6 @@ KINDS = {
     "activation": "activation",
     "healed": "healed",
     "steered": "steered",
-    "restart": "restart",
     "none": "unchanged",
 }
 

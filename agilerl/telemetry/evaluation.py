@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 RESAMPLES = 5000
-MIN_EPISODES, CHANCE = 5, 0.05  # for a standard error; probability of a difference by chance
+MIN_COMPARED, CHANCE = 5, 0.05  # for a standard error; probability of a difference by chance
 
 Verdict = Literal["better", "worse", "no better", "unclear"]
 
@@ -113,7 +113,7 @@ class Baseline:
         """Compare a mean return with random play; None if random play was not measured.
 
         Better and worse: by more than two standard errors of the difference. No better: even two standard errors more
-        would be a gain of less than the standard deviation of random returns. With fewer than `MIN_EPISODES` episodes
+        would be a gain of less than the standard deviation of random returns. With fewer than `MIN_COMPARED` episodes
         standard errors are too uncertain themselves: all returns of one side must then exceed all of the other, in an
         arrangement that chance gives in less than one of twenty cases (the exact rank-sum test, Wilcoxon 1945).
 
@@ -125,7 +125,7 @@ class Baseline:
         random = self.score.returns
         gap, noise = mean - self.score.mean, 2 * math.hypot(error, self.score.error)
         direction: Verdict = "better" if gap > 0 else "worse"
-        if min(len(random), len(returns) or MIN_EPISODES) < MIN_EPISODES:
+        if min(len(random), len(returns) or MIN_COMPARED) < MIN_COMPARED:
             return direction if _are_separate(random, returns) else "unclear"
         if abs(gap) > noise:
             return direction

@@ -22,7 +22,7 @@ class Birth:
         generation: its first training generation (founders: 0).
         kind: "founder", "elite", "none", "architecture", "parameters", "activation", "rl_hp", "healed" (a copy of the
             fittest member in place of a diverged one: `path` names it, `after` is the reason), "steered" (by a request,
-            see `Steering`), "restart" (a copy whose weights are partly drawn anew, with other hyperparameters).
+            see `Steering`).
         path: the changed setting ("lr", "encoder.add_node", ...), "" if unchanged; for a founder that continues an
             agent of another run, that run and member.
         before, after: JSON-able values of the change.

@@ -401,9 +401,9 @@ def _with_pins(agent: Any, birth: Birth, pins: Mapping[str, Any]) -> Birth:
         setattr(agent, name, value)
     if moved:
         agent.mutation_hook()
-    if birth.kind in ("rl_hp", "restart") and isinstance(birth.after, Mapping):  # of several hyperparameters
+    if birth.kind == "rl_hp" and isinstance(birth.after, Mapping):  # of several hyperparameters
         before, after = ({n: v for n, v in side.items() if n not in moved} for side in (birth.before, birth.after))
-        if after or birth.kind == "restart":
+        if after:
             return replace(birth, path=", ".join(after), before=before, after=after)
     elif birth.path not in moved:
         return birth

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,20 @@ from agilerl.tree import map_leaves
 FOUND = native.library()
 BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))
 OBS = gym.spaces.Box(-1, 1, (5,))
+Draw = Callable[..., Tensor]
+
+
+def random_fields(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Generator, Draw, Draw]:
+    """A generator, and functions that draw normal and uniform numbers [*shape, *size] from it."""
+    draws = torch.Generator().manual_seed(7)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
+
+    def uniform(*size: int) -> Tensor:
+        return torch.rand(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
+
+    return draws, normal, uniform
 
 
 def network_config(index: int, *, equal: bool, activation: str = "ReLU", norm: bool = False) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
 
 from agilerl.algorithms import MATD3
 from agilerl.engine.protocol import TransitionBatches
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT
-from tests.differential.native_case import network_config, rates
+from tests.differential.native_case import network_config, random_fields, rates
 
 BOX = gym.spaces.Box(np.float32([-2, 0]), np.float32([3, 1]))
 TWO, FEW = gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Discrete(3)
@@ -45,16 +44,9 @@ def batches(
 ) -> TransitionBatches:
     """Random transitions of unequal weights; agents that are sometimes absent, if asked for; the last rows of the
     second member have weight 0."""
-    draws = torch.Generator().manual_seed(7)
     shape, each = (updates, 3, rows), TEAMS[team]
     count = len(each)
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
-
-    def uniform(*size: int) -> Tensor:
-        return torch.rand(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
-
+    _, normal, uniform = random_fields(shape, dtype)
     weight = (0.5 + uniform()) / rows
     weight[:, 1, rows // 2 :] = 0
     stored, sizes, features = [], [], 0

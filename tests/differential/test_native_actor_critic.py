@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from native_case import BOTH, FOUND, OBS, assert_close, assert_equal, cut, in_c, in_torch
-from torch import Tensor
 
 from agilerl.algorithms import DDPG, TD3, TD3BC
 from agilerl.engine.learner import Learner
@@ -29,18 +28,14 @@ def members(kind: Any, dtype: torch.dtype = torch.float64, **more: Any) -> list[
 
 def batches(kind: Any, updates: int, rows: int, dtype: torch.dtype, number: int = 1) -> TransitionBatches:
     """Random transitions; the last rows of the second member have weight 0."""
-    draws = torch.Generator().manual_seed(7)
     shape = updates, 3, rows
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
-
+    _, normal, uniform = native_case.random_fields(shape, dtype)
     weight = torch.full(shape, 1 / rows, dtype=dtype)
     weight[:, 1, rows // 2 :] = 0
     fields = {
         "obs": normal(5), "next_obs": normal(5), "action": normal(2).clamp(-1, 1), "reward": normal(),
         "done": torch.zeros(shape, dtype=dtype),
-        "discount": 0.99 * (torch.rand(shape, generator=draws, dtype=torch.float64) < 0.9).to(dtype),
+        "discount": 0.99 * (uniform() < 0.9).to(dtype),
     }  # fmt: skip
     noise = {"smoothing": normal(2)} if kind is TD3 else {}
     return TransitionBatches(fields, weight, noise, updates, number, True)

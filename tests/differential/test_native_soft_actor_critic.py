@@ -36,15 +36,8 @@ def batches(
 ) -> TransitionBatches:
     """Random transitions of unequal weights, discounts and, if `masked`, legal actions; the last rows of the second
     member have weight 0. scale: of observations."""
-    draws = torch.Generator().manual_seed(7)
     shape = updates, 3, rows
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
-
-    def uniform(*size: int) -> Tensor:
-        return torch.rand(*shape, *size, generator=draws, dtype=torch.float64).to(dtype)
-
+    draws, normal, uniform = native_case.random_fields(shape, dtype)
     weight = (0.5 + uniform()) / rows
     weight[:, 1, rows // 2 :] = 0
     action = normal(2).tanh() if space is BOX else torch.randint(0, 4, shape, generator=draws)

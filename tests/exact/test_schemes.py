@@ -12,7 +12,6 @@ import pytest
 from agilerl.errors import ConfigError
 from agilerl.hpo.evolution import Evolution
 from agilerl.hpo.founders import spread
-from agilerl.hpo.iterated import IteratedTraining
 from agilerl.hpo.operators import RLParameter
 from agilerl.hpo.pbt import PopulationBandit, TruncationSelection
 from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, rungs_of
@@ -231,9 +230,7 @@ def test_a_race_goes_on_from_its_state() -> None:
 
 
 def test_states_of_schemes_within_restarts_do_not_share_names() -> None:
-    schemes: list[Evolution] = [
-        Race(), SuccessiveHalving(4, 100, 2), TruncationSelection(1, 0), PopulationBandit(0), IteratedTraining(1, 0)
-    ]  # fmt: skip
+    schemes: list[Evolution] = [Race(), SuccessiveHalving(4, 100, 2), TruncationSelection(1, 0), PopulationBandit(0)]
     for scheme in schemes:
         joined = Restarts(scheme, lambda number: [], 2).state()
         assert set(joined) - set(scheme.state()) == {"restart", "since", "highest"}

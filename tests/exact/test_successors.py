@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
-import agilerl.algorithms
 from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, process_over, propose
 from agilerl.hpo.founders import share_at, value_at
-from agilerl.hpo.iterated import IteratedTraining, restart_weights, shrink_and_perturb
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection, perturbed
 from agilerl.telemetry.record import MemberRecord
@@ -142,7 +137,7 @@ def test_the_worst_quarter_becomes_copies_of_the_best_and_gains_are_remembered()
     members = [Member(i, 1e-3) for i in range(8)]
     scheme = PopulationBandit(seed=0)
     after, births = scheme.next(members, records(members, [5, 1, 9, 4, 0, 8, 3, 2]), 1)
-    assert scheme.gains.trials == [], "the first fitness is no gain"
+    assert scheme.trials == [], "the first fitness is no gain"
     assert [m.weights for m in after[:1] + after[2:4] + after[5:]] == ["w0", "w2", "w3", "w5", "w6", "w7"]
     assert {after[1].weights, after[4].weights} <= {"w2", "w5"}
     assert [after[4].index, after[1].index] == [8, 9], "the worst first"
@@ -154,7 +149,7 @@ def test_the_worst_quarter_becomes_copies_of_the_best_and_gains_are_remembered()
     assert births[0].parent_fitness in (9, 8)
     assert [m.hooks for m in after] == [0, 1, 0, 0, 1, 0, 0, 0]
     again, _ = scheme.next(after, records(after, [6, 10, 9, 4, 9, 8, 3, 2]), 2)
-    gains = [trial.gain for trial in scheme.gains.trials]
+    gains = [trial.gain for trial in scheme.trials]
     of = {2: 9.0, 5: 8.0}  # what a copy's parent had
     assert gains == [1, 10 - of[int(after[1].weights[1:])], 0, 0, 9 - of[int(after[4].weights[1:])], 0, 0, 0]
     assert again[1].weights == after[1].weights
@@ -176,22 +171,6 @@ def test_the_bandit_goes_on_from_its_state() -> None:
     assert [m.lr for m in part(scheme, members, 4)] == [m.lr for m in part(again, twins, 4)]
 
 
-def test_trials_of_an_earlier_version_get_their_values_from_the_ranges() -> None:
-    """They were saved as shares of the ranges; those of other ranges than the population's cannot be told."""
-    saved = {"seed": 5, "trials": [[[0.5], 1, 2.0], [[0.5, 0.1], 1, 3.0]], "before": {0: 1.0}}
-    scheme = PopulationBandit(seed=0)
-    scheme.load_state(saved)
-    assert scheme.state() == saved, "saved again before the ranges are known"
-    members = [Member(i, 1e-3) for i in range(2)]
-    scheme.next(members, records(members, [1.5, 1.0]), 2)
-    (first, last), share = scheme.gains.trials, pytest.approx(1e-3)
-    assert (dict(first.values), first.generation, first.gain) == ({"lr": share}, 1, 2.0)
-    assert (dict(last.values), last.generation, last.gain) == ({"lr": 1e-3}, 2, 0.5)
-    scheme.load_state(saved)
-    scheme.begin_anew(100)
-    assert scheme.state()["trials"] == [], "new founders may have other ranges"
-
-
 def test_a_healed_member_is_the_worst_and_its_place_tells_the_bandit_no_gain() -> None:
     """Member 1 has diverged: its record says so under the id that it had, its place has a copy of the fittest, 4."""
     members = [Member(i, 1e-3) for i in range(4)]
@@ -204,8 +183,8 @@ def test_a_healed_member_is_the_worst_and_its_place_tells_the_bandit_no_gain() -
     assert [member.index for member in after] == [0, 6, 2, 3]
     assert after[1].weights == "w3"
     assert [(birth.id, birth.parent, birth.parent_fitness) for birth in births] == [(6, 3, 9.0)]
-    assert [trial.gain for trial in scheme.gains.trials] == [3.0, 7.0], "of 2 and 3, which were there before"
-    assert scheme.gains.before == {0: 5.0, 6: 9.0, 2: 6.0, 3: 9.0}
+    assert [trial.gain for trial in scheme.trials] == [3.0, 7.0], "of 2 and 3, which were there before"
+    assert scheme.before == {0: 5.0, 6: 9.0, 2: 6.0, 3: 9.0}
 
 
 def test_a_bandit_without_ranges_is_a_mistake() -> None:
@@ -303,66 +282,10 @@ def test_a_discount_moves_by_its_horizon() -> None:
     assert perturbed(member, np.random.default_rng(0))["gamma"] == pytest.approx(0.9988), "reversed at the end"
 
 
-# -- a growing interval ------------------------------------------------------------------------------------------------
-
-
-def test_half_of_a_weight_is_drawn_anew_within_the_bounds_of_its_layer() -> None:
-    """A layer of 4 inputs begins within 1/2: 3 becomes 1.5 plus at most 0.25. Normalisation stays."""
-    network = torch.nn.Sequential(torch.nn.Linear(4, 50), torch.nn.LayerNorm(50))
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.fill_(3.0)
-    shrink_and_perturb(network, 0.5, np.random.default_rng(0))
-    for parameter in network[0].parameters():
-        assert 1.25 <= parameter.min() < 1.3
-        assert 1.7 < parameter.max() <= 1.75
-    assert all((parameter == 3.0).all() for parameter in network[1].parameters())
-
-
-def test_a_restart_moves_targets_with_their_networks_and_clears_moments() -> None:
-    spaces = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(2)
-    agent = agilerl.algorithms.DQN(*spaces)
-    before = {name: value.clone() for name, value in agent.actor.state_dict().items()}
-    old = agent.optimizer
-    restart_weights(agent, 0.5, np.random.default_rng(0))
-    after = agent.actor.state_dict()
-    assert any(not torch.equal(after[name], before[name]) for name in before)
-    assert all(torch.equal(after[name], value) for name, value in agent.actor_target.state_dict().items())
-    assert agent.optimizer is not old
-    assert not agent.optimizer.optimizer.state
-
-
-def test_a_plateau_doubles_the_interval_and_the_best_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gains end after the third selection: seven selections and no progress in four of them. Then every second."""
-    monkeypatch.setattr("agilerl.hpo.iterated.restart_weights", lambda agent, share, rng: setattr(agent, "hooks", -1))
-    members: list[Any] = [Member(i, 1e-3) for i in range(4)]
-    scheme = IteratedTraining(1, seed=0)
-    best = [0.0, 5.0, 10.0, *(10.0 for _ in range(12))]
-    counts = []
-    for generation, top in enumerate(best, 1):
-        fitness = [top - slot for slot in range(4)]
-        leader = members[0]
-        members, births = scheme.next(members, records(members, fitness), generation)
-        assert members[0] is leader
-        assert {birth.kind for birth in births} <= {"rl_hp"} or [birth.kind for birth in births] == ["restart"] * 3
-        counts.append(len(births))
-    first = counts.index(3)
-    assert counts[:first] == [1] * first
-    assert scheme.interval == 2
-    assert counts[first + 1 : first + 5] == [0, 1, 0, 1]
-    again = IteratedTraining(1, seed=5)
-    again.load_state(json.loads(json.dumps(scheme.state())))
-    assert again.state() == scheme.state()
-
-
 def test_the_scheme_that_lacks_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    for scheme, make in (("pb2", PopulationBandit), ("ipbt", lambda seed: IteratedTraining(1, seed))):
-        with pytest.raises(
-            ConfigError,
-            match=rf"{scheme} \(evolution\.scheme\): scikit-learn is not installed\. fix: ",
-        ):
-            make(0)
+    with pytest.raises(ConfigError, match=r"pb2 \(evolution\.scheme\): scikit-learn is not installed\. fix: "):
+        PopulationBandit(0)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,6 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "pb2": {"scheme": "pb2"},
     "mf_pbt": {"scheme": "mf_pbt", "frequencies": [1, 2], "population": 8},
     "pbt": {"scheme": "pbt", "interval": 2},
-    "ipbt": {"scheme": "ipbt"},
 }
 REPLAY = {"algo": "DQN", "learn_step": 2, "learning_delay": 32, "max_size": 200, "update_epochs": None}
 

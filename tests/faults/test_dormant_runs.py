@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from faulty_runs import StopAfter
 from inline_workers import InlineWorkers
 from scheme_runs import REPLAY, SCHEMES, Match, resume, rows_of, state_of, train
 
@@ -14,25 +15,10 @@ import agilerl
 from agilerl.errors import ConfigError
 from agilerl.report.schedule import schedule_of
 from agilerl.runs.directory import RunDirectory
-from agilerl.telemetry.record import BaseSink
 from agilerl.training.manifest import launch
 from agilerl.training.manifest import workers as manifest_workers
 
 RESETS = {"mutation.reset_dormant": 0.3}  # tiny networks have few units below the usual 0.1
-
-
-class Stop(BaseSink):
-    """Ends a run in the middle of the generation after `generations` whole ones."""
-
-    def __init__(self, generations: int = 1) -> None:
-        self.left = generations
-
-    def generation(self, record: Any) -> None:
-        self.left -= 1
-
-    def progress(self, env_steps: int, seconds: float) -> None:
-        if self.left <= 0:
-            raise KeyboardInterrupt
 
 
 def counts(path: Path) -> list[list[int]]:
@@ -53,9 +39,9 @@ def test_every_scheme_resets_and_a_run_stopped_in_each_generation_becomes_the_sa
     by_generation = counts(whole.path)
     assert not any(by_generation[0]), "founders are as they were drawn"
     assert all(any(row) for row in by_generation[1:])
-    part = train(case, tmp_path / "part", Stop())
+    part = train(case, tmp_path / "part", StopAfter(1))
     while part.interrupted:
-        part = resume(part.path, Stop())
+        part = resume(part.path, StopAfter(1))
     assert state_of(part.path) == state_of(whole.path)
 
 

@@ -15,7 +15,6 @@ from mpe2 import simple_spread_v3
 
 from agilerl import algorithms
 from agilerl.algorithms.base.declared import DATASET
-from agilerl.algorithms.teams import transitions as teams
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.hpo import effects
@@ -130,7 +129,7 @@ def trained(name: str) -> tuple[Any, Any]:
     else:
         (agent,), _ = train_off_policy(env, world, pop=[agent], memory=memory, **run)
     env.close()
-    batch = (teams.make_batch if is_team else type(agent).make_batch)(agent, memory.sample(500))
+    batch = agent.make_batch(memory.sample(500))
     return agent, (batch.obs, batch.action)
 
 

@@ -99,6 +99,14 @@ class DeterministicActorCritic(ActorCritic):
         steps = int(np.prod(shape[:-1], dtype=int))
         return (noise_paths(self, rng, steps, shape[-1]).reshape(*shape, self.action_size),)
 
+    def action_noise(self, action: Any = None) -> np.ndarray:
+        """Return noise [E, A] float32 of one vector step for actions [E, A]; E defaults to that of the last call."""
+        return actions.action_noise(self, action)
+
+    def reset_action_noise(self, indices: Any) -> None:
+        """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
+        actions.reset_action_noise(self, indices)
+
 
 class StochasticActorCritic(ActorCritic):
     """An actor-critic with a stochastic policy: squashed normal for Box actions, categorical for Discrete actions."""

@@ -1,42 +1,70 @@
-"""Base class of all algorithms: attributes that evolution mutates, and thin methods that delegate.
+"""Base class of all algorithms: attributes that evolution mutates, copies and files.
 
-See `registry` for registration, `copies` for cloning and checkpoints, `evaluation` for evaluation.
+See `registry` for registration, `predict` for acting outside of training.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.base import copies
-from agilerl.algorithms.base import predict as predicting
 from agilerl.algorithms.base import registry as registering
+from agilerl.algorithms.base.copies import (
+    clone_optimizer,
+    is_part,
+    is_plain,
+    is_stateful,
+    load_module_state,
+    module_state,
+    on_device,
+    plain_spec,
+    read_spec,
+    saved_hp_config,
+    with_keys,
+)
 from agilerl.algorithms.base.declared import STRUCTURE, Experience, check_arguments, check_mutable
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.predict import Predicting
 from agilerl.algorithms.base.registry import (
+    _COUNTERS,
     HyperparameterConfig,
     MutationRegistry,
     NetworkGroup,
     OptimizerConfig,
     assigned,
+    is_number,
     resolve,
 )
+from agilerl.algorithms.base.wrapped import wrapped_from
 from agilerl.checkpoint import load_tree, save_tree
-from agilerl.errors import ConfigError, ShapeError
+from agilerl.engine.protocol import UpdateResult
+from agilerl.engine.recipes import Recipe
+from agilerl.errors import AlgorithmError, ConfigError, RegistryError, RunError, ShapeError
+from agilerl.hostile import malformed
 from agilerl.hpo.architecture import described
-from agilerl.hpo.effects import reads_actions
+from agilerl.hpo.effects import MutationRecord, reads_actions
 from agilerl.modules.base import EvolvableModule
-from agilerl.signatures import construct_without_repeats, constructor_arguments
-from agilerl.spaces import short_form
+from agilerl.modules.copying import copy_value
+from agilerl.networks.specs import check_sizes
+from agilerl.rng import restored_generator
+from agilerl.signatures import construct_without_repeats, constructor_arguments, taken_by, takes_any_name
+from agilerl.spaces import short_form, space_from_json
 from agilerl.telemetry.console import number
+from agilerl.telemetry.record import as_dict
 from agilerl.tree import map_leaves
 
+CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
+ELSEWHERE = (*CACHES, "accelerator")  # rebuilt, or not owned by the agent
+FIXED = (nn.Module, OptimizerWrapper, MutationRegistry, gym.Space, torch.device, torch.dtype)  # created by the script
+LIMITS = ("min", "max", "shrink_factor", "grow_factor")
 # Attributes of these types need no registration.
 _PLAIN = frozenset({int, float, bool, str, NoneType, list, tuple, dict, np.ndarray, Tensor})
 
@@ -54,7 +82,7 @@ def check_device(device: str | torch.device) -> str | torch.device:
     return device
 
 
-class EvolvableAlgorithm:
+class EvolvableAlgorithm(Predicting):
     """An agent that can be cloned, mutated, saved and trained alone or in a population.
 
     A subclass sets its hyperparameters, `EvolvableModule` networks and `OptimizerWrapper`s as attributes in
@@ -215,15 +243,30 @@ class EvolvableAlgorithm:
         Raises:
             AttributeError: no group, no policy group, or a hyperparameter that is not a numeric attribute.
         """
-        registering.check_registry(self)
+        if not self.registry.groups:
+            raise RegistryError(
+                "No network groups have been registered in the algorithms __init__ method. fix: "
+                "self.register_network_group(NetworkGroup(eval_network=self.actor, policy=True))"
+            )
+        if self.registry.policy() is None:
+            raise RegistryError("No network group has been registered as a policy. fix: NetworkGroup(..., policy=True)")
+        for name in self.registry.hp_config.names():
+            value = getattr(self, name, None)
+            if not (is_number(value) or isinstance(value, np.ndarray)):
+                raise RegistryError(
+                    f"hp_config names {name!r}, which is not a numeric attribute of {type(self).__name__}. "
+                    f"fix: use one of {sorted(self.numeric_attributes())}"
+                )
 
     def link_encoders(self) -> None:
         """Connect every network without an encoder to the features of its current encoder source."""
-        registering.link_encoders(self)
+        for reader, encoder_source in self.registry.encoder_sources.items():
+            resolve(self, reader).share_encoder(resolve(self, encoder_source))
 
     def numeric_attributes(self) -> dict[str, float]:
         """Return public numeric attributes except counters: the valid names of `hp_config`."""
-        return registering.numeric_attributes(self)
+        attributes = self.__dict__.items()
+        return {k: v for k, v in attributes if is_number(v) and not k.startswith("_") and k not in _COUNTERS}
 
     def register_mutation_hook(self, hook: str) -> None:
         """Register a method, by name, to run after each mutation of this agent."""
@@ -293,6 +336,35 @@ class EvolvableAlgorithm:
         """Return the numbers that an update reads as tensors; overridden by algorithms with an `update`."""
         return {config.lr: float(config.rate(self)) for config in self.registry.optimizers}
 
+    def update_options(self) -> tuple[Any, ...]:
+        """Options that `update` branches on; equal for all members of a cohort."""
+        return ()
+
+    def recipe(self) -> Recipe | None:
+        """See `engine.protocol.Trainable`; None by default."""
+        return None
+
+    def update(self, engine: Any, batch: Any) -> UpdateResult:
+        """Perform one update of every member in `engine`; only the options above may be read from this agent.
+
+        Args:
+            batch: a `TransitionBatch`, or the algorithm's own kind of batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
+
+    update.is_missing = True  # type: ignore[attr-defined]  # marks algorithms that implement only `learn`
+
+    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Draw the random numbers for updates, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
+
+        K is B for numbers per row of the batch, and differs for other numbers (`modules.layers`).
+        """
+        return {}
+
+    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
+        """Draw noise of the policy's noisy layers for `count` vector steps [count, S]; None without noisy layers."""
+        return None
+
     def _numbers(self, *names: str) -> dict[str, float]:
         """Return the current values of these attributes."""
         return {name: getattr(self, name) for name in names}
@@ -342,16 +414,6 @@ class EvolvableAlgorithm:
 
     get_action.is_missing = True  # type: ignore[attr-defined]
 
-    def act(self, obs: Any, mask: Any = None, **unknown: Any) -> Any:
-        """Return the greedy action for an observation or a batch; see `predict.act`."""
-        return predicting.act(self, obs, mask, **unknown)
-
-    def predict(
-        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
-    ) -> tuple[Any, Any]:
-        """Return (action, hidden state), as Stable-Baselines3's `predict`; see `predict.predict`."""
-        return predicting.predict(self, obs, state, episode_start, deterministic, mask=mask)
-
     def learn(self, experiences: Any) -> Any:
         """Perform one update; implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement learn(experiences) -> loss")
@@ -384,11 +446,42 @@ class EvolvableAlgorithm:
             index: id of the copy; unchanged by default.
             wrap: accepted for compatibility; ignored in a single process.
         """
-        return copies.clone(self, index)
+        self.check_registry()
+        twin = object.__new__(type(self))
+        accelerator = self.__dict__.get("accelerator")
+        memo: dict[int, Any] = {id(accelerator): accelerator}
+        for name, value in self.__dict__.items():
+            if name not in CACHES and isinstance(value, EvolvableModule):
+                memo[id(value)] = twin.__dict__[name] = value.clone()
+        for name, value in self.__dict__.items():
+            if name in twin.__dict__ or name in CACHES:
+                continue
+            wrapped = isinstance(value, OptimizerWrapper)
+            twin.__dict__[name] = clone_optimizer(value, twin) if wrapped else copy_value(value, memo)
+        twin.link_encoders()
+        if index is not None:
+            twin.index = index
+        return twin
 
     def state(self) -> dict[str, Any]:
         """Return plain nested state: networks (spec and weights), optimisers, every JSON-able or tensor attribute."""
-        return copies.state(self)
+        self.check_registry()
+        networks = self.evolvable_attributes(networks_only=True)
+        return {
+            "algo": self.algo,
+            "class": type(self).__name__,
+            "registry": repr(self.registry.signature()),
+            "networks": {
+                k: {"spec": plain_spec(v.spec()), "weights": {n: t.detach() for n, t in v.state_dict().items()}}
+                for k, v in networks.items()
+            },
+            "optimizers": {o.name: with_keys(o.wrapper(self).state_dict(), str) for o in self.registry.optimizers},
+            "hp_config": {
+                name: {k: vars(parameter)[k] for k in LIMITS} | {"dtype": parameter.dtype.__name__}
+                for name, parameter in self.hp_config.items()
+            },
+            "attributes": {k: v for k, v in self.inspect_attributes(self).items() if is_plain(v)},
+        }
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Restore the result of `state`; `source` is named in errors.
@@ -396,7 +489,33 @@ class EvolvableAlgorithm:
         Raises:
             RunError: the state has another registry, or contains attributes that are methods of this agent.
         """
-        copies.load_state(self, state, source)
+        with malformed(source):
+            check_sizes(state["networks"], source)
+            if state["registry"] != repr(self.registry.signature()):
+                raise RunError(
+                    f"Loaded registry does not match the algorithm's registry: {source} holds a {state['class']}, "
+                    f"this is a {type(self).__name__}. fix: {state['class']}.load(path)"
+                )
+            device = self.device
+            for name, value in state["attributes"].items():
+                if name.startswith("__") or callable(getattr(type(self), name, None)):
+                    raise RunError(f"{source} would replace {type(self).__name__}.{name}. fix: do not use this file.")
+                if name != "device":
+                    object.__setattr__(self, name, value)
+            for name, network in state["networks"].items():
+                before = resolve(self, name)
+                is_alike = plain_spec(before.spec()) == network["spec"]  # then nothing has to be built
+                loaded = before if is_alike else before.rebuilt(read_spec(network["spec"]), device)
+                loaded.to(next(w.dtype for w in network["weights"].values() if w.is_floating_point()))
+                loaded.load_state_dict(network["weights"])
+                loaded.requires_grad_(any(p.requires_grad for p in before.parameters())).train(before.training)
+                object.__setattr__(self, name, loaded)
+            self.link_encoders()
+            if not self.hp_config:
+                self.registry.hp_config = saved_hp_config(state.get("hp_config", {}))
+            self.reinit_optimizers()
+            for name, optimizer in state["optimizers"].items():
+                resolve(self, name).load_state_dict(with_keys(optimizer, int))
 
     def run_state(self) -> dict[str, Any]:
         """Return `state` plus everything else needed to resume a run: private attributes, generators, modes, the
@@ -404,22 +523,66 @@ class EvolvableAlgorithm:
 
         See `unsaved_attributes` for what is not saved.
         """
-        return copies.run_state(self)
+        others = {name: value for name, value in self.__dict__.items() if name not in ELSEWHERE}
+        networks = self.evolvable_attributes(networks_only=True)
+        record = others.get("mutation_record")
+        values = None
+        if isinstance(record, MutationRecord):
+            values = as_dict(record)
+            values |= {} if is_plain(values) else {"before": str(record.before), "after": str(record.after)}
+        private = {
+            "attributes": {k: v for k, v in others.items() if k.startswith("_") and is_plain(v)},
+            "generators": {k: v.bit_generator.state for k, v in others.items() if isinstance(v, np.random.Generator)},
+            "torch_generators": {k: v.get_state() for k, v in others.items() if isinstance(v, torch.Generator)},
+            "parts": {k: v.state() for k, v in others.items() if is_stateful(v)},
+            "mutation_record": values,
+            "modules": {name: module_state(network) for name, network in networks.items()},
+        }
+        return {**self.state(), "private": private}
 
     def load_run_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         """Restore the result of `run_state`, bit for bit."""
-        copies.load_run_state(self, state, source)
+        if state.get("hp_config"):
+            self.registry.hp_config = saved_hp_config(state["hp_config"])
+        self.load_state(state, source)
+        private = state["private"]
+        for name, value in private["attributes"].items():
+            object.__setattr__(self, name, on_device(value, self.device))
+        for name, value in private["generators"].items():
+            object.__setattr__(self, name, restored_generator(value))
+        for name, value in private["torch_generators"].items():
+            resolve(self, name).set_state(value)
+        for name, value in private["parts"].items():
+            resolve(self, name).load_state(value)
+        self.__dict__.pop("mutation_record", None)  # belongs to the agent that this one was created from
+        if private["mutation_record"] is not None:
+            object.__setattr__(self, "mutation_record", MutationRecord(**private["mutation_record"]))
+        for name, value in private["modules"].items():
+            load_module_state(resolve(self, name), value)
 
     def unsaved_attributes(self) -> list[str]:
         """Return the attributes saved by neither checkpoints nor runs, because their type has no plain form."""
-        return copies.unsaved_attributes(self)
+        networks, types = self.evolvable_attributes(networks_only=True), (*FIXED, np.random.Generator, torch.Generator)
+        return [
+            f"{name} ({type(value).__name__})"
+            for name, value in self.__dict__.items()
+            if name not in (*ELSEWHERE, "mutation_record", *networks)
+            and not (is_plain(value) or isinstance(value, types) or is_stateful(value) or callable(value))
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the pickled state; afterwards the agent's tensors own their storage.
 
         Pickle writes whole storages, so parameters and moments that are views of a row are copied first.
         """
-        return copies.pickled(self)
+        for network in self.evolvable_attributes(networks_only=True).values():
+            for tensor in (*network.parameters(), *network.buffers()):
+                if is_part(tensor):
+                    tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+        for config in self.registry.optimizers:
+            for state in config.wrapper(self).optimizer.state.values():
+                state.update({k: v.clone() for k, v in state.items() if isinstance(v, Tensor) and is_part(v)})
+        return {name: value for name, value in self.__dict__.items() if name not in CACHES}
 
     def save_checkpoint(self, path: str | Path) -> None:
         """Save the agent atomically to one file: safetensors with a JSON manifest in its header, no pickle."""
@@ -442,14 +605,61 @@ class EvolvableAlgorithm:
         Raises:
             RunError: missing file, a pickle, or a file of another class.
         """
-        agent: Self = copies.load(cls, path, device, accelerator)
+        tree = load_tree(path)
+        with malformed(path):
+            if "wrapper" in tree:
+                return cast(Self, wrapped_from(tree, cls, path, device, accelerator))
+            if tree["class"] != cls.__name__:
+                raise RunError(
+                    f"Loaded registry does not match the algorithm's registry: {path} holds a {tree['class']}, "
+                    f"this is {cls.__name__}.load. fix: {tree['class']}.load(path)"
+                )
+            check_sizes(tree["networks"], str(path))
+            try:
+                agent = cls._blank(tree, device, accelerator)
+            except TypeError as error:  # raised by the constructor, not by the file
+                reason = str(error).partition("; known: ")[0]
+                raise AlgorithmError(
+                    f"{cls.__name__}.load cannot make a {cls.__name__}: {reason}. fix: let its constructor take that "
+                    "argument (and hand it on), or make the agent and then agent.load_checkpoint(path)."
+                ) from error
+            agent.load_state(tree, str(path))
         return agent
 
     @classmethod
     def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Self:
         """Create an agent for `load_state(state)`; overridden if the file lacks required constructor arguments."""
-        agent: Self = construct_without_repeats(cls, (), copies.blank_arguments(cls, state, device, accelerator))
+        agent: Self = construct_without_repeats(cls, (), cls._blank_arguments(state, device, accelerator))
         return agent
+
+    @classmethod
+    def _blank_arguments(cls, saved: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> dict[str, Any]:
+        """Return constructor arguments of `cls` for an agent that `load_state(saved)` then fills.
+
+        Spaces, and required arguments that are attributes of the agent, come from the file. Of the optional arguments
+        only those of `cls.structure` are read, because they decide which networks exist. Arguments that only a base
+        class requires are left out if the file lacks them: the constructor of `cls` may set them.
+
+        Raises:
+            RunError: the file lacks a required argument.
+        """
+        parameters = constructor_arguments(cls)
+        own: Any = cls.__init__
+        rest = takes_any_name(parameters)
+        spaces, attributes = saved.get("spaces", {}), saved["attributes"]
+        arguments = taken_by(cls, {"device": device, "accelerator": accelerator})
+        needed = [
+            k for k, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        ]
+        for name in dict.fromkeys((*needed, *(spaces if rest else [k for k in spaces if k in parameters]))):
+            if name in spaces and spaces[name] is not None:
+                arguments[name] = space_from_json(spaces[name])
+            elif name in attributes:
+                arguments[name] = attributes[name]
+            elif name not in arguments and name in inspect.signature(own).parameters:
+                raise RunError(f"the file does not hold the {name}. fix: make the agent, then load_checkpoint(path).")
+        structure = [name for name in cls.structure if name in parameters and name in attributes]
+        return arguments | {name: attributes[name] for name in structure}
 
     def policy_spec(self) -> dict[str, Any]:
         """Return a JSON-able description of the policy: algorithm, network with its spaces, hyperparameters."""

@@ -11,7 +11,7 @@ from torch import nn, optim
 
 from agilerl.algorithms import takes_argument, with_memory
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.registry import NetworkGroup, lend, link_encoders
+from agilerl.algorithms.base.registry import NetworkGroup, lend
 from agilerl.algorithms.base.wrapped import is_team
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
 from agilerl.modules.base import EvolvableModule
@@ -217,7 +217,7 @@ def register_network(
             encoder_source = agent.registry.encoder_sources[name]
             shared = next(g.shared_networks for g in agent.registry.groups if g.eval_network == encoder_source)
             lend(agent, target, shared[0] if shared else encoder_source)
-            link_encoders(agent)
+            agent.link_encoders()
     setattr(agent, optimizer, OptimizerWrapper(optim.Adam, network, resolve(agent, lr), lr_name=lr))
     agent.register_network_group(NetworkGroup(network, shadow, policy=policy))
 

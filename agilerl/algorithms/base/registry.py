@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import nn
 
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
@@ -128,7 +127,7 @@ def assigned(agent: EvolvableAlgorithm, name: str, value: Any) -> None:
     if isinstance(value, OptimizerWrapper):
         _register_optimizer(agent, name, value)
     elif isinstance(value, nn.Module) and before is not None and before is not value:
-        link_encoders(agent)  # first: it determines which parameters an optimiser updates
+        agent.link_encoders()  # first: it determines which parameters an optimiser updates
         for config in registry.optimizers:
             config.wrapper(agent).forget(name, value)
     elif is_number(value):
@@ -220,44 +219,10 @@ def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
         network.check_same_encoder(resolve(agent, encoder_source))
 
 
-def link_encoders(agent: EvolvableAlgorithm) -> None:
-    """Connect every network without an encoder to the features of its current encoder source."""
-    for reader, encoder_source in agent.registry.encoder_sources.items():
-        resolve(agent, reader).share_encoder(resolve(agent, encoder_source))
-
-
 def follow(agent: EvolvableAlgorithm, method: str, *names: str) -> None:
     """Call `method` (name, value) whenever one of the attributes `names` changes."""
     agent.registry.followers |= dict.fromkeys(names, method)
     agent.registry.watched |= set(names)
-
-
-def check_registry(agent: EvolvableAlgorithm) -> None:
-    """Check that the registration is complete.
-
-    Raises:
-        AttributeError: no group, no policy group, or a hyperparameter that is not a numeric attribute.
-    """
-    if not agent.registry.groups:
-        raise RegistryError(
-            "No network groups have been registered in the algorithms __init__ method. fix: "
-            "self.register_network_group(NetworkGroup(eval_network=self.actor, policy=True))"
-        )
-    if agent.registry.policy() is None:
-        raise RegistryError("No network group has been registered as a policy. fix: NetworkGroup(..., policy=True)")
-    for name in agent.registry.hp_config.names():
-        value = getattr(agent, name, None)
-        if not (is_number(value) or isinstance(value, np.ndarray)):
-            raise RegistryError(
-                f"hp_config names {name!r}, which is not a numeric attribute of {type(agent).__name__}. "
-                f"fix: use one of {sorted(numeric_attributes(agent))}"
-            )
-
-
-def numeric_attributes(agent: EvolvableAlgorithm) -> dict[str, float]:
-    """Return public numeric attributes except counters: the valid names of `hp_config`."""
-    attributes = agent.__dict__.items()
-    return {k: v for k, v in attributes if is_number(v) and not k.startswith("_") and k not in _COUNTERS}
 
 
 def is_number(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Single-agent algorithms: one policy, one observation space, one action space.
 
-Methods are thin: `transitions` implements learning, `actions` action formats, `evaluation` evaluation.
-Subclasses may override any of them.
+`transitions` converts the fields that a memory returns, `actions` action formats; `evaluation` plays episodes.
+Subclasses may override any method.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl import tree
 from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base import transitions
@@ -22,12 +23,22 @@ from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.copies import space_or_none
 from agilerl.algorithms.base.declared import TRANSITIONS, Experience
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup, resolve
-from agilerl.algorithms.base.transitions import check_not_empty, check_observation_space, module_inputs
+from agilerl.algorithms.base.transitions import (
+    as_tensor,
+    check_not_empty,
+    check_observation_space,
+    check_same_rows,
+    column,
+    experience_fields,
+    module_inputs,
+    sampled_observations,
+)
+from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import as_input, raw_output
-from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import Recipe
-from agilerl.envs.observed_masks import without_mask
-from agilerl.errors import AlgorithmError
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
+from agilerl.envs.masks import ActionMasks
+from agilerl.envs.observed_masks import parted, without_mask
+from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
@@ -241,10 +252,6 @@ class RLAlgorithm(EvolvableAlgorithm):
         """
         raise NotImplementedError("an algorithm with update() must implement draw_exploration(rng, shape)")
 
-    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Draw noise of the policy's noisy layers for `count` vector steps [count, S]; None without noisy layers."""
-        return None
-
     def explore(self, outputs: Tensor, draws: Draws, epsilon: float, mask: Mask = None) -> np.ndarray:
         """Return actions to store from raw policy outputs [..., out]; `environment_action` converts them."""
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
@@ -280,34 +287,9 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     # --- learning --------------------------------------------------------------------------------------------------
 
-    def update_options(self) -> tuple[Any, ...]:
-        """Options that `update` branches on; equal for all members of a cohort."""
-        return ()
-
     def update_interval(self) -> float:
         """Steps between updates; equal for all members of a cohort."""
         return self.learn_step if hasattr(self, "learn_step") else 1
-
-    def recipe(self) -> Recipe | None:
-        """See `engine.protocol.Trainable`; None by default."""
-        return None
-
-    def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
-        """Perform one update of every member in `engine`; only the options above may be read from this agent.
-
-        Args:
-            batch: a `TransitionBatch`, or the algorithm's own kind of batch.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
-
-    update.is_missing = True  # type: ignore[attr-defined]  # marks algorithms that implement only `learn`
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Draw the random numbers for updates, name -> [updates, K, ...]; `shape` is (updates, B). None by default.
-
-        K is B for numbers per row of the batch, and differs for other numbers (`modules.layers`).
-        """
-        return {}
 
     def learn(self, experiences: Any, *args: Any, **kwargs: Any) -> Any:
         """Perform one update from sampled transitions.
@@ -343,7 +325,21 @@ class RLAlgorithm(EvolvableAlgorithm):
         Raises:
             ShapeError: `n_experiences` has other rows, or lacks the discount that encodes the number of steps.
         """
-        return transitions.learn(self, experiences, n_experiences, per)
+        learned = experiences
+        if n_experiences is not None:
+            one_step, learned = experience_fields(experiences), experience_fields(n_experiences)
+            check_same_rows(self, len(one_step["reward"]), len(learned["reward"]))
+            if "discount" not in learned:
+                raise ShapeError(
+                    f"{self.algo}.learn got n_experiences without discount, so how many steps they span is not known. "
+                    "fix: sample a MultiStepReplayBuffer, or give discount = gamma**k * (1 - done) [B]."
+                )
+            learned |= {"weights": one_step["weights"]} if "weights" in one_step else {}
+        result = self.learn_batch(self.make_batch(learned))
+        if not per:
+            return self.report(result)
+        priorities = None if result.priorities is None else result.priorities.detach().cpu().numpy()
+        return self.report(result), experience_fields(experiences).get("idxs"), priorities
 
     def see_data(self, memory: Any) -> None:
         """Inspect the whole offline data set in `memory` before learning from it. No-op by default."""
@@ -358,11 +354,63 @@ class RLAlgorithm(EvolvableAlgorithm):
 
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
         """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
-        return transitions.learn_batch(self, batch, plain)
+        self.remember_observations(batch.obs, batch.action)
+        return learn_alone(self, batch, plain)
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
-        """Convert sampled transitions to tensors on the agent's device; see `transitions.make_batch`."""
-        return transitions.make_batch(self, experiences)
+        """Convert sampled transitions to tensors on the agent's device.
+
+        Args:
+            experiences: obs, action, reward, next_obs, done, and optionally `discount` [B] or [B, 1], which is
+                γ^k · (1 − done) of transitions that span k steps (by default one step with the agent's γ), `weights`
+                [B] or [B, 1], the importance weights of prioritised replay, and `next_mask` [B, Σn].
+        """
+        fields = experience_fields(experiences)
+        dtype = next(iter(self.policy_module().parameters())).dtype
+        space, device, owner = self.observation_space, self.device, f"{self.algo}.learn"
+        for name, mask_name in (("obs", "obs_mask"), ("next_obs", "next_mask")):
+            rest, mask = parted(fields[name], space)
+            if mask is not None:  # the environment's mask, stored with the observations by a custom loop
+                fields = {mask_name: self._masks_of(mask, fields["done"], owner), **fields, name: rest}
+        obs, next_obs = (sampled_observations(space, fields[k], device, owner) for k in ("obs", "next_obs"))
+        count = tree.count_rows(obs)
+        counts = [len(leaf) for leaf in tree.leaves((obs, next_obs))]
+        if set(counts) != {count}:
+            raise ShapeError(
+                f"{owner} got different numbers of observations in obs and next_obs (or their parts): {counts}. "
+                "fix: agent.learn(memory.sample(agent.batch_size))."
+            )
+        reward, done = (column(k, fields[k], count, device, owner).to(dtype) for k in ("reward", "done"))
+        action = as_tensor(fields["action"], device, f"{owner} got actions", "numbers")
+        weight = torch.full((count,), 1 / count, dtype=dtype, device=reward.device)
+        extra = {k: column(k, fields[k], count, device, owner) for k in ("weights", "discount") if k in fields}
+        if "weights" in extra:
+            weight = weight * extra["weights"].to(dtype)
+        discount = extra["discount"].to(dtype) if "discount" in extra else None
+        masks: dict[str, Any] = {}
+        for name in (name for name in ("next_mask", "obs_mask") if name in fields):
+            # component masks to joint masks
+            legal = self.legal_choices(torch.as_tensor(fields[name]).numpy(force=True))
+            masks[name] = torch.from_numpy(legal).to(self.device).bool()
+        drawn = self.draw_noise(self._exploration, (1, count))
+        return TransitionBatch(
+            obs,
+            self.prepare_action(action, count),
+            reward,
+            next_obs,
+            done,
+            weight,
+            discount=discount,
+            noise={name: torch.as_tensor(x[0]).to(reward.device, dtype) for name, x in drawn.items()},
+            number=self.learn_counter + 1,
+            **masks,
+        )
+
+    def _masks_of(self, mask: Any, done: Any, owner: str) -> np.ndarray:
+        """Convert stored masks to [B, W] bool; at terminal states no action need be legal."""
+        rows = tree.unbind(tree.map_leaves(lambda x: torch.as_tensor(x).numpy(force=True), mask))
+        over = torch.as_tensor(done).numpy(force=True).astype(bool).reshape(-1)
+        return ActionMasks(self.action_space, owner, ShapeError).rows(rows, is_over=over)
 
     def prepare_action(self, action: Tensor, count: int) -> Tensor:
         """Convert stored actions for the update: int64 [B] for discrete spaces."""

@@ -1,4 +1,4 @@
-"""Learning from transitions: conversion of sampled transitions to a batch, and the update of one agent."""
+"""Parts of sampled transitions: their fields, checks, and conversion to tensors in the layout of the spaces."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl import foreign, tree
-from agilerl.engine.learner import learn_alone
-from agilerl.engine.protocol import TransitionBatch, UpdateResult
-from agilerl.envs.masks import ActionMasks
-from agilerl.envs.observed_masks import parted
+from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.team import SeenByTeam
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 from agilerl.spaces import check_supported, empty_part, is_channels_last, parts_of
@@ -48,25 +44,6 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
     return fields
 
 
-def learn(agent: RLAlgorithm, experiences: Any, n_experiences: Any, per: bool) -> Any:
-    """Perform one update of an agent that learns from replay; see `RLAlgorithm.learn_from`."""
-    learned = experiences
-    if n_experiences is not None:
-        one_step, learned = experience_fields(experiences), experience_fields(n_experiences)
-        check_same_rows(agent, len(one_step["reward"]), len(learned["reward"]))
-        if "discount" not in learned:
-            raise ShapeError(
-                f"{agent.algo}.learn got n_experiences without discount, so how many steps they span is not known. "
-                "fix: sample a MultiStepReplayBuffer, or give discount = gamma**k * (1 - done) [B]."
-            )
-        learned |= {"weights": one_step["weights"]} if "weights" in one_step else {}
-    result = agent.learn_batch(agent.make_batch(learned))
-    if not per:
-        return agent.report(result)
-    priorities = None if result.priorities is None else result.priorities.detach().cpu().numpy()
-    return agent.report(result), experience_fields(experiences).get("idxs"), priorities
-
-
 def check_same_rows(agent: RLAlgorithm, count: int, later: int) -> None:
     """Raise ShapeError if n-step and one-step transitions have different rows."""
     if count != later:
@@ -74,68 +51,6 @@ def check_same_rows(agent: RLAlgorithm, count: int, later: int) -> None:
             f"{agent.algo}.learn got {count} experiences and {later} n_experiences. "
             "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
         )
-
-
-def learn_batch(agent: RLAlgorithm, batch: Any, plain: bool = False) -> UpdateResult:
-    """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
-    agent.remember_observations(batch.obs, batch.action)
-    return learn_alone(agent, batch, plain)
-
-
-def make_batch(agent: RLAlgorithm, experiences: Any) -> TransitionBatch:
-    """Convert sampled transitions to tensors on the agent's device.
-
-    Args:
-        experiences: obs, action, reward, next_obs, done, and optionally `discount` [B] or [B, 1], which is
-            γ^k · (1 − done) of transitions that span k steps (by default one step with the agent's γ), `weights` [B] or
-            [B, 1], the importance weights of prioritised replay, and `next_mask` [B, Σn].
-    """
-    fields = experience_fields(experiences)
-    dtype = next(iter(agent.policy_module().parameters())).dtype
-    space, device, owner = agent.observation_space, agent.device, f"{agent.algo}.learn"
-    for name, mask_name in (("obs", "obs_mask"), ("next_obs", "next_mask")):
-        rest, mask = parted(fields[name], space)
-        if mask is not None:  # the environment's mask, stored with the observations by a custom loop
-            fields = {mask_name: _masks_of(agent, mask, fields["done"], owner), **fields, name: rest}
-    obs, next_obs = (sampled_observations(space, fields[k], device, owner) for k in ("obs", "next_obs"))
-    count = tree.count_rows(obs)
-    counts = [len(leaf) for leaf in tree.leaves((obs, next_obs))]
-    if set(counts) != {count}:
-        raise ShapeError(
-            f"{owner} got different numbers of observations in obs and next_obs (or their parts): {counts}. "
-            "fix: agent.learn(memory.sample(agent.batch_size))."
-        )
-    reward, done = (column(k, fields[k], count, device, owner).to(dtype) for k in ("reward", "done"))
-    action = as_tensor(fields["action"], device, f"{owner} got actions", "numbers")
-    weight = torch.full((count,), 1 / count, dtype=dtype, device=reward.device)
-    extra = {k: column(k, fields[k], count, device, owner) for k in ("weights", "discount") if k in fields}
-    if "weights" in extra:
-        weight = weight * extra["weights"].to(dtype)
-    discount = extra["discount"].to(dtype) if "discount" in extra else None
-    masks: dict[str, Any] = {}
-    for name in (name for name in ("next_mask", "obs_mask") if name in fields):
-        legal = agent.legal_choices(torch.as_tensor(fields[name]).numpy(force=True))  # component masks to joint masks
-        masks[name] = torch.from_numpy(legal).to(agent.device).bool()
-    drawn = agent.draw_noise(agent._exploration, (1, count))
-    return TransitionBatch(
-        obs,
-        agent.prepare_action(action, count),
-        reward,
-        next_obs,
-        done,
-        weight,
-        discount=discount,
-        noise={name: torch.as_tensor(x[0]).to(reward.device, dtype) for name, x in drawn.items()},
-        number=agent.learn_counter + 1,
-        **masks,
-    )
-
-
-def _masks_of(agent: RLAlgorithm, mask: Any, done: Any, owner: str) -> np.ndarray:
-    """Convert stored masks to [B, W] bool; at terminal states no action need be legal."""
-    rows = tree.unbind(tree.map_leaves(lambda x: torch.as_tensor(x).numpy(force=True), mask))
-    over = torch.as_tensor(done).numpy(force=True).astype(bool).reshape(-1)
-    return ActionMasks(agent.action_space, owner, ShapeError).rows(rows, is_over=over)
 
 
 def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
@@ -286,6 +201,3 @@ def _leaf(space: gym.Space[Any], obs: Any, device: str | torch.device, owner: st
             else f"{owner} got observations of shape {tuple(x.shape)}; expected (B,) or (B, 1) of {space}. {FIX}"
         )
     return x
-
-
-# --- methods of actor-critic agents, which assign them by name -------------------------------------------------------

@@ -84,14 +84,6 @@ class AgentAction(_Layout):
             fix = "a wrapper around the environment"
         raise AlgorithmError(f"{owner} takes Discrete, MultiDiscrete and Box actions; got {space}. fix: {fix}.")
 
-    @property
-    def drawn_from(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds [size] for uniform sampling of components: their own, or ±1 if infinite."""
-        assert self.low is not None
-        assert self.high is not None
-        finite = np.isfinite(self.low) & np.isfinite(self.high)
-        return np.where(finite, self.low, -1.0), np.where(finite, self.high, 1.0)
-
     @cached_property
     def is_choice(self) -> bool:
         return bool(self.sizes)

@@ -16,7 +16,6 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup
 from agilerl.algorithms.teams.deterministic import config_of, fitting
 from agilerl.algorithms.teams.networks import networks_by_group
-from agilerl.algorithms.teams.policies import TeamPolicies
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.paths import resolve
@@ -133,12 +132,6 @@ def make_network(
         return ValueNetwork(space, device=team.device, random_seed=seed, **arguments)
     one_hot = gym.spaces.Box(0, 1, (told,), np.float32)
     return ContinuousQNetwork(space, one_hot, device=team.device, random_seed=seed, **arguments)
-
-
-def policies_of(team: TeamPPO) -> TeamPolicies:
-    """Return the distributions that the outputs of all policies parametrise."""
-    each = (resolve(team, f"actors.{team.get_group_id(a)}").distribution for a in team.agent_ids)
-    return TeamPolicies(team.actions, tuple(each))
 
 
 def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:

@@ -6,38 +6,48 @@ A team is trained like a single agent (`base.single_agent`): its observation is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 
+from agilerl import tree
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.copies import space_or_none
 from agilerl.algorithms.base.declared import TEAM_TRANSITIONS, Experience
-from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.transitions import check_not_empty
-from agilerl.algorithms.teams import evaluation as team_playing
-from agilerl.algorithms.teams import files as team_files
 from agilerl.algorithms.teams import networks as team_networks
 from agilerl.algorithms.teams import transitions as team_transitions
 from agilerl.algorithms.teams.actions import TeamActions, team_of_spaces
+from agilerl.algorithms.teams.evaluation import as_defined, masks_of, observed, stored_action
+from agilerl.algorithms.teams.names import Losses, group_of, groups_of, keep_ids, spaces_by_agent
 from agilerl.algorithms.teams.names import Named as Named
 from agilerl.algorithms.teams.names import Spaces as Spaces
-from agilerl.algorithms.teams.names import group_of, groups_of, spaces_by_agent
+from agilerl.algorithms.teams.transitions import FIELDS, ROLES, TeamExperiences
+from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import raw_output
-from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
-from agilerl.engine.recipes import Recipe
-from agilerl.errors import ConfigError, unknown_name
+from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
+from agilerl.envs.teams import AGENTS, PRESENT, TeamObservations
+from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.networks.specs import check_sizes
 from agilerl.rng import Purpose, resolve_seed, seeds, stream
-from agilerl.signatures import by_position_or_name, construct
-from agilerl.spaces import short_form
+from agilerl.signatures import by_position_or_name, construct, construct_without_repeats, constructor_arguments
+from agilerl.spaces import short_form, space_from_json
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import one_thread
+
+MADE_OF_SPACES = (
+    "possible_observation_spaces", "possible_action_spaces", "observation_spaces", "action_spaces",
+    "observation_space", "action_space", "team", "actions",
+)  # fmt: skip
 
 
 class MultiAgentRLAlgorithm(EvolvableAlgorithm):
@@ -137,17 +147,29 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     def observations_for(self, network: str, observations: Any) -> Any:
         """Return the part of a team's observations [B, ...] that a network reads: for a policy, rows of its present
         agents, concatenated; for a critic, those of all agents."""
-        return team_networks.observations_for(self, network, observations)
+        seen, group = observations[AGENTS], network.partition(".")[2]
+        policies = [each for each in self.registry.groups if each.policy]
+        if network not in {str(n) for each in policies for n in (each.eval_network, *(each.shared_networks or ()))}:
+            return seen
+        there, agents = observations[PRESENT].bool(), self.grouped_agents[group]
+        rows = [tree.take(seen[agent], there[:, self.agent_ids.index(agent)]) for agent in agents]
+        return tree.concatenate(rows)
 
     def registered(self, kind: str, group: str, network: nn.Module) -> Any:
         """Assign a network as `<kind>.<group>` and return it."""
-        return team_networks.registered(self, kind, group, network)
+        setattr(self, f"{kind}.{group}", network)
+        return network
 
     def register_network(
         self, kind: str, targets: str, optimizers: str, group: str, lr: str, policy: bool = False
     ) -> None:
         """Create a frozen target `<targets>.<group>` and an Adam optimiser for the network `<kind>.<group>`."""
-        team_networks.register_network(self, kind, targets, optimizers, group, lr, policy)
+        network = resolve(self, f"{kind}.{group}")
+        shadow = self.registered(targets, group, network.clone())
+        shadow.requires_grad_(False)
+        wrapper = OptimizerWrapper(optim.Adam, network, resolve(self, lr), lr_name=lr)
+        setattr(self, f"{optimizers}.{group}", wrapper)
+        self.register_network_group(NetworkGroup(network, shadow, policy=policy))
 
     def _described_spaces(self) -> Iterator[str]:
         for group, agents in self.grouped_agents.items():
@@ -179,7 +201,17 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             network: network name -> function that runs it.
             axis: number of leading axes (members, lanes). A group's agents act in one pass, concatenated as lanes.
         """
-        return team_networks.policy_program(self, network, axis)
+        runs = {group: network(f"actors.{group}") for group in self.grouped_agents}
+
+        def program(obs: Any) -> Tensor:
+            outputs: dict[str, Tensor] = {}
+            for group, agents in self.grouped_agents.items():
+                parts = [obs[AGENTS][agent] for agent in agents]
+                joined = parts[0] if len(parts) == 1 else tree.concatenate(parts, axis - 1)
+                outputs |= zip(agents, runs[group](joined).chunk(len(agents), axis - 1), strict=True)
+            return torch.cat([outputs[agent] for agent in self.agent_ids], -1)
+
+        return program
 
     def joint_network(self) -> EvolvableNetwork:
         """Return a network that reads the observations of all agents."""
@@ -207,10 +239,6 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """Draw random numbers for `explore`: noise for components [*shape, C], Gumbel noise for logits [*shape, F]."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw_exploration(rng, shape)")
 
-    def draw_acting_noise(self, rng: np.random.Generator, count: int) -> np.ndarray | None:
-        """Return None: no policy has noisy layers."""
-        return None
-
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """Return greedy actions to store [..., A] from policy outputs [..., F]."""
         return self.actions.act(outputs.cpu().numpy(), None, None, mask)
@@ -224,27 +252,9 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
-    def update_options(self) -> tuple[Any, ...]:
-        """Options that `update` branches on."""
-        return ()
-
     def update_interval(self) -> float:
         """Return the environment steps between updates."""
         return self.learn_step if hasattr(self, "learn_step") else 1
-
-    def recipe(self) -> Recipe | None:
-        """See `engine.protocol.Trainable`; None by default."""
-        return None
-
-    def update(self, engine: UpdateEngine, batch: Any) -> UpdateResult:
-        """Perform one update of every member in `engine`."""
-        raise NotImplementedError(f"{type(self).__name__} must implement update(engine, batch) or learn(experiences)")
-
-    update.is_missing = True  # type: ignore[attr-defined]
-
-    def draw_noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-        """Draw the random numbers for updates, name -> [updates, B, ...]; none by default."""
-        return {}
 
     def learn(self, experiences: Any) -> Any:
         """Perform one update from sampled transitions of the team; see `learn_from`."""
@@ -268,16 +278,88 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         Returns:
             {group: (policy loss or None, critic loss)}, each summed over all groups; see `Losses`.
         """
-        return team_transitions.learn(self, experiences)
+        result = self.learn_batch(self.make_batch(experiences))
+        policy = None if result.actor_loss is None else float(result.actor_loss.detach())
+        return Losses(dict.fromkeys(self.shared_agent_ids, (policy, float(result.loss.detach()))))
 
-    def learn_batch(self, batch: TransitionBatch, plain: bool = False) -> UpdateResult:
-        """Perform one update from a prepared batch [B, ...]. No member axis."""
-        return team_transitions.learn_batch(self, batch, plain)
+    def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
+        """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
+        self.remember_observations(batch.obs, batch.action)
+        return learn_alone(self, batch, plain)
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
-        """Convert sampled transitions by agent to tensors; see `teams.transitions.make_batch`."""
-        return team_transitions.make_batch(self, experiences)
+        """Convert sampled transitions by agent to tensors.
 
+        An agent is absent if it has no row, its row contains NaN, or the presence mask of the observations says so
+        (`TeamObservations`, returned by vector environments and memories of teams).
+        """
+        fields = self._fields(experiences)
+        dtype = next(iter(self.policy_module().parameters())).dtype
+        (obs, count), (next_obs, _) = observed(self, fields["states"]), observed(self, fields["next_states"])
+        reward, done = (self._columns(fields[name], count, dtype) for name in ("rewards", "dones"))
+        absent = reward.isnan() | done.isnan()
+        obs[PRESENT] = obs[PRESENT] * ~absent.cpu()
+        action = torch.cat(
+            [stored_action(self, agent, fields["actions"], count, dtype) for agent in self.agent_ids], -1
+        )
+        drawn = self.draw_noise(self._exploration, (1, count))
+        as_tensors = [
+            tree.map_leaves(lambda x: torch.as_tensor(x, device=self.device), part) for part in (obs, next_obs)
+        ]
+        weight = torch.full((count,), 1 / count, dtype=dtype, device=self.device)
+        extra: dict[str, Any] = {}
+        if "weights" in fields:
+            weight = weight * torch.as_tensor(fields["weights"], device=self.device).to(dtype).reshape(count)
+        if "discount" in fields:
+            extra["discount"] = torch.as_tensor(fields["discount"], device=self.device).to(dtype)
+        for name, field in (("obs_mask", "states"), ("next_mask", "next_states")):
+            legal = fields[name] if name in fields else masks_of(self, {}, count, fields[field])
+            if legal is not None:
+                extra[name] = torch.as_tensor(legal, device=self.device).bool()
+        return TransitionBatch(
+            as_tensors[0],
+            action.nan_to_num(),
+            reward.nan_to_num(),
+            as_tensors[1],
+            done.nan_to_num(nan=1.0),
+            weight,
+            noise={name: torch.as_tensor(x[0]).to(self.device, dtype) for name, x in drawn.items()},
+            number=self.learn_counter + 1,
+            **extra,
+        )
+
+    def _fields(self, experiences: Any) -> dict[str, Any]:
+        """Return the five fields by their published names, and optional fields."""
+        if hasattr(experiences, "to_dict"):  # a TensorDict
+            experiences = experiences.to_dict()
+        if isinstance(experiences, Mapping):
+            fields = {ROLES.get(str(name), str(name)): value for name, value in experiences.items()}
+            for name, presence_name in (("states", "obs_present"), ("next_states", "next_obs_present")):
+                if presence_name in fields and name in fields:
+                    there = {
+                        agent: torch.as_tensor(mask).cpu().reshape(-1) for agent, mask in fields[presence_name].items()
+                    }
+                    fields[name] = TeamObservations(fields[name], there)  # type: ignore[arg-type]  # tensors will do
+        else:
+            more = experiences.more if isinstance(experiences, TeamExperiences) else {}
+            fields = {**dict(zip(FIELDS, experiences, strict=False)), **more}
+        missing = [name for name in FIELDS if name not in fields]
+        if missing:
+            raise ShapeError(
+                f"{self.algo}.learn got experiences without {', '.join(missing)}; it has {sorted(fields)}. "
+                "fix: all five fields in every row that the memory gets."
+            )
+        return fields
+
+    def _columns(self, values: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
+        """Stack values by agent to [B, M]; NaN for missing agents."""
+        columns = torch.full((count, self.n_agents), torch.nan, dtype=dtype, device=self.device)
+        for k, agent in enumerate(self.agent_ids):
+            if agent in values:
+                columns[:, k] = torch.as_tensor(values[agent], device=self.device).to(dtype).reshape(count)
+        return columns
+
+    @keep_ids
     def get_action(
         self, obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None, training: bool | None = None
     ) -> Any:
@@ -293,7 +375,25 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             ({agent: [E, *shape] actions of its space}, {agent: [E, F] float32}): the second sums to 1 over the choices
             of a component, and is in [-1, 1] for Box actions, before scaling to the bounds.
         """
-        return team_playing.get_action(self, obs, infos, training)
+        infos, (seen, lanes) = infos or {}, observed(self, obs)
+        mask = masks_of(self, infos, lanes, obs)
+        with torch.no_grad():
+            outputs = self.policy_output(seen)
+        if self.training if training is None else training:
+            draws = self.draw_exploration(self._exploration, (lanes,))
+            stored, gumbel = self.explore(outputs, draws, 0.0, mask), draws[1]
+        else:
+            stored, gumbel = self.greedy(outputs, mask), np.zeros((lanes, self.actions.width))
+        each, raw = self.team.split(self.environment_action(stored)), {}
+        for agent in obs:
+            one, logits = self.actions.of_agent(agent), outputs.numpy(force=True)[:, self.actions.widths[agent]]
+            raw[agent] = stored[:, self.actions.columns[agent]]
+            if one.is_choice:
+                noisy = torch.from_numpy(np.asarray(logits + gumbel[:, self.actions.widths[agent]], np.float32))
+                legal = self.actions.mask_of(agent, mask)
+                raw[agent] = one.relaxed(noisy, 1.0, None if legal is None else torch.from_numpy(legal)).numpy()
+        env_actions = {agent: as_defined(self, agent, each[agent], infos.get(agent)) for agent in obs}
+        return env_actions, {agent: np.asarray(values, np.float32) for agent, values in raw.items()}
 
     # --- evaluation -----------------------------------------------------------------------------------------------
 
@@ -343,14 +443,30 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     def policy_spec(self) -> dict[str, Any]:
         """Return a JSON-able description of the policies: one network per group, and the groups' agents."""
-        return team_files.policy_spec(self)
+        first = {
+            "algo": self.algo,
+            "networks": {group: resolve(self, f"actors.{group}").spec() for group in self.grouped_agents},
+            "groups": {group: list(agents) for group, agents in self.grouped_agents.items()},
+            "agents": list(self.agent_ids),
+            "hyperparameters": self.hyperparameters(),
+            "environment": self.environment,
+        }
+        return first | ({"action_masks": True} if self.action_masks else {})
 
     def policy_state(self) -> dict[str, Tensor]:
         """Return contiguous copies of all policies' weights, `<group>.<name>`."""
-        return team_files.policy_state(self)
+        return {
+            f"{group}.{name}": value.detach().clone(memory_format=torch.contiguous_format)
+            for group in self.grouped_agents
+            for name, value in resolve(self, f"actors.{group}").state_dict().items()
+        }
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), **team_files.own_state(self)}
+        spaces = {
+            "observation_spaces": {a: space_or_none(s) for a, s in self.possible_observation_spaces.items()},
+            "action_spaces": {a: space_or_none(s) for a, s in self.possible_action_spaces.items()},
+        }
+        return {**super().state(), "spaces": spaces, "exploration": self._exploration.bit_generator.state}
 
     def load_state(self, state: Mapping[str, Any], source: str = "state") -> None:
         super().load_state(state, source)
@@ -359,14 +475,23 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
     def unsaved_attributes(self) -> list[str]:
         """Return the attributes of every agent, except those rebuilt from the spaces."""
-        return [
-            name for name in super().unsaved_attributes() if name.partition(" ")[0] not in team_files.MADE_OF_SPACES
-        ]
+        return [name for name in super().unsaved_attributes() if name.partition(" ")[0] not in MADE_OF_SPACES]
 
     @classmethod
     def _blank(cls, state: Mapping[str, Any], device: str | torch.device, accelerator: Any) -> Any:
         """Create a team from the spaces and arguments in a state. RunError if the spaces are missing."""
-        return team_files.blank(cls, state, device, accelerator)
+        spaces = {
+            name: {agent: None if space is None else space_from_json(space) for agent, space in by_agent.items()}
+            for name, by_agent in state["spaces"].items()
+        }
+        unknown = [agent for by_agent in spaces.values() for agent, space in by_agent.items() if space is None]
+        if unknown:
+            raise RunError(f"the file does not hold the spaces of {unknown[0]}. fix: make the team, load_checkpoint.")
+        rest = cls._blank_arguments(
+            {**state, "spaces": {}, "attributes": {**state["attributes"], **spaces}}, device, accelerator
+        )
+        arguments = {**rest, **spaces, "agent_ids": list(state["attributes"]["agent_ids"])}
+        return construct_without_repeats(cls, (), arguments)
 
     @classmethod
     def from_policy(
@@ -380,7 +505,23 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
 
         `options`: further constructor arguments; hyperparameters of the policy take precedence.
         """
-        return team_files.from_policy(cls, spec, state, device, options)
+        networks, groups = {}, spec["groups"]
+        for group, network_spec in spec["networks"].items():
+            check_sizes({"policy": {"spec": network_spec, "weights": state}}, "the policy")
+            networks[group] = cls.policy_from_spec(network_spec, device)
+            networks[group].load_state_dict(weights_of(group, spec["networks"], state))
+        member = {agent: networks[group] for group, agents in groups.items() for agent in agents}
+        accepted = constructor_arguments(cls)
+        values = {k: v for k, v in {**(options or {}), **spec["hyperparameters"]}.items() if k in accepted}
+        spaces, named = by_position_or_name(
+            cls,
+            observation_spaces={agent: member[agent].observation_space for agent in spec["agents"]},
+            action_spaces={agent: member[agent].action_space for agent in spec["agents"]},
+        )
+        team = construct(cls, *spaces, actor_networks=networks, device=device, **named, **values)
+        team.environment, team.action_masks = spec.get("environment"), bool(spec.get("action_masks"))
+        team.set_training_mode(False)
+        return team
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         twin = super().clone(index, wrap)
@@ -413,3 +554,10 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
                 construct(cls, *spaces, index=i, seed=int(member_seeds[i]), **named, **kwargs) for i in range(size)
             ]
         return [wrapper_cls(a, **(wrapper_kwargs or {})) for a in teams] if wrapper_cls else teams
+
+
+def weights_of(group: str, groups: Iterable[str], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return one group's part of `policy_state`. Names may contain dots: "bot" and "bot.0" may both be groups."""
+    start = f"{group}."
+    others = tuple(f"{other}." for other in groups if other.startswith(start))
+    return {k.removeprefix(start): v for k, v in state.items() if k.startswith(start) and not k.startswith(others)}

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from agilerl import foreign, tree
 from agilerl.algorithms.base.transitions import present_of
-from agilerl.algorithms.teams.names import keep_ids
 from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
@@ -23,43 +22,6 @@ from agilerl.spaces import nested
 
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
-
-
-@keep_ids
-def get_action(
-    team: Team, obs: Mapping[str, Any], infos: Mapping[str, Any] | None = None, training: bool | None = None
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return environment actions and raw policy outputs, both by agent.
-
-    Args:
-        obs: one observation or a batch [E, ...] of each agent; missing agents are absent. PettingZoo's
-            {"observation", "action_mask"} is accepted.
-        infos: by agent; `action_mask` (1 = legal) and `env_defined_actions` are applied.
-        training: whether to explore; None: according to the team's mode.
-
-    Returns:
-        ({agent: [E, *shape] actions of its space}, {agent: [E, F] float32}): the second sums to 1 over the choices of a
-        component, and is in [-1, 1] for Box actions, before scaling to the bounds.
-    """
-    infos, (seen, lanes) = infos or {}, observed(team, obs)
-    mask = masks_of(team, infos, lanes, obs)
-    with torch.no_grad():
-        outputs = team.policy_output(seen)
-    if team.training if training is None else training:
-        draws = team.draw_exploration(team._exploration, (lanes,))
-        stored, gumbel = team.explore(outputs, draws, 0.0, mask), draws[1]
-    else:
-        stored, gumbel = team.greedy(outputs, mask), np.zeros((lanes, team.actions.width))
-    each, raw = team.team.split(team.environment_action(stored)), {}
-    for agent in obs:
-        one, logits = team.actions.of_agent(agent), outputs.numpy(force=True)[:, team.actions.widths[agent]]
-        raw[agent] = stored[:, team.actions.columns[agent]]
-        if one.is_choice:
-            noisy = torch.from_numpy(np.asarray(logits + gumbel[:, team.actions.widths[agent]], np.float32))
-            legal = team.actions.mask_of(agent, mask)
-            raw[agent] = one.relaxed(noisy, 1.0, None if legal is None else torch.from_numpy(legal)).numpy()
-    env_actions = {agent: as_defined(team, agent, each[agent], infos.get(agent)) for agent in obs}
-    return env_actions, {agent: np.asarray(values, np.float32) for agent, values in raw.items()}
 
 
 def greedy_by_get_action(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:

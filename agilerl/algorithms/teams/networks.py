@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
-from agilerl import tree
 from agilerl.algorithms import takes_argument
 from agilerl.algorithms.base.building import check_memory
-from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.registry import NetworkGroup
 from agilerl.algorithms.teams.names import Named, group_of
 from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
@@ -97,36 +94,6 @@ def by_group(kind: str) -> Any:
     return property(lambda team: Named(team, kind), assign)
 
 
-def registered(team: Team, kind: str, group: str, network: nn.Module) -> Any:
-    """Assign a network as `<kind>.<group>` and return it."""
-    setattr(team, f"{kind}.{group}", network)
-    return network
-
-
-def register_network(
-    team: Team, kind: str, targets: str, optimizers: str, group: str, lr: str, policy: bool = False
-) -> None:
-    """Create a frozen target `<targets>.<group>` and an Adam optimiser for the network `<kind>.<group>`."""
-    network = resolve(team, f"{kind}.{group}")
-    shadow = registered(team, targets, group, network.clone())
-    shadow.requires_grad_(False)
-    wrapper = OptimizerWrapper(optim.Adam, network, resolve(team, lr), lr_name=lr)
-    setattr(team, f"{optimizers}.{group}", wrapper)
-    team.register_network_group(NetworkGroup(network, shadow, policy=policy))
-
-
-def observations_for(team: Team, network: str, observations: Any) -> Any:
-    """Return the part of a team's observations [B, ...] that a network reads: for a policy, rows of its present agents,
-    concatenated; for a critic, those of all agents."""
-    seen, group = observations[AGENTS], network.partition(".")[2]
-    policies = [each for each in team.registry.groups if each.policy]
-    if network not in {str(n) for each in policies for n in (each.eval_network, *(each.shared_networks or ()))}:
-        return seen
-    there, agents = observations[PRESENT].bool(), team.grouped_agents[group]
-    rows = [tree.take(seen[agent], there[:, team.agent_ids.index(agent)]) for agent in agents]
-    return tree.concatenate(rows)
-
-
 @dataclass(frozen=True)
 class _Plain:
     """A policy that reads one unprocessed vector [..., width], in its dtype and on its device."""
@@ -187,23 +154,3 @@ def row_input(team: Team) -> Callable[[Any], Any]:
         }
 
     return prepare
-
-
-def policy_program(team: Team, network: Callable[[str], Any], axis: int = 2) -> Callable[[Any], Tensor]:
-    """Return a function from prepared observations to concatenated outputs of all policies [..., E, F].
-
-    Args:
-        network: network name -> function that runs it.
-        axis: number of leading axes (members, lanes). A group's agents act in one pass, concatenated as lanes.
-    """
-    runs = {group: network(f"actors.{group}") for group in team.grouped_agents}
-
-    def program(obs: Any) -> Tensor:
-        outputs: dict[str, Tensor] = {}
-        for group, agents in team.grouped_agents.items():
-            parts = [obs[AGENTS][agent] for agent in agents]
-            joined = parts[0] if len(parts) == 1 else tree.concatenate(parts, axis - 1)
-            outputs |= zip(agents, runs[group](joined).chunk(len(agents), axis - 1), strict=True)
-        return torch.cat([outputs[agent] for agent in team.agent_ids], -1)
-
-    return program

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl import tree
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
 from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
@@ -17,8 +19,8 @@ from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.rollouts import HiddenStates, hidden_of, remember
 from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
-from agilerl.algorithms.teams import acting, actor_critics
-from agilerl.algorithms.teams import recurrent as memory
+from agilerl.algorithms.teams import actor_critics
+from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.algorithms.teams.actor_critics import own_rows
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.deterministic import rows_of
@@ -26,20 +28,30 @@ from agilerl.algorithms.teams.evaluation import observed
 from agilerl.algorithms.teams.experiences import buffer_from_experiences
 from agilerl.algorithms.teams.names import Losses, Spaces, keep_ids
 from agilerl.algorithms.teams.networks import by_group
-from agilerl.algorithms.teams.policies import TeamPolicies
+from agilerl.algorithms.teams.policies import TeamPolicies, in_bounds
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.rollouts import learn_rollout, sequence_kind
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
+from agilerl.envs.team import as_action
 from agilerl.envs.teams import PRESENT
+from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import clipped_value_loss
+from agilerl.modules.lstm import EvolvableLSTM
+from agilerl.modules.paths import resolve
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import uniform_action
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
 from agilerl.ranks import Ranks
+
+NETWORKS = ("actors", "critics")
+
+
+def _key(agent: str, kind: str, part: str) -> str:
+    return f"{agent}:{kind}_{part}"
 
 
 class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
@@ -47,8 +59,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     Subclasses define the input of the value: `make_value`, `value_inputs`, `value_scale` and `see_returns`. Shapes:
     [..., B, x], with a leading member axis over rows and without one for modules. The K agents of a group are K·B rows
-    of one batch, agent by agent. See `actor_critics` for the networks, `acting` for action selection, `recurrent` for
-    hidden states.
+    of one batch, agent by agent. See `actor_critics` for the networks.
     """
 
     policies_are_distributions = True
@@ -124,7 +135,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         self._begin()
         units = {"action_scaling": action_scaling, "squash_output": squash_output}
         actor_critics.build(self, actor_networks, critic_networks, units)
-        self.recurrent = memory.remembers(self)
+        self.recurrent = any(map(self._hidden_parts, self.grouped_agents))
 
     # --- input of the value: defined by subclasses --------------------------------------------------------------------
 
@@ -148,7 +159,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def policies(self) -> TeamPolicies:
         """The distributions that the outputs of all policies parametrise."""
-        return actor_critics.policies_of(self)
+        each = (resolve(self, f"actors.{self.get_group_id(a)}").distribution for a in self.agent_ids)
+        return TeamPolicies(self.actions, tuple(each))
 
     @property
     def groups_of_agents(self) -> list[list[int]]:
@@ -195,13 +207,39 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         """Convert stored actions [..., A] to the format of team lanes: clipped, or scaled if squashed."""
         return self.policies.environment(action)
 
+    @keep_ids
     def environment_actions(self, actions: Mapping[str, Any]) -> dict[str, Any]:
         """Convert actions by agent, as returned by `get_action` in training, to the environment's format.
 
         Dict and Tuple actions are nested like the space.
         """
-        converted: dict[str, Any] = acting.environment_actions(self, actions)
+        converted = {}
+        for agent, action in actions.items():
+            space, action = self.possible_action_spaces[agent], np.asarray(action)
+            one, kind = self.actions.of_agent(agent), self.policies.kind(agent)
+            if one.parts:
+                action = as_action(space, in_bounds(one, kind, action.reshape(-1, one.columns)))
+            elif isinstance(space, gym.spaces.Box):
+                flat = in_bounds(one, kind, action.reshape(-1, one.size))
+                action = flat.reshape(action.shape).astype(space.dtype)
+            converted[agent] = action
         return converted
+
+    def _run(self, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
+        """Return (outputs [E, F], raw values [E, M], next hidden states) of the team's modules, computed in chunks of
+        `action_batch_size` lanes."""
+        size, engine = self.action_batch_size or lanes, learner_of(self, plain=True).groups[0].engine
+        chunks = []
+        with torch.no_grad():
+            for start in range(0, lanes, size):
+                part = tree.map_leaves(lambda x, s=start: torch.as_tensor(x[s : s + size], device=self.device), seen)
+                if self.recurrent:
+                    chunk_hidden = {key: x[:, start : start + size] for key, x in hidden.items()}
+                    chunks.append(self.recur(engine, part, chunk_hidden))
+                else:
+                    chunks.append((self.policy_output(part), self.state_values(engine, part), {}))
+        outputs, values, after = zip(*chunks, strict=True)
+        return torch.cat(outputs), torch.cat(values), {key: torch.cat([x[key] for x in after], 1) for key in after[0]}
 
     def observed(self, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Convert observations by agent to (team observation, number of lanes); see `teams.evaluation.observed`."""
@@ -229,30 +267,111 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             hidden_state: for a recurrent team, key -> [layers, E, units]; None starts an episode. `forget` resets those
                 of agents whose episodes ended while others continue.
         """
-        return acting.get_action(self, obs, infos, training, hidden_state)
+        infos, (seen, lanes) = infos or {}, self.observed(obs)
+        mask, policies = team_playing.masks_of(self, infos, lanes, obs), self.policies
+        explores = self.training if training is None else training
+        hidden = self._checked_hidden(hidden_state, lanes)
+        outputs, raw_values, hidden = self._run(seen, lanes, hidden)
+        if explores:
+            stored, log_prob = self.sample(outputs, self.draw_exploration(self._exploration, (lanes,)), mask)
+            entropy = policies.evaluate_actions(outputs, stored, mask)[1]
+        else:
+            stored = self.greedy(outputs, mask)
+            log_prob, entropy = policies.evaluate_actions(outputs, stored, mask)
+        mean, deviation = self.value_scale()
+        values = (raw_values.cpu().numpy() * deviation + mean).astype(log_prob.dtype)
+        actions = {}
+        for agent in self.agent_ids:
+            if agent not in obs:
+                continue
+            one, action = self.actions.of_agent(agent), stored[..., self.actions.columns[agent]]
+            if one.is_choice or not explores:
+                action = policies.environment(stored)[..., self.actions.columns[agent]]
+            space = self.possible_action_spaces[agent]
+            if one.parts:  # rows of numbers to store, or nested like the space
+                actions[agent] = action if explores else as_action(space, action)
+                continue
+            shaped = (
+                action[..., 0]
+                if isinstance(space, gym.spaces.Discrete)
+                else action.reshape(lanes, *(space.shape or ()))
+            )
+            if not explores and isinstance(space, gym.spaces.Box):
+                shaped = as_action(space, action)
+            shaped = np.rint(shaped).astype(np.int64) if one.is_choice else shaped
+            actions[agent] = team_playing.as_defined(self, agent, shaped, infos.get(agent))
+        by_agent = [
+            {a: x[..., k] for k, a in enumerate(self.agent_ids) if a in obs} for x in (log_prob, entropy, values)
+        ]
+        return (actions, *by_agent, hidden) if self.recurrent else (actions, *by_agent)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, A] for team lanes; hidden states continue from the last call."""
-        return acting.play_in_lanes(self, obs, mask)
+        return self._play(obs, mask)
 
     def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> np.ndarray:
         """Return sampled actions [E, A] for team lanes; see `_greedy`."""
-        return acting.play_in_lanes(self, obs, mask, rng)
+        return self._play(obs, mask, rng)
+
+    def _play(self, obs: Any, mask: Mask = None, rng: np.random.Generator | None = None) -> np.ndarray:
+        """Return greedy actions [E, A] for team lanes, or sampled ones; hidden states continue from the last call.
+
+        Args:
+            rng: samples actions; None acts greedily.
+        """
+        if self.recurrent:
+            lanes = len(obs[PRESENT])
+            hidden = self._playing or self.get_initial_hidden_state(lanes)
+            outputs, _, self._playing = self._run(obs, lanes, hidden)
+        else:
+            with torch.no_grad():
+                outputs = self.policy_output(obs)
+        if rng is None:
+            return self.environment_action(self.greedy(outputs, mask))
+        draws = self.draw_exploration(rng, tuple(outputs.shape[:-1]))
+        return self.environment_action(self.sample(outputs, draws, mask)[0])
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
     @property
     def hidden_state_architecture(self) -> dict[str, tuple[int, int]]:
-        """Key of each part of the hidden state -> (layers, units); empty for a feed-forward team."""
-        return memory.hidden_state_architecture(self)
+        """Key of each part of the hidden state -> (layers, units); empty for a feed-forward team.
+
+        Keys are `<agent>:<kind>_<part>`, such as `wolf_0:actors_encoder_h`. A part is [..., layers, E, units], with a
+        leading member axis over rows. An agent's state is updated while the agent is present, unchanged while it is
+        absent, and zero at the start of its episode.
+        """
+        return {
+            _key(agent, kind, part): shape
+            for group, agents in self.grouped_agents.items()
+            for kind, part, shape in self._hidden_parts(group)
+            for agent in agents
+        }
+
+    def _hidden_parts(self, group: str) -> list[tuple[str, str, tuple[int, int]]]:
+        """Return (kind of network, part, (layers, units)) of all hidden states of an agent of the group."""
+        networks = [(kind, resolve(self, f"{kind}.{group}")) for kind in NETWORKS]
+        return [
+            (kind, part, shape)
+            for kind, network in networks
+            if network.recurrent
+            for part, shape in network.hidden_state_architecture.items()
+        ]
 
     def hidden_of_group(self, group: str, hidden: Mapping[str, Tensor], axis: int = -2) -> HiddenStates:
         """Return the hidden states of a group's agents, concatenated along `axis`, with keys `<kind>_<part>`."""
-        return memory.of_group(self, group, hidden, axis)
+        agents = self.grouped_agents[group]
+        return {
+            f"{kind}_{part}": torch.cat([hidden[_key(agent, kind, part)] for agent in agents], axis)
+            for kind, part, _ in self._hidden_parts(group)
+        }
 
     def sequence_limit(self, steps: int) -> int:
         """Return the maximum length of a training sequence in a rollout of `steps`."""
-        return memory.sequence_limit(self, steps)
+        encoders = [resolve(self, f"actors.{group}").encoder for group in self.grouped_agents]
+        limits = [e.max_seq_len for e in encoders if isinstance(e, EvolvableLSTM) and e.max_seq_len]
+        limit = self.max_seq_len or (min(limits) if limits else steps)
+        return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
 
     def recur(
         self, engine: UpdateEngine, obs: Any, hidden: Mapping[str, Tensor]
@@ -261,16 +380,63 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
         Hidden states of absent agents are unchanged.
         """
-        return memory.recur(self, engine, obs, hidden)
+        obs = tree.map_leaves(lambda x: torch.as_tensor(x, device=self.device), obs)
+        present, axis = obs[PRESENT].bool(), obs[PRESENT].dim() - 2
+        by_kind: dict[str, dict[str, Tensor]] = {kind: {} for kind in NETWORKS}
+        after: HiddenStates = {}
+        with torch.no_grad():
+            for group, agents in self.grouped_agents.items():
+                joined = self.hidden_of_group(group, hidden)
+                inputs = {"actors": (own_rows(obs, agents, axis),), "critics": self.value_inputs(obs, group, axis)}
+                for kind in NETWORKS:
+                    kind_hidden = {k.partition("_")[2]: x for k, x in joined.items() if k.startswith(f"{kind}_")}
+                    run: Any = engine.frozen(f"{kind}.{group}")
+                    output, state = run(*inputs[kind], kind_hidden) if kind_hidden else (run(*inputs[kind]), {})
+                    by_kind[kind] |= dict(zip(agents, output.chunk(len(agents), axis), strict=True))
+                    for part, rows in state.items():
+                        for agent, new in zip(agents, rows.chunk(len(agents), -2), strict=True):
+                            key, there = _key(agent, kind, part), present[..., self.agent_ids.index(agent)]
+                            after[key] = torch.where(there.unsqueeze(-2).unsqueeze(-1), new, hidden[key])
+        outputs = torch.cat([by_kind["actors"][agent] for agent in self.agent_ids], -1)
+        return outputs, torch.cat([by_kind["critics"][agent] for agent in self.agent_ids], -1), after
 
     def forget(self, hidden: Mapping[str, Tensor], over: Tensor) -> HiddenStates:
         """Return the hidden states with those of agents whose episodes ended, `over` [..., E, M], set to zero."""
-        return memory.forget(self, hidden, over)
+        states: HiddenStates = {}
+        for k, agent in enumerate(self.agent_ids):
+            rows = over[..., k].unsqueeze(-2).unsqueeze(-1)
+            for kind, part, _ in self._hidden_parts(self.get_group_id(agent)):
+                key = _key(agent, kind, part)
+                states[key] = hidden[key].masked_fill(rows.to(hidden[key].device), 0)
+        return states
 
     def end_episodes(self, over: np.ndarray) -> None:
         """Reset the evaluation's hidden states of agents whose episodes ended, `over` [E, M]."""
         if self._playing is not None:
             self._playing = self.forget(self._playing, torch.from_numpy(over))
+
+    def _checked_hidden(self, hidden: Any, lanes: int) -> HiddenStates:
+        """Return the given hidden states, or zeros for None.
+
+        Raises:
+            ShapeError: hidden states for a feed-forward team, or with wrong keys or shapes.
+        """
+        shapes = self.hidden_state_architecture
+        if hidden is None:
+            return self.get_initial_hidden_state(lanes)
+        if not shapes:
+            raise ShapeError(
+                f"{self.algo}.get_action got a hidden_state; this team has no memory. fix: recurrent=True."
+            )
+        expected = {key: (layers, lanes, units) for key, (layers, units) in shapes.items()}
+        got = {key: tuple(part.shape) for key, part in dict(hidden).items()}
+        wrong = next((key for key in {**expected, **got} if expected.get(key) != got.get(key)), None)
+        if wrong is not None:
+            raise ShapeError(
+                f"{self.algo}.get_action got a hidden_state with {wrong!r} of shape {got.get(wrong)}; expected "
+                f"{expected.get(wrong)}. fix: what the last get_action gave, or get_initial_hidden_state(num_envs)."
+            )
+        return dict(hidden)
 
     # --- learning -----------------------------------------------------------------------------------------------------
 

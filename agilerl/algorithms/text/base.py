@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from agilerl.algorithms.base import copies
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.declared import Experience
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
@@ -324,10 +323,6 @@ class LLMAlgorithm(EvolvableAlgorithm):
         run = (self.micro_batch_size, self.rollout_backend, self.update_epochs, self.context)
         return (type(self), *run, *self.update_options())
 
-    def update_options(self) -> tuple[Any, ...]:
-        """Options that `update` branches on."""
-        return ()
-
     def update_interval(self) -> int:
         """Ignored here: completions are learned from immediately."""
         return 1
@@ -372,7 +367,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu", accelerator: Any = None) -> Self:
         """Load the agent from a folder of `save_checkpoint`, on the base that it names."""
-        agent: Self = copies.load(cls, _state_in(path), device, accelerator)
+        agent = super().load(_state_in(path), device, accelerator)
         agent.load_checkpoint(path)  # includes the generators
         return agent
 

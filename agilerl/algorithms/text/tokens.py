@@ -135,7 +135,7 @@ class TokenAlgorithm(RLAlgorithm):
         return replace(dataset, obs=texts, next_obs=texts, action=mine, reward=reward, terminated=over, ended=ended)
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
-        """Convert sampled rows of such a memory to tensors on the agent's device, see `transitions.make_batch`."""
+        """Convert sampled rows of such a memory to tensors on the agent's device, see `RLAlgorithm.make_batch`."""
         fields, owner = experience_fields(experiences), f"{self.algo}.learn"
         dtype = next(iter(self.policy_module().parameters())).dtype
         shape = (len(fields["obs"]), len(self.observation_space.nvec))

@@ -24,7 +24,6 @@ from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.dormant import DormantResets, check_resettable
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
 from agilerl.hpo.founders import spread_founders
-from agilerl.hpo.iterated import IteratedTraining
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection
 from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving
@@ -147,7 +146,7 @@ def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
     if not evolution:
         return [] if threshold is None else [f"no effect without evolution: mutation.reset_dormant={threshold:g}"]
     members, survivors = manifest.training.pop_size, manifest.evolution.survivors
-    if members == 1 and scheme in ("pbt", "pb2", "ipbt"):
+    if members == 1 and scheme in ("pbt", "pb2"):
         return [f"no effect on a population of one member: evolution.scheme={scheme}"]
     notes = []
     if scheme in ("race", "halving") and 1 < members <= survivors:
@@ -286,8 +285,6 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
         return TruncationSelection(asked.interval, seed)
     if asked.scheme == "pb2":
         return PopulationBandit(seed)
-    if asked.scheme == "ipbt":
-        return IteratedTraining(asked.interval, seed)
     if asked.scheme == "mf_pbt":
         return MultipleFrequencies(asked.frequencies, training.pop_size, seed)
     chances, selection = manifest.mutation.probabilities, manifest.tournament_selection

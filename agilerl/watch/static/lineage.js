@@ -4,7 +4,7 @@ import { NO_SOURCE, short } from "./store.js";
 
 const RAMP = ["#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"];
 const DARK = { "#440154": "#6b3fa0", "#46327e": "#5560b8" };
-const KINDS = { rl_hp: "hyperparameter", architecture: "architecture", parameters: "parameters", activation: "activation", healed: "healed", steered: "steered", restart: "restart", none: "unchanged" };
+const KINDS = { rl_hp: "hyperparameter", architecture: "architecture", parameters: "parameters", activation: "activation", healed: "healed", steered: "steered", none: "unchanged" };
 const MAX_SEGMENTS = 6000;
 const LAST = 30; // generations of the closer view
 const MAX_HEIGHT = 430;

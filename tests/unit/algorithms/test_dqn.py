@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.engine.choose import Reason, can_stack
+from agilerl.engine.choose import Reason, bind
 from agilerl.engine.parts import MemberBinding
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
@@ -313,7 +313,7 @@ def test_a_network_that_does_not_stack_trains_sequentially_and_evolves(kind: str
         DQN(space, actions, index=i, hp_config=config, batch_size=8, learn_step=2, lr=1e-2, seed=i, **options).clone()
         for i in range(4)
     ]
-    assert all(can_stack(a) is Reason.NOT_DENSE for a in pop)
+    assert all(bind(a) is Reason.NOT_DENSE for a in pop)
     assert pop[0].get_action(np.zeros(4, np.float32)).shape == (1,)
     first = [p.detach().clone() for p in pop[0].actor.parameters()]
     plans: list[Any] = []
@@ -345,7 +345,7 @@ def test_a_q_network_given_from_outside_is_used_as_it_is() -> None:
     network = QNetwork(OBS, ACTIONS, random_seed=9, **NET)
     dqn = DQN(OBS, ACTIONS, actor_network=network)
     assert dqn.actor is network
-    assert isinstance(can_stack(dqn), MemberBinding)
+    assert isinstance(bind(dqn), MemberBinding)
 
 
 @pytest.mark.parametrize("name", [*ACTIVATIONS])

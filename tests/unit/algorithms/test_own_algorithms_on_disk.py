@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import optim
 
-from agilerl.algorithms.base.copies import _plain_spec
+from agilerl.algorithms.base.copies import plain_spec
 from agilerl.algorithms.core import EvolvableAlgorithm, NetworkGroup, OptimizerWrapper, RLAlgorithm
 from agilerl.checkpoint import save_tree
 from agilerl.errors import RunError
@@ -153,7 +153,7 @@ def test_modules_handed_to_a_constructor_are_saved_and_loaded(case: str, tmp_pat
         agent.net.apply_mutation(name, numb_new_nodes=16)
     twin = agent.clone()
     twin.save_checkpoint(path)
-    assert json.loads(json.dumps(_plain_spec(twin.net.spec()))) == _plain_spec(agent.net.spec())
+    assert json.loads(json.dumps(plain_spec(twin.net.spec()))) == plain_spec(agent.net.spec())
     other = Holder(OBS, CHOICE, case=case)
     other.load_checkpoint(path)
     x = torch.linspace(-1, 1, 6).reshape(2, 3)

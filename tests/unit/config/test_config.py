@@ -523,7 +523,7 @@ def test_equal_founders_are_asked_for_in_place_of_the_widths_of_a_preset() -> No
     assert apply_sets(preset, ["evolution.founders=equal"]).evolution.widths is None
 
 
-@pytest.mark.parametrize("scheme", ["pbt", "pb2", "mf_pbt", "ipbt"])
+@pytest.mark.parametrize("scheme", ["pbt", "pb2", "mf_pbt"])
 def test_schemes_that_change_hyperparameters_need_ranges(scheme: str) -> None:
     ranges = ["mutation.rl_hp_selection.lr={min: 1.0e-4, max: 1.0e-2}"]
     plain = manifest_from({"algorithm": {"name": "PPO"}})

@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "evolution.md"
     ("settings", "named"),
     [
         (["evolution.scheme=race", "evolution.survivors=2"], []),
-        (["evolution.scheme=ipbt"], ["evolution.scheme=ipbt"]),
+        (["evolution.scheme=pb2"], ["evolution.scheme=pb2"]),
         (
             ["mutation.reset_dormant=0.1", "evolution.scheme=pbt"],
             ["evolution.scheme=pbt", "mutation.reset_dormant=0.1"],

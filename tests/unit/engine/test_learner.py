@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from agilerl.algorithms.dqn import DQN
-from agilerl.engine.choose import Reason, can_stack, choose
+from agilerl.engine.choose import Reason, bind, choose, no_engine_reason
 from agilerl.engine.learner import Learner, learner_of
 from agilerl.engine.parts import GROUP_WEIGHTS, MemberBinding, PartKind, PartName, by_size, parts_of
 from agilerl.engine.protocol import TransitionBatch
@@ -46,9 +46,9 @@ def test_a_population_is_fused_only_if_every_member_stacks() -> None:
     one, other, own = agent(), agent(index=1), agent(CustomLearn, 2)
     hooked = agent(index=3)
     hooked.actor.register_forward_hook(lambda *_: None)
-    assert isinstance(can_stack(one), MemberBinding)
-    assert can_stack(hooked) is Reason.NOT_DENSE
-    assert can_stack(own) is Reason.CUSTOM_LEARN
+    assert isinstance(bind(one), MemberBinding)
+    assert bind(hooked) is Reason.NOT_DENSE
+    assert no_engine_reason(own) is Reason.CUSTOM_LEARN
     assert [choose(pop).name for pop in ([one, other], [one, hooked], [one, own])] == ["fused", "sequential", "agents"]
     assert choose([one, hooked]).reason == (
         "agent 3 does not stack: its network actor (EvolvableMLP) is not a plain stack of dense layers, so members "
@@ -86,7 +86,7 @@ def test_parts_say_their_kind() -> None:
     assert parts is not None
     assert {name for name, part in parts.items() if part.kind is PartKind.CELL} == {"hh_0", "hh_1"}
     assert [part.kind for part in (parts_of(noisy) or {}).values()] == [PartKind.NOISY]
-    assert {p.name for p in can_stack(agent()).parts} == {PartName("actor")}  # type: ignore[union-attr]
+    assert {p.name for p in bind(agent()).parts} == {PartName("actor")}  # type: ignore[union-attr]
 
 
 def test_an_agent_alone_keeps_its_learner_until_something_else_moves_it() -> None:
@@ -164,11 +164,7 @@ def test_members_are_cut_into_groups_where_padding_costs_more_than_a_group() -> 
 
     def groups(*units: int) -> list[list[int]]:
         return by_size(
-            [
-                bound
-                for agent in map(wide, units, range(len(units)))
-                if isinstance(bound := can_stack(agent), MemberBinding)
-            ]
+            [bound for agent in map(wide, units, range(len(units))) if isinstance(bound := bind(agent), MemberBinding)]
         )
 
     assert groups(8, 8, 8) == [[0, 1, 2]]

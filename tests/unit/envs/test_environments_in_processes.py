@@ -13,9 +13,9 @@ import torch
 from process_kinds import KINDS, OneShot
 
 import agilerl
-from agilerl.telemetry.record import BaseSink
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.local import LocalWorkers
+from tests.faults.faulty_runs import StopAfter
 
 SMALL: dict[str, Any] = {
     "algorithm": "DQN",
@@ -46,20 +46,6 @@ class ReadyWorkers(LocalWorkers):
     def submit(self, worker: int, job: bytes) -> None:
         ReadyWorkers.jobs += 1
         super().submit(worker, job)
-
-
-class StopAfter(BaseSink):
-    """Ends a run like Ctrl-C in the generation after so many whole ones."""
-
-    def __init__(self, generations: int) -> None:
-        self.left = generations
-
-    def generation(self, record: Any) -> None:
-        self.left -= 1
-
-    def progress(self, env_steps: int, seconds: float) -> None:
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def train(

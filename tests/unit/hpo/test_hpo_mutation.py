@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from agilerl.hpo import HyperparameterConfig, Mutations, RLParameter
-from agilerl.hpo.effects import output_of, relative_change
+from agilerl.hpo.effects import Probe, output_of, outputs_of, relative_change
 from agilerl.hpo.mutation import MutationError
 from agilerl.hpo.parameter_noise import mutable_weights
 from agilerl.modules import DummyEvolvable
@@ -431,3 +431,19 @@ def test_without_seen_observations_the_space_is_sampled() -> None:
     agent.seen = None
     only("parameters").parameter_mutation(agent)
     assert agent.mutation_record.change <= 0.05
+
+
+def test_networks_with_further_inputs_are_not_measured_and_faults_of_others_are_raised() -> None:
+    class Pair(nn.Module):
+        def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+            return obs + action
+
+    class Broken(nn.Module):
+        def forward(self, obs: torch.Tensor) -> Any:
+            raise TypeError("'NoneType' object is not iterable")
+
+    probe = Probe(torch.ones(2, 4), torch.ones(2, 4))
+    networks = {"actor": DummyEvolvable("cpu", nn.Identity()), "critic": DummyEvolvable("cpu", Pair())}
+    assert list(outputs_of(networks, dict.fromkeys(networks, probe))) == ["actor"]
+    with pytest.raises(TypeError, match="NoneType"):
+        outputs_of({"actor": DummyEvolvable("cpu", Broken())}, {"actor": probe})

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from team_games import Meeting
 
 from agilerl.algorithms import MADDPG
-from agilerl.algorithms.teams.transitions import TeamExperiences, make_batch
+from agilerl.algorithms.teams.transitions import TeamExperiences
 from agilerl.checkpoint import digest_tree
 from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
@@ -109,7 +109,7 @@ def test_what_learn_is_given_is_the_batch_that_the_engine_learns_from(n_step: in
     (team,), _ = train(teams(size=1), memory)
     given = GIVEN[-1][1]
     assert isinstance(given, TeamExperiences)
-    batch, rows = make_batch(team, given), memory.gather(given.more["idxs"])
+    batch, rows = team.make_batch(given), memory.gather(given.more["idxs"])
     there = rows["obs"][PRESENT].bool()
     assert torch.equal(batch.obs[PRESENT], rows["obs"][PRESENT])
     assert torch.equal(batch.next_obs[PRESENT], rows["next_obs"][PRESENT])
@@ -196,7 +196,7 @@ def test_who_is_absent_after_a_step_is_absent_for_what_is_learned(names: list[st
             memory.save_to_memory(obs, raw, reward, following, termination, is_vectorised=True)
         obs = following
     rows = memory.gather(np.arange(24))
-    batch = make_batch(team, memory.sample_from_indices(np.arange(24)))
+    batch = team.make_batch(memory.sample_from_indices(np.arange(24)))
     assert torch.equal(batch.obs[PRESENT], rows["obs"][PRESENT])
     assert torch.equal(batch.next_obs[PRESENT], rows["next_obs"][PRESENT])
     assert 0 < batch.next_obs[PRESENT][:, 1].sum() < 24

@@ -109,21 +109,20 @@ def test_a_pin_holds_in_descendants_until_it_is_lifted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "after", "expected"),
+    ("after", "expected"),
     [
-        ("rl_hp", {"lr": 4.0, "tau": 0.2}, ("rl_hp", "tau", {"tau": 0.1}, {"tau": 0.2}, 0.0)),
-        ("rl_hp", {"lr": 4.0}, ("none", "", None, None, None)),
-        ("rl_hp", {}, ("none", "", None, None, None)),
-        ("restart", {"lr": 4.0}, ("restart", "", {}, {}, 0.0)),  # its weights are drawn anew all the same
+        ({"lr": 4.0, "tau": 0.2}, ("rl_hp", "tau", {"tau": 0.1}, {"tau": 0.2}, 0.0)),
+        ({"lr": 4.0}, ("none", "", None, None, None)),
+        ({}, ("none", "", None, None, None)),
     ],
 )
 def test_a_birth_with_several_new_values_shows_those_that_no_pin_has_undone(
-    kind: str, after: dict[str, float], expected: tuple[Any, ...]
+    after: dict[str, float], expected: tuple[Any, ...]
 ) -> None:
     steering, population = wheel(), members(1.0, 2.0)
     carry_out(steering, population, Request("pin", 1, "lr", 3.0))
     child, before = Agent(20, lr=4.0), {name: {"lr": 3.0, "tau": 0.1}[name] for name in after}
-    (birth,) = steering.inherit([child], (Birth(20, 10, 6, kind, ", ".join(after), before, after, 0.0, 2.0),))
+    (birth,) = steering.inherit([child], (Birth(20, 10, 6, "rl_hp", ", ".join(after), before, after, 0.0, 2.0),))
     assert child.lr == 3.0
     assert birth == Birth(20, 10, 6, *expected, 2.0)
 
