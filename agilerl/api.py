@@ -67,6 +67,7 @@ from agilerl.training.manifest.adoption import (
 )
 from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.manifest.launch import resume_training, run_training, with_known_env
+from agilerl.training.policy_files import load_language_policy, load_policy
 from agilerl.training.run import Run
 
 __all__ = [
@@ -534,7 +535,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     cls, device = find_algorithm(manifest.algorithm.name), choose_device(device, manifest, is_training=False).name
     if cls.learns_language:
         with import_module("agilerl.language.base").quiet():
-            best = directory.load_language_policy(cls, device)
+            best = load_language_policy(directory, cls, device)
         identity = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
         best.environment = None if facts.get("env_given") else identity
         best.set_training_mode(False)
@@ -565,7 +566,7 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
 
 def _best_agent(directory: RunDirectory, manifest: Manifest, device: str) -> Any:
     """Rebuild the best agent from its policy file, or from the newest checkpoint for lack of a `policy_class`."""
-    spec, state = directory.load_best()
+    spec, state = load_policy(directory)
     rebuild = import_module("agilerl.utils.utils").agent_from_policy
     try:
         return rebuild(spec, state, device, manifest.algorithm.hyperparameters)

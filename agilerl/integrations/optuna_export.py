@@ -23,10 +23,11 @@ from typing import Any
 
 from agilerl.errors import ConfigError, RunError
 from agilerl.hostile import malformed
-from agilerl.hpo.founders import DECAYS, has_scale
+from agilerl.ranges import DECAYS, has_scale
 from agilerl.redaction import redact, without_secrets
 from agilerl.report.records import Member, RunRecords
-from agilerl.runs.seed_group import is_group, with_groups
+from agilerl.runs.names import is_group
+from agilerl.runs.seed_group import with_groups
 from agilerl.telemetry.files import jsonable
 
 COMPLETE, PRUNED, FAIL, RUNNING = STATES = ("COMPLETE", "PRUNED", "FAIL", "RUNNING")

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import ConfigError
-from agilerl.hpo.founders import has_scale, to_scale
+from agilerl.ranges import has_scale, to_scale
 from agilerl.report.records import Member, RunRecords, tidy
 from agilerl.report.score import UNMUTATED, mutation_name
 from agilerl.telemetry.record import Birth
@@ -314,7 +314,7 @@ def _evaluator(names: Sequence[str], values: np.ndarray) -> Callable[[np.ndarray
     """Return a function from gains [N], NaN for lives left out, to the importance of each hyperparameter [K].
 
     PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255) as Optuna implements it: the Pearson divergence between the
-    density of a hyperparameter in the best lives and in all. Values are on the scale of `hpo.founders.to_scale`.
+    density of a hyperparameter in the best lives and in all. Values are on the scale of `ranges.to_scale`.
     """
     check_installed()
     import optuna

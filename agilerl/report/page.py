@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agilerl.checkpoint import write_atomic
 from agilerl.errors import RunError
+from agilerl.files import write_atomic
 from agilerl.hostile import malformed
 from agilerl.redaction import redact
 from agilerl.report import charts, lineage
@@ -22,6 +22,7 @@ from agilerl.report.importance import GENERATIONS_LATER, Importance, of_report
 from agilerl.report.plot import Plot
 from agilerl.report.records import Member, RunRecords, compact, tidy
 from agilerl.report.score import Score, scoreboard
+from agilerl.runs.names import CONFIG
 from agilerl.telemetry.console import clock, count, how_it_ended
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import Birth
@@ -302,7 +303,7 @@ def command(run: RunRecords) -> str:
     argv = [str(part) for part in run.facts.get("argv") or ()]
     if argv and Path(argv[0]).name in ("agilerl", "__main__.py") and "train" in argv[:2]:
         return redact(shlex.join(["agilerl", *argv[1:]]))
-    return f"agilerl train --config {shlex.quote(str(run.path / 'config.yaml'))}"
+    return f"agilerl train --config {shlex.quote(str(run.path / CONFIG))}"
 
 
 def _last(run: RunRecords) -> tuple[Member, ...]:

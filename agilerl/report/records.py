@@ -17,6 +17,7 @@ from agilerl.hostile import MIB, malformed, read_text
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
+from agilerl.runs.names import CONFIG
 from agilerl.runs.newborns import Newborns, born_together, ended_by, newborns
 from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.record import Birth
@@ -294,8 +295,8 @@ def closing_test(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _settings(path: Path) -> tuple[str, Mapping[str, Any]]:
     try:
-        text = read_text(path / "config.yaml", CONFIG_LIMIT)
-        settings = parse_yaml(text, "config.yaml")
+        text = read_text(path / CONFIG, CONFIG_LIMIT)
+        settings = parse_yaml(text, CONFIG)
     except (OSError, AgileRLError):  # a page without settings is better than none
         return "", {}
     return text, settings if isinstance(settings, Mapping) else {}

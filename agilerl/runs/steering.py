@@ -17,17 +17,17 @@ from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.declared import check_value
-from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, unknown_choice
+from agilerl.files import write_atomic
 from agilerl.hostile import MIB, read_json, read_text
 from agilerl.runs.commands import run_command
-from agilerl.runs.directory import LINEAGE, RunDirectory
+from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
+from agilerl.runs.names import LINEAGE, REQUESTS
 from agilerl.telemetry.files import lineage_line
 from agilerl.telemetry.record import Steering
 
-FOLDER = "requests"
 LOG = "taken.jsonl"
 LOG_LIMIT = 64 * MIB
 ACTIONS = {
@@ -155,7 +155,7 @@ def ask(run: str | os.PathLike[str], request: Request) -> Path:
         if note := outside_range(manifest, request):
             warnings.warn(note, AgileRLWarning, stacklevel=2)
     content = {**asdict(request), "author": request.author or _user()}
-    path = directory.path / FOLDER / f"{time.time_ns():020d}-{os.getpid()}.json"
+    path = directory.path / REQUESTS / f"{time.time_ns():020d}-{os.getpid()}.json"
     try:
         path.parent.mkdir(exist_ok=True)
         write_atomic(path, json.dumps(content, allow_nan=False) + "\n")
@@ -230,7 +230,7 @@ def _user() -> str:
 def pending(run: str | os.PathLike[str]) -> dict[str, Request]:
     """Return the requests that wait, by their id, oldest first; files that are not requests are left alone."""
     requests = {}
-    for path in sorted((Path(run) / FOLDER).glob("*.json")):
+    for path in sorted((Path(run) / REQUESTS).glob("*.json")):
         try:
             requests[path.stem] = Request.from_dict(read_json(path))
         except (AgileRLError, OSError, ValueError, TypeError):
@@ -284,7 +284,7 @@ class Inbox:
     """
 
     def __init__(self, folder: Path | None, script: Iterable[Taken] = ()) -> None:
-        self.folder = None if folder is None else folder / FOLDER
+        self.folder = None if folder is None else folder / REQUESTS
         logged = [] if self.folder is None else _logged(self.folder / LOG)
         names = {taken.id for taken in logged}
         self.script = [*(taken for taken in script if taken.id not in names), *logged]

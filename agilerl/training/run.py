@@ -18,7 +18,8 @@ from agilerl.report.page import fitness_svg
 from agilerl.report.records import Member, closing_test, tidy
 from agilerl.report.summary import Ended, in_words, measure_of
 from agilerl.runs.commands import command
-from agilerl.runs.directory import METRICS, RunDirectory
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.names import METRICS
 from agilerl.telemetry import Birth
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval

@@ -12,13 +12,12 @@ from typing import Any
 from agilerl.errors import AgileRLError, RunError
 from agilerl.hostile import MIB, read_json
 from agilerl.runs.lock import status_of
-from agilerl.runs.seed_group import is_group
+from agilerl.runs.names import METRICS, RUN, is_group, is_run
 from agilerl.watch.machine import process_of
 
 MAX_DEPTH = 4  # out/<env>/<group>/seed-<n>
 MAX_RUNS = 2_000  # in the list
 MAX_FOLDERS = 50_000  # that are looked into; a root such as / has millions
-RECORD = "run.json"
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class RunList:
     def _record(self, folder: Path) -> tuple[tuple[int, int], dict[str, Any]]:
         """Return (stamp, content) of run.json: as last read if the stamp is the same."""
         try:
-            facts = os.stat(folder / RECORD)
+            facts = os.stat(folder / RUN)
             stamp = (facts.st_mtime_ns, facts.st_size)
         except OSError:  # vanished
             return (0, 0), {}
@@ -122,7 +121,7 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
     while waiting and looked < MAX_FOLDERS:
         folder, below = waiting.pop()
         looked += 1
-        if (folder / RECORD).is_file():
+        if is_run(folder):
             yield folder
             continue
         if below == 0:
@@ -164,7 +163,7 @@ def _entry(root: Path, folder: Path, facts: Mapping[str, Any], pid: int | None) 
 def _facts(folder: Path) -> dict[str, Any]:
     """Return the content of run.json; {} if it is damaged."""
     try:
-        content = read_json(folder / RECORD, 16 * MIB)
+        content = read_json(folder / RUN, 16 * MIB)
     except (AgileRLError, OSError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -172,7 +171,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def _modified(folder: Path) -> float:
     times = [0.0]
-    for name in ("metrics.csv", RECORD):
+    for name in (METRICS, RUN):
         try:
             times.append((folder / name).stat().st_mtime)
         except OSError:

@@ -21,13 +21,11 @@ from agilerl.errors import AgileRLError
 from agilerl.hostile import MIB, read_json, read_text
 from agilerl.options import LoopOptions
 from agilerl.runs.lock import status_of
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, REQUESTS, RUN
 from agilerl.runs.newborns import born_together, ended_by, newborns
 from agilerl.telemetry.progress import MESSAGES, PROGRESS
 from agilerl.watch.tail import Tail
 
-# As in `runs.directory`, which imports torch: a page needs neither its second nor its memory.
-LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
-REQUESTS = "requests"
 NO_PARENT = -1
 MAX_LOG = 2_000  # lines of the log that are shown to a new page
 MAX_DIGITS = 18  # of a whole number; `int` refuses texts of thousands
@@ -214,16 +212,16 @@ class RunFollower:
     # --- files that are replaced --------------------------------------------------------------------------------------
 
     def _read_facts(self) -> None:
-        content = self._changed("run.json")
+        content = self._changed(RUN)
         if isinstance(content, dict):
             self.facts = content
         content = self._changed(PROGRESS)
         if isinstance(content, dict):
             self._progress = content
             self._measure(content)
-        if self._stamp("config.yaml"):
+        if self._stamp(CONFIG):
             try:
-                settings = parse_yaml(read_text(self.path / "config.yaml", MIB), "config.yaml")
+                settings = parse_yaml(read_text(self.path / CONFIG, MIB), CONFIG)
             except (OSError, AgileRLError):  # a page without settings is better than none
                 settings = {}
             self.settings = settings if isinstance(settings, Mapping) else {}

@@ -34,7 +34,6 @@ from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose, seeds
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.steering import Taken
-from agilerl.runs.store import RunStore
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
 from agilerl.training.asynchronous import AsynchronousLoop
@@ -42,9 +41,11 @@ from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.task import Task
+from agilerl.training.policy_files import write_best
 from agilerl.training.population import set_lanes
 from agilerl.training.random_play import random_play
 from agilerl.training.result import EvolveResult
+from agilerl.training.store import RunStore
 from agilerl.workers.executor import Executor
 
 
@@ -225,7 +226,7 @@ def of_restarts(manifest: Manifest) -> Manifest:
 
 def _save_best(run_directory: RunDirectory, agent: Any) -> None:
     try:
-        run_directory.keep_best(agent)
+        write_best(run_directory.path, agent)
     except OSError as error:  # a full disk must not end training: the best agent is also in the checkpoints
         warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
 

@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.algorithms.base.wrapped import unwrapped
-from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, changed_settings, dump_yaml, going_on, manifest_from
 from agilerl.engine.rows.native import kernels_named
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
+from agilerl.files import write_atomic
 from agilerl.ranks import check_alone
 from agilerl.redaction import redact
 from agilerl.report import write_report
 from agilerl.runs.changes import has_ended_early, pending_settings, record_changes
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import command, imports_of, run_command
-from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
+from agilerl.runs.directory import RunDirectory, lineage_is, now, running
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.steering import Taken, refuse_left_stop
-from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, console_sink, tracker_name, tracker_of
 from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
@@ -49,8 +49,10 @@ from agilerl.training.manifest.worker_settings import (
     spare_cores,
     workers_of,
 )
+from agilerl.training.policy_files import write_best
 from agilerl.training.quarantine import DivergedError
 from agilerl.training.run import SHARED_BUDGETS, Run
+from agilerl.training.store import RunStore
 
 KEPT = "files written so far are kept."
 MOST_FASTER = 2.0  # how much faster than so far a resumed run may become within a budget in minutes
@@ -388,12 +390,12 @@ def _finish(
         path = directory.path
         try:
             if result.best is not None:
-                directory.keep_best(result.best)
+                write_best(path, result.best)
                 lost = {**lost, "best_seed": vars(unwrapped(result.best)).get("seed")}  # of its later evaluations
             if not interrupted and not lineage_is(path / LINEAGE, result.lineage()):  # its sink has failed
                 write_atomic(path / LINEAGE, result.lineage())
             if manifest is not setup.manifest:
-                write_atomic(path / "config.yaml", dump_yaml(manifest))
+                write_atomic(path / CONFIG, dump_yaml(manifest))
                 lost = {**lost, "manifest_hash": manifest.hash()}
             directory.finish("interrupted" if interrupted else "done", result=facts, time=result.time.as_dict(), **lost)
             report_on(path)
@@ -651,7 +653,7 @@ def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str
         config_hash = directory.manifest().hash()
     except (ConfigError, OSError, ValueError):
         config_hash = ""
-    if (path := directory.path / "config.yaml").is_dir():  # a folder cannot be replaced by a file
+    if (path := directory.path / CONFIG).is_dir():  # a folder cannot be replaced by a file
         notes.append(f"config.yaml was a folder; it is {set_aside(path).name} now.")
     if config_hash != manifest.hash():
         try:  # an earlier resume may have changed both without saving a checkpoint
@@ -660,11 +662,11 @@ def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str
             recorded_hash = None
         if not config_hash or config_hash not in (recorded.hash(), recorded_hash):
             notes.append("config.yaml was damaged or missing; it was written anew from the checkpoint.")
-        write_atomic(directory.path / "config.yaml", dump_yaml(manifest))
+        write_atomic(directory.path / CONFIG, dump_yaml(manifest))
     try:
         directory.facts()
     except RunError:
-        path = directory.path / "run.json"
+        path = directory.path / RUN
         aside = f"; the old one is {set_aside(path).name}" if path.exists() else ""
         notes.append(f"run.json was damaged or missing; it was written anew{aside}.")
         directory.begin(manifest, **setup.start())

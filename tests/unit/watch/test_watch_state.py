@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agilerl.report.records import RunRecords
-from agilerl.runs.directory import LINEAGE, METRICS
-from agilerl.runs.steering import ACTIONS, FOLDER
+from agilerl.runs.names import LINEAGE, METRICS
+from agilerl.runs.steering import ACTIONS
 from agilerl.telemetry.progress import MESSAGES, PROGRESS, ProgressSink
 from agilerl.telemetry.record import GenerationRecord, MemberRecord, RunPlan
 from agilerl.watch import state
@@ -333,10 +333,6 @@ def test_results_of_requests_in_words() -> None:
     )
     assert state._outcome({"scores": {}}) == state._outcome({"scores": "x"}) == ""
     assert state._outcome({}) == state._outcome(None) == ""
-
-
-def test_names_of_files_are_those_of_the_run_directory() -> None:
-    assert (state.LINEAGE, state.METRICS, state.REQUESTS) == (LINEAGE, METRICS, FOLDER)
 
 
 def test_the_form_offers_the_actions_that_there_are() -> None:
