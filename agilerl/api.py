@@ -49,6 +49,7 @@ from agilerl.hub import local_run
 from agilerl.runs.changes import changes_in
 from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.records import RunRecords
 from agilerl.runs.signals import Stopped
 from agilerl.runs.steering import Request, ask, script_of
 from agilerl.telemetry import Evaluation, Sink
@@ -545,12 +546,13 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
         if isinstance(seed, int):
             best.seed = seed
     best.evaluated_in = import_module("agilerl.algorithms.base.evaluation").EvaluatedIn.of(manifest)
+    records = RunRecords.read(directory.path)
     with malformed(directory.path):
         return Run(
             best=best,
             population=saved_population(directory.path, device) or [best],
-            history=directory.history(),
-            lineage=directory.lineage(),
+            history=records.history,
+            lineage=records.births,
             path=directory.path,
             result=dict(facts.get("result") or {}),
             manifest=manifest,

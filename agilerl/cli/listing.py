@@ -339,7 +339,7 @@ def _steps(result: dict[str, Any]) -> str:
 
 def score_text(result: dict[str, Any]) -> str:
     """The closing test score; else the best fitness, labelled as such."""
-    from agilerl.report.records import closing_test
+    from agilerl.runs.records import closing_test
     from agilerl.telemetry.console import number
     from agilerl.telemetry.evaluation import interval
 

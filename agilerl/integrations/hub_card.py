@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from agilerl.report.records import RunRecords, tidy
+from agilerl.report.text import tidy
+from agilerl.runs.records import RunRecords
 from agilerl.telemetry.console import clock, count, how_it_ended
 from agilerl.telemetry.evaluation import interval
 
@@ -95,7 +96,7 @@ def _summary(run: RunRecords, facts: CardFacts) -> str:
 
 
 def _ended(run: RunRecords) -> str:
-    stopped = (run.facts.get("result") or {}).get("stopped")
+    stopped = run.result.get("stopped")
     return how_it_ended(stopped) if run.status == "done" else f"is not finished ({run.status})"
 
 

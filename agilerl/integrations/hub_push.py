@@ -31,7 +31,7 @@ from agilerl.integrations.hub_card import CardFacts, card
 from agilerl.redaction import without_secrets
 from agilerl.report import RunRecords, write_report
 from agilerl.runs.commands import imports_of, run_command
-from agilerl.runs.directory import LINEAGE_LIMIT, RunDirectory
+from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
 from agilerl.standalone.policy import PolicyError
 from agilerl.standalone.policy import load as load_plain
@@ -179,7 +179,7 @@ def _write_records(source: Path, folder: Path, facts: Mapping[str, Any], manifes
     write_atomic(folder / RUN, json.dumps(pushed, indent=2, allow_nan=False) + "\n")
     for name in (LINEAGE, METRICS):
         if (source / name).is_file():
-            text = read_text(source / name, LINEAGE_LIMIT)
+            text = read_text(source / name, LIMITS[LINEAGE])
             lines = text[: text.rfind("\n") + 1].splitlines()  # without an incomplete last one, of a run that trains
             with malformed(source / name):
                 public_lines = [_public_line(line, is_json=name == LINEAGE) for line in lines]

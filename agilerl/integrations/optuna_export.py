@@ -25,8 +25,8 @@ from agilerl.errors import ConfigError, RunError
 from agilerl.hostile import malformed
 from agilerl.ranges import DECAYS, has_scale
 from agilerl.redaction import redact, without_secrets
-from agilerl.report.records import Member, RunRecords
 from agilerl.runs.names import is_group
+from agilerl.runs.records import Member, RunRecords
 from agilerl.runs.seed_group import with_groups
 from agilerl.telemetry.files import jsonable
 

@@ -22,7 +22,8 @@ from agilerl.report.plot import (
     segments,
     spans_decades,
 )
-from agilerl.report.records import Member, RunRecords, finite, tidy
+from agilerl.report.text import finite, tidy
+from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.console import count
 
 WIDE, LOW, NARROW = (940.0, 300.0), (940.0, 220.0), (460.0, 190.0)

@@ -23,8 +23,9 @@ import numpy as np
 
 from agilerl.errors import ConfigError
 from agilerl.ranges import has_scale, to_scale
-from agilerl.report.records import Member, RunRecords, tidy
 from agilerl.report.score import UNMUTATED, mutation_name
+from agilerl.report.text import tidy
+from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.record import Birth
 
 MIN_LIVES = 40  # with different hyperparameters; with 20, PED-ANOVA finds no effect that is there (docs/decisions.md)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agilerl.report.plot import Stroke, Tick, dots, px
-from agilerl.report.records import Member, RunRecords, compact, finite, tidy
 from agilerl.report.score import UNMUTATED
+from agilerl.report.text import compact, finite, tidy
+from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.record import Birth
 
 LEVELS = 8

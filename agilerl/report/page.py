@@ -20,9 +20,10 @@ from agilerl.redaction import redact
 from agilerl.report import charts, lineage
 from agilerl.report.importance import GENERATIONS_LATER, Importance, of_report
 from agilerl.report.plot import Plot
-from agilerl.report.records import Member, RunRecords, compact, tidy
 from agilerl.report.score import Score, scoreboard
+from agilerl.report.text import compact, tidy
 from agilerl.runs.names import CONFIG
+from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.console import clock, count, how_it_ended
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import Birth
@@ -219,7 +220,7 @@ class Tile:
 
 def tiles(run: RunRecords) -> list[Tile]:
     """The headline: score, target, time, steps, population."""
-    result = run.facts.get("result") or {}
+    result = run.result
     population = run.setting("training.pop_size", len(_last(run)))
     budget = run.setting("training.max_steps")
     member = max((m.env_steps for m in _last(run)), default=0)
@@ -306,7 +307,7 @@ def command(run: RunRecords) -> str:
     return f"agilerl train --config {shlex.quote(str(run.path / CONFIG))}"
 
 
-def _last(run: RunRecords) -> tuple[Member, ...]:
+def _last(run: RunRecords) -> Sequence[Member]:
     return run.generations[-1] if run.generations else ()
 
 

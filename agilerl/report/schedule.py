@@ -18,10 +18,11 @@ from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.errors import ConfigError, RunError, unknown_choice
 from agilerl.files import write_atomic
 from agilerl.hostile import read_text
-from agilerl.report.records import Member, RunRecords, compact, lacks_birth
+from agilerl.report.text import compact
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import CONFIG
+from agilerl.runs.records import Member, RunRecords, lacks_birth
 from agilerl.telemetry.console import count
 from agilerl.telemetry.record import Birth
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
-import io
 import json
 import os
 import platform
@@ -15,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,16 +21,15 @@ from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest, 
 from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import RunError
 from agilerl.files import write_atomic
-from agilerl.hostile import MIB, malformed, read_json, read_text
+from agilerl.hostile import malformed, read_json
 from agilerl.redaction import without_secrets
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import run_command
 from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN, is_group, is_run
 from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
 from agilerl.telemetry.progress import ProgressSink
-from agilerl.telemetry.record import Arrival, BaseSink, Birth, Steering
+from agilerl.telemetry.record import BaseSink
 
-LINEAGE_LIMIT = 1024 * MIB
 PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
 LANGUAGE_PACKAGES = ("transformers", "tokenizers", "peft", "reasoning-gym")
 
@@ -165,62 +161,6 @@ class RunDirectory:
             raise RunError(f"{path} {what}. fix: `{run_command('resume', self.path)}`, which writes it anew.")
         return path
 
-    def lineage(self) -> list[Birth]:
-        """Every birth."""
-        return self.lineage_and_steering()[0]
-
-    def lineage_and_steering(self) -> tuple[list[Birth], list[Steering]]:
-        """Every birth, and every request that was taken over."""
-        events, others = self._events(), (Arrival.kind, Steering.kind)
-        births = [_record(Birth, event) for event in events if event["kind"] not in others]
-        return births, [_record(Steering, event) for event in events if event["kind"] == Steering.kind]
-
-    def arrivals(self) -> list[int]:
-        """Shards of a run in asynchronous mode, in the order in which their generations ended."""
-        return [int(event["shard"]) for event in self._events() if event["kind"] == Arrival.kind]
-
-    def steering(self) -> list[Steering]:
-        """Every request that was taken over."""
-        return self.lineage_and_steering()[1]
-
-    def _events(self) -> list[dict[str, Any]]:
-        """Lines of the lineage. An incomplete last one, of a killed process, is ignored.
-
-        Raises:
-            RunError: another line is no JSON.
-        """
-        path = self.path / LINEAGE
-        if not path.is_file():
-            return []
-        events = []
-        for number, line in enumerate(read_text(path, LINEAGE_LIMIT).splitlines(keepends=True), 1):
-            if not line.endswith("\n"):
-                continue
-            try:
-                events.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise RunError(
-                    f"line {number} of {path} is damaged ({str(error)[:100]}). "
-                    f"fix: `{run_command('resume', self.path)}`, which restores it."
-                ) from error
-        return events
-
-    def history(self) -> list[list[float]]:
-        """Fitness by generation, then member."""
-        by_generation: dict[str, list[float]] = {}
-        for row in self.rows():
-            by_generation.setdefault(row["generation"], []).append(float(row["fitness"] or "nan"))
-        return list(by_generation.values())
-
-    def rows(self) -> list[dict[str, str]]:
-        """Rows of metrics.csv. An incomplete last one, of a run in progress, is ignored."""
-        path = self.path / METRICS
-        if not path.is_file():
-            return []
-        text = read_text(path, LINEAGE_LIMIT)
-        with io.StringIO(text[: text.rfind("\n") + 1], newline="") as file:
-            return list(csv.DictReader(file))
-
     def sinks(self) -> list[BaseSink]:
         """The sinks of metrics.csv, evolution.jsonl, progress and messages, and of the plan in run.json."""
         return [CsvSink(self.path / METRICS), JsonlSink(self.path / LINEAGE), ProgressSink(self.path), _PlanSink(self)]
@@ -228,12 +168,6 @@ class RunDirectory:
     def _write(self, content: Mapping[str, Any]) -> None:
         text = json.dumps(without_secrets(jsonable(content)), indent=2, allow_nan=False)
         write_atomic(self.path / RUN, text + "\n")
-
-
-def _record(cls: type[Any], event: Mapping[str, Any]) -> Any:
-    """Build a record from its line; entries of later versions are ignored."""
-    names = {f.name for f in fields(cls)}
-    return cls(**{name: value for name, value in event.items() if name in names})
 
 
 class _PlanSink(BaseSink):

@@ -25,6 +25,7 @@ from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.runs.names import LINEAGE, REQUESTS
+from agilerl.runs.records import RunRecords
 from agilerl.telemetry.files import lineage_line
 from agilerl.telemetry.record import Steering
 
@@ -178,7 +179,7 @@ def check_takes(directory: RunDirectory, request: Request) -> None:
             "members. fix: evolution.mode=generations, for a run that is steered."
         )
     if request.member is not None:
-        members = sorted({birth.id for birth in directory.lineage()})
+        members = sorted({birth.id for birth in RunRecords.read(directory.path).births})
         if request.member not in members:
             last = f"ids go up to {members[-1]}" if members else "its first generation has not ended"
             raise ConfigError(f"{directory.path} has no member {request.member}: {last}. fix: an id of metrics.csv.")
@@ -243,20 +244,16 @@ def script_of(directory: RunDirectory) -> list[Taken]:
 
     A `stop` ends the other run only if this one has no later generation.
     """
-    names, events = [f.name for f in fields(Request)], directory.steering()
-    last = _generations(directory) if any(event.action == "stop" for event in events) else 0
+    records = RunRecords.read(directory.path)
+    names, events = [f.name for f in fields(Request)], records.steering
+    # that of the result, if rows of metrics.csv are lost
+    last = max(len(records.generations), int(records.result.get("generations") or 0))
     script = []
     for event in events:
         request = Request(**{name: vars(event)[name] for name in names})
         ends = request.action != "stop" or event.generation >= last
         script.append(Taken(event.request, event.generation, request, event.result.get("refused", ""), ends))
     return script
-
-
-def _generations(directory: RunDirectory) -> int:
-    """Return the number of generations of a run; that of its result, if rows of metrics.csv are lost."""
-    result = directory.facts().get("result") or {}
-    return max(len(directory.history()), int(result.get("generations") or 0))
 
 
 def refuse_left_stop(directory: RunDirectory, generation: int) -> None:

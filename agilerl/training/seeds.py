@@ -14,10 +14,10 @@ from typing import Any
 from agilerl.config import Manifest, apply_overrides, going_on
 from agilerl.hostile import read_json
 from agilerl.report.compare import comparison, write_comparison
-from agilerl.report.records import closing_test
 from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import RUN, is_run
+from agilerl.runs.records import closing_test
 from agilerl.runs.seed_group import SeedGroup
 from agilerl.runs.signals import StopSignals
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan

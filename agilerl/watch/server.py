@@ -313,9 +313,9 @@ def ask(follower: RunFollower, content: Mapping[str, Any], imports: Sequence[str
     import_code(imports)
     with follower.lock:
         follower.poll()
-        last = follower.generations[-1] if follower.generations else None
-        born = {birth.id for birth in follower.births if last is None or birth.generation > last.number}
-    members = born | set(last.ids if last is not None else ())
+        last = follower.generations[-1] if follower.generations else []
+        born = {birth.id for birth in follower.births if not last or birth.generation > last[0].generation}
+    members = born | {member.id for member in last}
     if follower.status == RUNNING and request.member is not None and request.member not in members:
         raise ConfigError(f"member {request.member} is not in the population. fix: an id of the table of members.")
     return str(steering.ask(follower.path, request).stem)

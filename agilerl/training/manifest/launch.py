@@ -32,6 +32,7 @@ from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import RunDirectory, lineage_is, now, running
 from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
+from agilerl.runs.records import RunRecords
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.steering import Taken, refuse_left_stop
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, console_sink, tracker_name, tracker_of
@@ -247,7 +248,7 @@ def arrivals_of(run: str | os.PathLike[str], manifest: Manifest) -> tuple[int, .
     Raises:
         ConfigError: it did not train in asynchronous mode, or `manifest` does not. RunError: it is no run.
     """
-    order = tuple(RunDirectory.open(Path(run)).arrivals())
+    order = tuple(RunRecords.read(run).arrivals)
     if not order or manifest.evolution.mode != "async":
         what = str(run) if not order else "this run"
         raise ConfigError(

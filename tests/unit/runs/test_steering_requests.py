@@ -20,6 +20,7 @@ from agilerl.cli import app
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import REQUESTS
+from agilerl.runs.records import RunRecords
 from agilerl.runs.steering import LOG, Inbox, Request, Taken, ask, pending, refuse_left_stop, script_of
 from agilerl.telemetry.files import lineage_line
 from agilerl.telemetry.record import Birth, Steering
@@ -343,8 +344,9 @@ def test_the_script_of_a_run_are_its_recorded_requests(tmp_path: Path) -> None:
     with open(run / "evolution.jsonl", "a") as file:
         file.write(lineage_line(event))
     directory = RunDirectory(run)
-    assert directory.steering() == [event]
-    assert [birth.id for birth in directory.lineage()] == [0, 1]
+    records = RunRecords.read(directory.path)
+    assert records.steering == [event]
+    assert [birth.id for birth in records.births] == [0, 1]
     assert script_of(directory) == [Taken("id-1", 2, Request("pin", None, "lr", 1e-3, "why", "ada"))]
     inbox = Inbox(None, script_of(directory))
     assert [len(inbox.take(generation)) for generation in (1, 2, 3)] == [0, 1, 0]
@@ -355,8 +357,8 @@ def test_a_stop_ends_a_replay_only_if_it_has_ended_the_run(tmp_path: Path, gener
     run = running_run(tmp_path)
     with open(run / "evolution.jsonl", "a") as file:
         file.write(lineage_line(Steering(2, "id-1", "stop", None, "", None, "", "ada", {})))
-    rows = "".join(f"{generation},1.0\n" for generation in range(generations))
-    (run / "metrics.csv").write_text(f"generation,fitness\n{rows}")
+    rows = "".join(f"{generation},0,0,,1.0,,,1\n" for generation in range(generations))
+    (run / "metrics.csv").write_text(f"generation,id,slot,parent,fitness,mutation,network,is_best\n{rows}")
     assert script_of(RunDirectory(run)) == [Taken("id-1", 2, Request("stop", author="ada"), ends=ends)]
     (run / "metrics.csv").unlink()
     RunDirectory(run).finish("done", result={"generations": generations})

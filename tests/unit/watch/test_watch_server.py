@@ -384,7 +384,7 @@ def test_a_request_is_left_in_the_run_and_shown_until_it_is_taken(root: Path, mo
     run = train_here(root / "CartPole-v1" / "dqn-0001")
     newest = RunFollower(run)
     newest.poll()
-    alive = newest.generations[-1].ids[0]
+    alive = newest.generations[-1][0].id
     content = {"action": "set", "member": alive, "name": "lr", "value": 0.01, "reason": "why not", "author": "ann"}
     with serving(root) as (client, _):
         status, answer = client.post(f"/{TOKEN}/steer?run={KEY}", content)
