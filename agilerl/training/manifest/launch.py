@@ -14,7 +14,6 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,10 @@ from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import available_cores
 from agilerl.training.deadline import Deadline
+from agilerl.training.manifest import build, step_cost, time_budget
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
+from agilerl.training.manifest.resolve import resolve
 from agilerl.training.manifest.worker_settings import (
     ALONE,
     Workers,
@@ -50,6 +51,7 @@ from agilerl.training.manifest.worker_settings import (
     spare_cores,
     workers_of,
 )
+from agilerl.training.manifest.workers import start_workers
 from agilerl.training.policy_files import write_best
 from agilerl.training.quarantine import DivergedError
 from agilerl.training.run import SHARED_BUDGETS, Run
@@ -81,8 +83,7 @@ def with_minutes(
     """
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
-    measured = import_module("agilerl.training.manifest.time_budget")
-    steps, rate, expected = measured.steps_in(manifest, env, device, minutes, check)
+    steps, rate, expected = time_budget.steps_in(manifest, env, device, minutes, check)
     at_once = min(processes, manifest.training.shards)
     steps, rate = steps * at_once, rate * at_once
     if verbose:
@@ -97,7 +98,7 @@ def with_minutes(
             f"at {count(rate)} steps/s of all together; the closing test is included",
             flush=True,
         )
-    manifest = measured.with_short_generations(manifest, rate, minutes)
+    manifest = time_budget.with_short_generations(manifest, rate, minutes)
     return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")
 
 
@@ -276,9 +277,9 @@ def resolved(
     if env is None:
         manifest = with_known_env(manifest)
     if minutes is not None:  # before steps of a slow environment are measured
-        import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, minutes)
+        time_budget.check_minutes(manifest, minutes)
     with StopSignals() as signals:  # a signal takes effect immediately until the first check
-        manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
+        manifest = resolve(manifest, env)
         chosen = choose_device(device, manifest, env)
         if verbose and device == "auto" and resolve_device(device) != "cpu":  # there is a choice
             print(f"device: {chosen}", flush=True)
@@ -291,9 +292,7 @@ def resolved(
 
 def _on_spare_cores(manifest: Manifest, env: Any, verbose: bool) -> Manifest:
     """Return the manifest with lanes in worker processes where that is faster, and print so."""
-    measured = import_module("agilerl.training.manifest.step_cost")
-    changed: Manifest
-    changed, note = measured.with_lane_workers(manifest, env, available_cores())
+    changed, note = step_cost.with_lane_workers(manifest, env, available_cores())
     if verbose and note:
         print(note, flush=True)
     return changed
@@ -324,18 +323,16 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
     """Train with records on the console and in the directory, and record how the run ended."""
-    run_manifest = import_module("agilerl.training.manifest.build").run_manifest
     try:
         fan_out = Sinks(setup.sinks_of(directory))
         with StopSignals() as signals, contextlib.ExitStack() as stack:
             try:
                 executor = None
                 if setup.workers.count != 1 or setup.workers.most > 1:
-                    start = import_module("agilerl.training.manifest.workers").start_workers
                     made_from = setup.manifest, setup.env, setup.device, setup.manifest.training.seed, setup.imports
-                    executor = start(*made_from, setup.workers, fan_out.message)
+                    executor = start_workers(*made_from, setup.workers, fan_out.message)
                     stack.callback(executor.close)
-                result = run_manifest(
+                result = build.run_manifest(
                     setup.manifest,
                     env=setup.env,
                     seed=setup.manifest.training.seed,
@@ -531,7 +528,7 @@ def resume_training(
         if steps is not None:
             _check_steps(folder, store, manifest, steps, bool(start["evolution"]))
         if minutes is not None:
-            import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, minutes)
+            time_budget.check_minutes(manifest, minutes)
             steps = _steps_after(folder, store, minutes)
         directory, generation = RunDirectory(folder), 0 if store.saved is None else store.saved.number
         recorded, asked = manifest, {"training.max_steps": steps, "training.carry_envs": carry_envs}
