@@ -120,7 +120,7 @@ def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
     from agilerl.runs.steering import pending
 
     records = RunRecords.read(run)
-    members = records.generations[-1] if records.generations else ()
+    members = records.last
     newborns = [records.line_of_birth(id) for id in records.newborns.waiting]
     born = [{"id": line[-1].id, "parent": line[0].parent, "mutation": changes_text(line)} for line in newborns]
     waiting = pending(run)

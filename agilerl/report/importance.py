@@ -195,22 +195,16 @@ def of_report(run: RunRecords) -> Importance | None:
 def lives_of(run: RunRecords, number: int = 0) -> list[Life]:
     """Return the lives of a run that have a gain; `number`: of the run."""
     ranks: dict[tuple[int, tuple[tuple[str, float], ...]], list[float]] = defaultdict(list)
-    rows: dict[int, list[Member]] = defaultdict(list)
-    for generation in run.generations:
-        for member in generation:
-            rows[member.id].append(member)
     trained: dict[int, float] = {}  # fitness after the last round of each member so far
     for members in run.rounds:
-        before = {member.id: _fitness_before(run, member, rows, trained) for member in members}
+        before = {member.id: _fitness_before(run, member, trained) for member in members}
         for member, rank in _ranked_gains(members, before):
             ranks[member.id, tuple(sorted(member.hyperparameters.items()))].append(rank)
         trained |= {member.id: member.fitness for member in members}
     return [Life(number, dict(values), float(np.mean(gains))) for (_, values), gains in ranks.items()]
 
 
-def _fitness_before(
-    run: RunRecords, member: Member, rows: Mapping[int, Sequence[Member]], trained: Mapping[int, float]
-) -> float | None:
+def _fitness_before(run: RunRecords, member: Member, trained: Mapping[int, float]) -> float | None:
     """Fitness of a member, or of its parent at its birth, when its round began; None for a founder's first round."""
     if member.id in trained:
         return trained[member.id]
@@ -218,7 +212,7 @@ def _fitness_before(
     if source is None:
         return None
     begun = member.generation if birth is None else birth.generation
-    earlier = [row for row in rows.get(source, ()) if row.generation < begun]
+    earlier = [row for row in run.rows.get(source, ()) if row.generation < begun]
     return earlier[-1].fitness if earlier else math.nan
 
 

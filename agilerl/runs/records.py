@@ -134,7 +134,7 @@ class RunRecords:
 
     def _forget(self) -> None:
         """Clear the cached values."""
-        for name in ("winner", "winner_line", "newborns", "rounds"):
+        for name in ("winner", "winner_line", "winner_rows", "newborns", "rounds", "rows"):
             vars(self).pop(name, None)
 
     @classmethod
@@ -247,7 +247,7 @@ class RunRecords:
             values = zip(self.hyperparameters, texts, strict=True)
             self._values[texts] = {name: float(text) for name, text in values if text}
         member = _member(row, self._values[texts])
-        last = self.generations[-1][0].generation if self.generations else -1
+        last = self.last[0].generation if self.last else -1
         if member.generation < last:
             raise ValueError(f"generation {member.generation} after {last}")
         if member.generation > last:
@@ -316,7 +316,7 @@ class RunRecords:
         return float(self._total("seconds", lambda member: member.seconds))
 
     def _total(self, name: str, of: Callable[[Member], float | None]) -> float:
-        last = of(self.generations[-1][-1]) if self.generations else None
+        last = of(self.last[-1]) if self.last else None
         return finite_number(self.result.get(name)) or last or 0
 
     def setting(self, dotted: str, default: Any = None) -> Any:
@@ -344,6 +344,19 @@ class RunRecords:
     def arrivals(self) -> list[int]:
         """Shards of a run in asynchronous mode, in the order in which their generations ended."""
         return [int(event.shard) for event in self.events if isinstance(event, Arrival)]
+
+    @property
+    def last(self) -> list[Member]:
+        """Members of the last generation; [] before the first has ended."""
+        return self.generations[-1] if self.generations else []
+
+    @cached_property
+    def rows(self) -> dict[int, list[Member]]:
+        """Rows of each member, by id, in order."""
+        rows: dict[int, list[Member]] = {}
+        for member in (member for generation in self.generations for member in generation):
+            rows.setdefault(member.id, []).append(member)
+        return rows
 
     @property
     def history(self) -> list[list[float]]:
@@ -425,7 +438,7 @@ class RunRecords:
         for generation in self.generations[self._ranked : -1]:  # the last one may still get members
             self._ranking = self._rank(self._ranking, generation)
             self._ranked += 1
-        return self._rank(self._ranking, self.generations[-1]).best if self.generations else None
+        return self._rank(self._ranking, self.last).best
 
     def _rank(self, before: _Ranking, generation: list[Member]) -> _Ranking:
         """The ranking after a generation."""
@@ -456,6 +469,14 @@ class RunRecords:
             line.append(at)
             at = self.parent(at)
         return tuple(reversed(line))
+
+    @cached_property
+    def winner_rows(self) -> list[Member]:
+        """The winner and its ancestors by generation, up to that in which it won; a child rather than its parent."""
+        place = {id: number for number, id in enumerate(self.winner_line)}
+        until = -1 if self.winner is None else self.winner.generation
+        lines = ([m for m in generation if m.id in place and m.generation <= until] for generation in self.generations)
+        return [max(line, key=lambda member: place[member.id]) for line in lines if line]
 
 
 def lacks_birth(path: Path, member: int) -> RunError:

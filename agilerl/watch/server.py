@@ -313,7 +313,7 @@ def ask(follower: RunFollower, content: Mapping[str, Any], imports: Sequence[str
     import_code(imports)
     with follower.lock:
         follower.poll()
-        last = follower.generations[-1] if follower.generations else []
+        last = follower.last
         born = {birth.id for birth in follower.births if not last or birth.generation > last[0].generation}
     members = born | {member.id for member in last}
     if follower.status == RUNNING and request.member is not None and request.member not in members:
@@ -323,10 +323,8 @@ def ask(follower: RunFollower, content: Mapping[str, Any], imports: Sequence[str
 
 def waiting_requests(follower: RunFollower) -> list[dict[str, Any]]:
     """Requests that the run has not taken over yet."""
-    if not follower.has_requests():
-        return []
-    pending = steering.pending(follower.path)
-    return [{"key": name, **plain(asdict(request))} for name, request in pending.items()]
+    waiting = steering.pending(follower.path)
+    return [{"key": name, **plain(asdict(request))} for name, request in waiting.items()]
 
 
 class _Server(Server):

@@ -13,7 +13,6 @@ from typing import Any
 
 from agilerl.errors import AgileRLError
 from agilerl.options import LoopOptions
-from agilerl.runs.names import REQUESTS
 from agilerl.runs.records import Member, RunRecords, finite_number
 from agilerl.telemetry.progress import PROGRESS
 from agilerl.telemetry.record import Birth, Steering
@@ -98,9 +97,8 @@ class RunFollower(RunRecords):
                 self._measure(content)
             events, generations, messages = self._logged
             self.log += [line for event in self.events[events:] if (line := _line_of(event)) is not None]
-            self.log += map(
-                _held_out_line, (g[0] for g in self.generations[generations:] if g[0].confirmation is not None)
-            )
+            firsts = (members[0] for members in self.generations[generations:])
+            self.log += [_held_out_line(member) for member in firsts if member.confirmation is not None]
             self.log += [LogLine("message", text, None, seconds) for seconds, text in self.messages[messages:]]
             self._logged = len(self.events), len(self.generations), len(self.messages)
             return has_more
@@ -120,10 +118,10 @@ class RunFollower(RunRecords):
             return self._current(time.time() if now is None else now)
 
     def _current(self, now: float) -> Progress:
-        ended = self.generations[-1][0].number if self.generations else 0
+        ended = self.last[0].number if self.last else 0
         total = self._expected_generations()
         limit = _whole(self._progress.get("max_env_steps")) or _whole(self.facts.get("max_env_steps"))
-        begun, made, seconds = _end_of(self.generations[-1]) if self.generations else (0, 0, 0.0)
+        begun, made, seconds = _end_of(self.last) if self.last else (0, 0, 0.0)
         if self.status != RUNNING:
             return Progress("", max(0, ended - 1), total, begun, limit, made, seconds=seconds)
         newest = finite_number(self._progress.get("env_steps"))
@@ -135,7 +133,6 @@ class RunFollower(RunRecords):
         share = self._share(begun, steps)
         is_evaluating = share is not None and share > 0.5 and idle is not None and idle > 2.0
         births = self.newborns.waiting
-        members = len(self.generations[-1]) if self.generations else 0
         return Progress(
             phase="evaluating" if is_evaluating else "training",
             generation=ended,
@@ -148,7 +145,7 @@ class RunFollower(RunRecords):
             seconds=seconds,
             seconds_left=self._seconds_left(steps, limit, seconds),
             training=births,
-            going_on=max(0, members - len(births)),
+            going_on=max(0, len(self.last) - len(births)),
             idle_seconds=idle,
         )
 
@@ -177,7 +174,7 @@ class RunFollower(RunRecords):
 
     def _members(self) -> int:
         """Number of members that train."""
-        return len(self.generations[-1]) if self.generations else _whole(self.facts.get("population")) or 1
+        return len(self.last) or _whole(self.facts.get("population")) or 1
 
     def _speed(self) -> float | None:
         """Steps of all members in a second of training, over the last reports; else over the last generations."""
@@ -203,13 +200,6 @@ class RunFollower(RunRecords):
         if limit is not None and env_steps > 0 and seconds > 0:
             left.append(max(0, limit - steps) * seconds / env_steps)
         return min(left, default=None)
-
-    def has_requests(self) -> bool:
-        """Whether requests wait in the directory; cheap."""
-        try:
-            return any(entry.name.endswith(".json") for entry in os.scandir(self.path / REQUESTS))
-        except OSError:
-            return False
 
 
 def _end_of(generation: list[Member]) -> tuple[int, int, float]:

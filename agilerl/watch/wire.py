@@ -75,9 +75,10 @@ class Cursor:
             events += generations
             is_complete = self._generations == len(run.generations)
             if is_complete:
-                last = run.generations[-1] if run.generations else []
-                rows = [[m.id, m.slot, m.score, m.env_steps, m.updates, m.loss, m.mutation, m.network] for m in last]
-                members = {"number": last[0].number if last else None, "rows": rows}
+                rows = [
+                    [m.id, m.slot, m.score, m.env_steps, m.updates, m.loss, m.mutation, m.network] for m in run.last
+                ]
+                members = {"number": run.last[0].number if run.last else None, "rows": rows}
                 events += self._if_new("members", members) if generations or "members" not in self._sent else []
             if run.log[self._log :]:
                 lines = [{**asdict(line), "generation": _from_one(line.generation)} for line in run.log[self._log :]]

@@ -438,3 +438,8 @@ def test_damage_and_absence_are_named(tmp_path: Path) -> None:
     (path / "evolution.jsonl").write_text(json.dumps(["no", "birth"]) + "\n")
     with pytest.raises(RunError, match=r"line 1 of .*evolution\.jsonl is damaged"):
         write_report(path)
+    path = write_run(tmp_path / "rows", ROWS, BIRTHS)
+    with open(path / "metrics.csv", "a") as file:
+        file.write("9,x\n")
+    with pytest.raises(RunError, match=rf"line {len(ROWS) + 2} of .*metrics\.csv is damaged .* fix: `agilerl resume"):
+        write_report(path)

@@ -21,7 +21,7 @@ from agilerl.telemetry.progress import MESSAGES, PROGRESS, ProgressSink
 from agilerl.telemetry.record import GenerationRecord, MemberRecord, RunPlan
 from agilerl.watch import state
 from agilerl.watch.state import LogLine, Progress, RunFollower
-from agilerl.watch.wire import birth_columns, change_text, generation_columns
+from agilerl.watch.wire import birth_columns, change_text, facts_of, generation_columns
 from tests.unit.synthetic_runs import birth, family, member, write_run
 
 OPTIONS = {"max_steps": 10_000, "evo_steps": 1000, "evo_first": None, "target": 195.0}
@@ -190,6 +190,17 @@ def test_a_resume_that_cuts_the_files_back_is_read_anew(tmp_path: Path) -> None:
     assert (run.epoch, len(run.generations), len(run.births)) == (1, 2, 1)
 
 
+@pytest.mark.parametrize("status", ["running", "failed", "done"])
+def test_a_result_of_before_a_resume_is_outdated(status: str, tmp_path: Path) -> None:
+    """A resumed run keeps the earlier result in run.json until it ends; the page and the report leave it out."""
+    path = write_run(tmp_path / "run", [member(0, 0, 0, 1.0)], [], status=status, returns=[1.0, 3.0])
+    run = RunFollower(path)
+    run.poll()
+    has_result = status == "done"
+    assert (run.test is not None, bool(facts_of(run)["test"])) == (has_result, has_result)
+    assert (RunRecords.read(path).test is not None) == has_result
+
+
 def test_a_run_that_vanishes_and_comes_back(tmp_path: Path) -> None:
     path = family(tmp_path / "run", 3, 4)
     run = RunFollower(path)
@@ -217,8 +228,6 @@ def test_damaged_facts_leave_a_page(content: str, tmp_path: Path) -> None:
 
 
 def test_times_of_damaged_facts_are_texts_as_the_page_expects(tmp_path: Path) -> None:
-    from agilerl.watch.wire import facts_of
-
     path = family(tmp_path / "run", 2, 2)
     (path / "run.json").write_text('{"status": "done", "started": 7, "ended": ["x"]}')
     run = RunFollower(path)
