@@ -292,7 +292,7 @@ def _print_plan(options: TrainOptions, plan: Plan) -> None:
     from agilerl.options import LoopOptions
     from agilerl.telemetry.console import count
     from agilerl.training.manifest.device import choose_device, resolve_device
-    from agilerl.training.manifest.resolve import resolve
+    from agilerl.training.manifest.tasks import resolve
     from agilerl.training.manifest.time_budget import check_minutes
 
     resolve_device(options.device)  # an unknown one is named first

@@ -17,11 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest, read_data
+from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest
 from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import RunError
 from agilerl.files import write_atomic
-from agilerl.hostile import malformed, read_json
+from agilerl.hostile import read_json
 from agilerl.redaction import without_secrets
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import run_command
@@ -145,21 +145,11 @@ class RunDirectory:
 
     def manifest(self) -> Manifest:
         """The resolved configuration of the run; RunError without one."""
-        return load_manifest(self._config())
-
-    def is_asynchronous(self) -> bool:
-        """Whether the run is in asynchronous mode; its algorithm may be one that is not registered here."""
-        path = self._config()
-        with malformed(path):
-            return bool(read_data(path).get("evolution", {}).get("mode") == "async")
-
-    def _config(self) -> Path:
-        """The file of the resolved configuration; RunError without one."""
         path = self.path / CONFIG
         if not path.is_file():
             what = "is no file" if path.exists() else "is missing"
             raise RunError(f"{path} {what}. fix: `{run_command('resume', self.path)}`, which writes it anew.")
-        return path
+        return load_manifest(path)
 
     def sinks(self) -> list[BaseSink]:
         """The sinks of metrics.csv, evolution.jsonl, progress and messages, and of the plan in run.json."""

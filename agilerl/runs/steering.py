@@ -23,7 +23,6 @@ from agilerl.files import write_atomic
 from agilerl.hostile import MIB, read_json, read_text
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.lock import status_of
 from agilerl.runs.names import LINEAGE, REQUESTS
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.files import lineage_line
@@ -167,19 +166,21 @@ def ask(run: str | os.PathLike[str], request: Request) -> Path:
 
 def check_takes(directory: RunDirectory, request: Request) -> None:
     """Raise an error unless the run takes requests now, and has the member; see `ask`."""
-    status = status_of(directory.path, directory.facts())
-    if status != "running":
+    records = RunRecords(directory.path)
+    while records.poll():
+        pass
+    if records.status != "running":
         raise RunError(
-            f"{directory.path} does not train now (status: {status}), and nobody would take a request over. "
+            f"{directory.path} does not train now (status: {records.status}), and nobody would take a request over. "
             f"fix: {run_command('resume', directory.path)}, and ask then."
         )
-    if directory.is_asynchronous():
+    if records.is_asynchronous:
         raise ConfigError(
             f"{directory.path} trains in asynchronous mode, in which there is no moment between two generations of all "
             "members. fix: evolution.mode=generations, for a run that is steered."
         )
     if request.member is not None:
-        members = sorted({birth.id for birth in RunRecords.read(directory.path).births})
+        members = sorted(records.births_by_id)
         if request.member not in members:
             last = f"ids go up to {members[-1]}" if members else "its first generation has not ended"
             raise ConfigError(f"{directory.path} has no member {request.member}: {last}. fix: an id of metrics.csv.")

@@ -42,7 +42,7 @@ from agilerl.training.deadline import Deadline
 from agilerl.training.manifest import build, step_cost, time_budget
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.device import choose_device, resolve_device
-from agilerl.training.manifest.resolve import resolve
+from agilerl.training.manifest.tasks import resolve
 from agilerl.training.manifest.worker_settings import (
     ALONE,
     Workers,
