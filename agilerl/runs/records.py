@@ -173,9 +173,7 @@ class RunRecords:
 
         Damaged lines are skipped and listed; a missing file has no lines.
         """
-        self.is_gone = not self.path.is_dir()
-        if isinstance(facts := self._changed(RUN), dict):
-            self.facts = facts
+        self.read_facts()
         if self._has_changed(CONFIG):
             self.config, self.settings = _settings(self.path)
         parts = [tail.read() for _, tail, _ in self._tails]
@@ -199,6 +197,12 @@ class RunRecords:
         return any(part.has_more for part in parts)
 
     # --- files --------------------------------------------------------------------------------------------------------
+
+    def read_facts(self) -> None:
+        """Read run.json, if it has changed, and nothing else."""
+        self.is_gone = not self.path.is_dir()
+        if isinstance(facts := self._changed(RUN), dict):
+            self.facts = facts
 
     def _has_changed(self, name: str) -> bool:
         """Whether a file has changed since the last call."""
