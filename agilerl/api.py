@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from agilerl.algorithms import (
     is_team,
     name_of,
 )
+from agilerl.algorithms.base.evaluation import EvaluatedIn
+from agilerl.algorithms.imported.load import load as load_imported
 from agilerl.config import (
     Manifest,
     Setting,
@@ -46,15 +47,19 @@ from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.hostile import malformed
 from agilerl.hub import local_run
+from agilerl.language.base import quiet
+from agilerl.report.schedule import schedule_manifest
 from agilerl.runs.changes import changes_in
 from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.records import RunRecords
 from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped
 from agilerl.runs.steering import Request, ask, script_of
 from agilerl.telemetry import Evaluation, Sink
 from agilerl.telemetry.evaluation import Baseline
 from agilerl.telemetry.time_spent import TimeSpent
+from agilerl.training.manifest import step_cost
 from agilerl.training.manifest.adoption import (
     Ancestors,
     algorithm_of,
@@ -68,7 +73,9 @@ from agilerl.training.manifest.adoption import (
 )
 from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.manifest.launch import resume_training, run_training, with_known_env
+from agilerl.training.policy_files import load_language_policy, load_policy
 from agilerl.training.run import Run
+from agilerl.utils.utils import agent_from_policy
 
 __all__ = [
     "Evaluation", "Run", "build_manifest", "load", "replay", "resolve_device", "resume", "resume_training",
@@ -263,8 +270,7 @@ def settings_of_schedule(
             f"a schedule has settings and a budget in steps of its own; got {', '.join(names)} too. "
             f"fix: leave {names[0].partition('=')[0]} out."
         )
-    manifest = import_module("agilerl.report.schedule").schedule_manifest(path, steps)
-    trained: Manifest = manifest
+    trained = schedule_manifest(path, steps)
     if algo is not None and canonical_name(algo) != trained.algorithm.name:
         raise ConfigError(f"the schedule is one of {trained.algorithm.name}; got algo={algo!r}. fix: leave algo out.")
     return trained
@@ -305,7 +311,7 @@ def ancestors_in(agents: Any, device: str, env: Any = None) -> Ancestors:
     if not isinstance(agents, str | os.PathLike):
         return ancestors_of(agents)
     if env is not None and os.path.isfile(agents):
-        return Ancestors([import_module("agilerl.algorithms.imported.load").load(agents, env, seed=0)], str(agents))
+        return Ancestors([load_imported(agents, env, seed=0)], str(agents))
     run = load(agents, device)
     if run.population == [run.best]:
         text = f"{agents} keeps its best policy alone: critics and optimisers start anew."
@@ -500,8 +506,8 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
     manifest = directory.with_own_data(directory.manifest(), facts)
     cls, device = find_algorithm(manifest.algorithm.name), choose_device(device, manifest, is_training=False).name
     if cls.learns_language:
-        with import_module("agilerl.language.base").quiet():
-            best = directory.load_language_policy(cls, device)
+        with quiet():
+            best = load_language_policy(directory, cls, device)
         identity = {"id": manifest.environment.name, "kwargs": dict(manifest.environment.kwargs)}
         best.environment = None if facts.get("env_given") else identity
         best.set_training_mode(False)
@@ -510,13 +516,14 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
         seed = facts.get("best_seed") or facts.get("seed")  # of evaluations; those of an unfinished run have the run's
         if isinstance(seed, int):
             best.seed = seed
-    best.evaluated_in = import_module("agilerl.algorithms.base.evaluation").EvaluatedIn.of(manifest)
+    best.evaluated_in = EvaluatedIn.of(manifest)
+    records = RunRecords.read(directory.path)
     with malformed(directory.path):
         return Run(
             best=best,
             population=saved_population(directory.path, device) or [best],
-            history=directory.history(),
-            lineage=directory.lineage(),
+            history=records.history,
+            lineage=records.births,
             path=directory.path,
             result=dict(facts.get("result") or {}),
             manifest=manifest,
@@ -532,10 +539,9 @@ def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
 
 def _best_agent(directory: RunDirectory, manifest: Manifest, device: str) -> Any:
     """Rebuild the best agent from its policy file, or from the newest checkpoint for lack of a `policy_class`."""
-    spec, state = directory.load_best()
-    rebuild = import_module("agilerl.utils.utils").agent_from_policy
+    spec, state = load_policy(directory)
     try:
-        return rebuild(spec, state, device, manifest.algorithm.hyperparameters)
+        return agent_from_policy(spec, state, device, manifest.algorithm.hyperparameters)
     except NotAvailableYetError:
         best = saved_best(directory.path, spec, state, device)
         if best is None:
@@ -608,8 +614,7 @@ def starting_manifest(
     if is_language_id(usual.environment.name) or is_team(usual.algorithm.name) or not has_few_steps(others):
         return usual, ""
     name = usual.environment.name if env is not None else resolve_env_id(usual.environment.name)
-    for_few_steps = import_module("agilerl.training.manifest.step_cost").for_few_steps
-    choice = for_few_steps(name, algo and usual.algorithm.name, env, kwargs or {}, minutes)
+    choice = step_cost.for_few_steps(name, algo and usual.algorithm.name, env, kwargs or {}, minutes)
     if choice is None:
         return usual, ""
     target = usual.training.target_score

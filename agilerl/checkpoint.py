@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,80 +15,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load as safetensors_load
 from safetensors.torch import save as safetensors_save
 
-from agilerl.errors import RunError
+from agilerl.errors import CorruptCheckpoint, RunError
+from agilerl.files import write_atomic
 from agilerl.hostile import read_regular
 
 FORMAT = 1
 _FORMAT_KEY, _TREE_KEY, _DIGEST_KEY = "agilerl.format", "agilerl.tree", "agilerl.tree.sha256"
 _PICKLE_PROTOCOLS = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 _FIX = "fix: use an older checkpoint, or train again; the file cannot be repaired."
-
-
-class CorruptCheckpoint(RunError):
-    """The file is truncated, changed, or of another format."""
-
-
-def write_atomic(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Write `data` to `path` atomically: a reader sees the old file or the new one.
-
-    A temporary file in the same folder is written, flushed to disk and renamed; then the folder is flushed.
-    Parent folders are created. After a failure the old file is unchanged and no temporary file is left.
-
-    Args:
-        path: the file to write or replace. data: bytes, or text that is written as UTF-8.
-    """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        write_synced(temporary, data.encode("utf-8") if isinstance(data, str) else data)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(target.parent)
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a new file and flush it to disk; FileExistsError if it exists, even as a dangling link."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, so that a rename in it survives a power failure."""
-    if os.name != "posix":  # other systems cannot open a folder
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def put_files(made: Path, folder: Path, last: str) -> None:
-    """Move the files of `made`, a sibling folder, into `folder`, keeping its other files.
-
-    Each file is moved atomically, `last` after all others. A missing `folder` appears with all files at once.
-    """
-    for path in made.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-    if not folder.exists():
-        made.rename(folder)
-    else:
-        for path in sorted(made.iterdir(), key=lambda path: path.name == last):
-            path.replace(folder / path.name)
-        sync_folder(folder)
-    sync_folder(folder.parent)
-
-
-def with_suffix(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a saved elite, which ends in `.pt`, as published."""
-    return Path(path if str(path).endswith(".pt") else f"{path}.pt")
 
 
 def save_tree(path: str | os.PathLike[str], tree: Mapping[str, Any]) -> None:

@@ -43,6 +43,10 @@ class RunError(AgileRLError, ValueError):
     """A run directory is missing, damaged or does not fit the request."""
 
 
+class CorruptCheckpoint(RunError):
+    """The file is truncated, changed, or of another format."""
+
+
 class NotAvailableYetError(AgileRLError, NotImplementedError):
     """A published argument or command that is not implemented yet."""
 

@@ -22,9 +22,9 @@ from agilerl import tree as trees
 from agilerl.algorithms.base.evaluation import ACTING, greedy_of
 from agilerl.algorithms.base.wrapped import overrides, unwrapped
 from agilerl.algorithms.teams.base import weights_of
-from agilerl.checkpoint import write_atomic
 from agilerl.envs.masks import component_sizes
 from agilerl.errors import NotAvailableYetError, RunError
+from agilerl.files import write_atomic
 from agilerl.rng import Purpose, stream
 from agilerl.spaces import mask_width, nested
 from agilerl.standalone.policy import Policy, PolicyError, build

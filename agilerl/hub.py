@@ -21,18 +21,19 @@ from typing import Any
 from agilerl.errors import AgileRLError, ConfigError, RunError
 from agilerl.hostile import JSON_LIMIT, MIB
 from agilerl.redaction import Secret, redact
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
 
 SCHEME = "hf://"
 # Files of a run that are downloaded -> largest size in bytes.
 LIMITS = {
-    "run.json": JSON_LIMIT,
-    "config.yaml": MIB,
-    "evolution.jsonl": 256 * MIB,
-    "metrics.csv": 256 * MIB,
+    RUN: JSON_LIMIT,
+    CONFIG: MIB,
+    LINEAGE: 256 * MIB,
+    METRICS: 256 * MIB,
     "best/policy.json": JSON_LIMIT,
     "best/policy.safetensors": 2048 * MIB,
 }
-REQUIRED = ("run.json", "config.yaml", "best/policy.safetensors")
+REQUIRED = (RUN, CONFIG, "best/policy.safetensors")
 # As the Hub has them: letters, digits and -_. on both sides, no -- or .. in them.
 _PART = r"(?!.*(?:--|\.\.))[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9])?"
 _REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)

@@ -11,8 +11,8 @@ from agilerl import foreign
 from agilerl.algorithms import canonical_name
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.api import train
-from agilerl.checkpoint import with_suffix
 from agilerl.errors import ConfigError, NotAvailableYetError, warn_once
+from agilerl.files import with_suffix
 from agilerl.telemetry import TensorBoardSink, WandbSink
 from agilerl.training.run import Run
 

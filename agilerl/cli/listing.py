@@ -17,7 +17,7 @@ from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.hostile import read_json
 from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
-from agilerl.runs.seed_group import is_group
+from agilerl.runs.names import RUN, is_group
 
 # Gymnasium's module of an environment -> (the package it needs, our extra that installs it).
 NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
@@ -321,7 +321,7 @@ def runs(out: Path) -> Iterator[str]:
 
 def _read_entry(path: Path) -> ListedRun:
     try:
-        facts = read_json(path / "run.json")
+        facts = read_json(path / RUN)
     except FileNotFoundError:
         return ListedRun(path, {}, "no run.json")
     except (AgileRLError, OSError, json.JSONDecodeError):
@@ -339,7 +339,7 @@ def _steps(result: dict[str, Any]) -> str:
 
 def score_text(result: dict[str, Any]) -> str:
     """The closing test score; else the best fitness, labelled as such."""
-    from agilerl.report.records import closing_test
+    from agilerl.runs.records import closing_test
     from agilerl.telemetry.console import number
     from agilerl.telemetry.evaluation import interval
 

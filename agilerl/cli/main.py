@@ -38,6 +38,7 @@ from agilerl.cli.training import ResumeOptions, TrainOptions
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.importing import import_code
 from agilerl.redaction import redact
+from agilerl.runs.names import is_run
 from agilerl.runs.signals import exit_code
 
 USER_ERROR = 2
@@ -108,7 +109,7 @@ def _naming_imports(error: AgileRLError, run: Path | None, imports: Sequence[str
     message = str(error)
     if isinstance(error, UnknownAlgorithmError) and imports:
         message = _naming_registered(message, " and ".join(imports))
-    if run is None or not isinstance(error, EnvError | AlgorithmError) or not (run / "run.json").is_file():
+    if run is None or not isinstance(error, EnvError | AlgorithmError) or not is_run(run):
         return message
     from agilerl.runs.commands import imports_of
     from agilerl.runs.directory import RunDirectory

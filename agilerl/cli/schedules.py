@@ -59,7 +59,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         with user_errors(debug):
             from agilerl.report.importance import check_installed
             from agilerl.report.importance import importance as measure
-            from agilerl.report.records import RunRecords
+            from agilerl.runs.records import RunRecords
             from agilerl.runs.seed_group import with_groups
 
             check_installed()

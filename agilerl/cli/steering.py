@@ -115,11 +115,12 @@ def name_and_value(setting: str | None) -> tuple[str, Any]:
 def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
     """Return members, newborns and requests that wait, as lines and as plain data."""
     from agilerl.report.lineage import changes_text
-    from agilerl.report.records import RunRecords, tidy
+    from agilerl.report.text import tidy
+    from agilerl.runs.records import RunRecords
     from agilerl.runs.steering import pending
 
     records = RunRecords.read(run)
-    members = records.generations[-1] if records.generations else ()
+    members = records.last
     newborns = [records.line_of_birth(id) for id in records.newborns.waiting]
     born = [{"id": line[-1].id, "parent": line[0].parent, "mutation": changes_text(line)} for line in newborns]
     waiting = pending(run)

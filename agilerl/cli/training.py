@@ -45,6 +45,7 @@ from agilerl.cli.seeds import (
 )
 from agilerl.cli.tracking import NoTrack, Tracker, chosen_tracker
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
+from agilerl.runs.names import is_group
 from agilerl.runs.request import ResumeRequest, RunRequest
 
 if TYPE_CHECKING:
@@ -454,7 +455,7 @@ def _print_plan(options: TrainOptions, plan: Plan) -> None:
     from agilerl.options import LoopOptions
     from agilerl.telemetry.console import count
     from agilerl.training.manifest.device import choose_device, resolve_device
-    from agilerl.training.manifest.resolve import resolve
+    from agilerl.training.manifest.tasks import resolve
     from agilerl.training.manifest.time_budget import check_minutes
 
     resolve_device(options.device)  # an unknown one is named first
@@ -533,7 +534,7 @@ def resume(run: Path, options: ResumeOptions, begun: float) -> None:
     Args:
         begun: when the command began, by `time.perf_counter`.
     """
-    from agilerl.runs.seed_group import SeedGroup, is_group
+    from agilerl.runs.seed_group import SeedGroup
 
     check_sets(options.settings, {"--steps": options.steps, "--target": options.target}, options.minutes)
     target = [] if options.target is None else [f"training.target_score={options.target}"]

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from agilerl import tree as trees
-from agilerl.checkpoint import CorruptCheckpoint, decode_tree
+from agilerl.checkpoint import decode_tree
 from agilerl.components.data import Transition
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
-from agilerl.errors import AgileRLError, ConfigError, RunError
+from agilerl.data.replay_log import Chunk, ReplayLog
+from agilerl.errors import AgileRLError, ConfigError, CorruptCheckpoint, RunError
 from agilerl.hostile import malformed
-from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
-from agilerl.runs.replay_log import Chunk, ReplayLog
-from agilerl.runs.store import REST
+from agilerl.runs.checkpoints import REST, Saved, generations, read_checkpoint
+from agilerl.runs.names import is_run
 
 MAX_KEY_BYTES = 256  # bytes of an observation for matching rows; longer ones are hashed
 
@@ -149,7 +149,7 @@ def _newest(path: Path) -> Saved:
             damaged.append(str(error))
     if damaged:
         raise RunError(f"no checkpoint of {path} can be read ({damaged[0]}). fix: another run.")
-    what = "has no checkpoint yet" if (path / "run.json").is_file() else "is not a run directory (no checkpoints)"
+    what = "has no checkpoint yet" if is_run(path) else "is not a run directory (no checkpoints)"
     raise RunError(f"{path} {what}. fix: runs/<env>/<algo>-<nnnn> of a run with a generation, or a file (.h5, .npz).")
 
 

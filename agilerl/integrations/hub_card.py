@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from agilerl.report.records import RunRecords, tidy
+from agilerl.report.text import tidy
+from agilerl.runs.records import RunRecords
 from agilerl.telemetry.console import clock, count, how_it_ended
 from agilerl.telemetry.evaluation import interval
 
@@ -95,7 +96,7 @@ def _summary(run: RunRecords, facts: CardFacts) -> str:
 
 
 def _ended(run: RunRecords) -> str:
-    stopped = (run.facts.get("result") or {}).get("stopped")
+    stopped = run.result.get("stopped")
     return how_it_ended(stopped) if run.status == "done" else f"is not finished ({run.status})"
 
 
@@ -162,15 +163,8 @@ def _hyperparameters(run: RunRecords) -> Iterator[str]:
 
 def winner_schedule(run: RunRecords) -> list[tuple[int, int, Mapping[str, float]]]:
     """(generation from 1, env steps at its end, hyperparameters) of the winner's line, wherever they changed."""
-    if run.winner is None:
-        return []
-    place = {id: number for number, id in enumerate(run.winner_line)}
     rows: list[tuple[int, int, Mapping[str, float]]] = []
-    for generation in run.generations:
-        line = [member for member in generation if member.id in place and member.generation <= run.winner.generation]
-        if not line:
-            continue
-        member = max(line, key=lambda each: place[each.id])
+    for member in run.winner_rows:
         if not rows or rows[-1][2] != member.hyperparameters:
             rows.append((member.number, member.env_steps, member.hyperparameters))
     return rows

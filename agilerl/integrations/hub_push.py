@@ -22,19 +22,21 @@ from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.api import load
-from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, dump_yaml, manifest_from
 from agilerl.errors import NotAvailableYetError, RunError
+from agilerl.files import write_atomic
 from agilerl.hostile import MIB, malformed, read_regular, read_text
 from agilerl.hub import LIMITS, LOGIN, Address, check_repo, hub_errors, hub_package
 from agilerl.integrations.hub_card import CardFacts, card
 from agilerl.redaction import without_secrets
 from agilerl.report import RunRecords, write_report
 from agilerl.runs.commands import imports_of, run_command
-from agilerl.runs.directory import LINEAGE, LINEAGE_LIMIT, METRICS, RunDirectory
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
 from agilerl.standalone.policy import PolicyError
 from agilerl.standalone.policy import load as load_plain
 from agilerl.telemetry.record import Steering
+from agilerl.training.policy_files import load_policy
 
 # Entries of run.json that are pushed. Left out: the command line, the host, and paths of other runs and data.
 FACTS = (
@@ -95,7 +97,7 @@ def bundle_of(path: str | os.PathLike[str], repo: str, licence: str | None = Non
         raise NotAvailableYetError(
             f"{source.path} holds a language policy, whose adapter is not pushed. fix: `{fix}`, and push that folder."
         )
-    source.load_best()  # a run without a policy is named before anything is written
+    load_policy(source)  # a run without a policy is named before anything is written
     with tempfile.TemporaryDirectory(prefix="agilerl-push-") as temporary:
         folder = Path(temporary)
         _write_records(source.path, folder, facts, manifest)
@@ -170,14 +172,14 @@ def _write_records(source: Path, folder: Path, facts: Mapping[str, Any], manifes
     """config.yaml, run.json, evolution.jsonl and metrics.csv without secrets and machine paths."""
     settings = manifest.as_dict()
     public = without_paths(without_secrets(settings))
-    shared = manifest if public == settings else manifest_from(public, "config.yaml")
-    write_atomic(folder / "config.yaml", dump_yaml(shared))
+    shared = manifest if public == settings else manifest_from(public, CONFIG)
+    write_atomic(folder / CONFIG, dump_yaml(shared))
     pushed = {name: without_paths(without_secrets(facts[name])) for name in FACTS if name in facts}
     pushed["manifest_hash"] = shared.hash()
-    write_atomic(folder / "run.json", json.dumps(pushed, indent=2, allow_nan=False) + "\n")
+    write_atomic(folder / RUN, json.dumps(pushed, indent=2, allow_nan=False) + "\n")
     for name in (LINEAGE, METRICS):
         if (source / name).is_file():
-            text = read_text(source / name, LINEAGE_LIMIT)
+            text = read_text(source / name, LIMITS[LINEAGE])
             lines = text[: text.rfind("\n") + 1].splitlines()  # without an incomplete last one, of a run that trains
             with malformed(source / name):
                 public_lines = [_public_line(line, is_json=name == LINEAGE) for line in lines]

@@ -23,10 +23,11 @@ from typing import Any
 
 from agilerl.errors import ConfigError, RunError
 from agilerl.hostile import malformed
-from agilerl.hpo.founders import DECAYS, has_scale
+from agilerl.ranges import DECAYS, has_scale
 from agilerl.redaction import redact, without_secrets
-from agilerl.report.records import Member, RunRecords
-from agilerl.runs.seed_group import is_group, with_groups
+from agilerl.runs.names import is_group
+from agilerl.runs.records import Member, RunRecords
+from agilerl.runs.seed_group import with_groups
 from agilerl.telemetry.files import jsonable
 
 COMPLETE, PRUNED, FAIL, RUNNING = STATES = ("COMPLETE", "PRUNED", "FAIL", "RUNNING")
@@ -133,14 +134,8 @@ def study_of(run: RunRecords) -> ExportedStudy:
     with malformed(run.path):
         if not run.generations:
             raise RunError(f"{run.path} has no generation yet. fix: export it later.")
-        rows: dict[int, list[Member]] = {}
-        for generation in run.generations:
-            for member in generation:
-                rows.setdefault(member.id, []).append(member)
-        ranges = ranges_of(run, rows)
-        ids = sorted(rows)
-        states = _states(run, rows)
-        trials = tuple(_trial(run, rows[id], states[id], ranges, ids) for id in ids)
+        ranges, ids, states = ranges_of(run), sorted(run.rows), _states(run)
+        trials = tuple(_trial(run, run.rows[id], states[id], ranges, ids) for id in ids)
         return ExportedStudy(study_name(run.path), ranges, trials, _study_attributes(run, ids), _begun(run))
 
 
@@ -154,7 +149,7 @@ def study_name(path: Path) -> str:
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def ranges_of(run: RunRecords, rows: Mapping[int, Sequence[Member]]) -> dict[str, Range]:
+def ranges_of(run: RunRecords) -> dict[str, Range]:
     """The range of each hyperparameter that evolution may change.
 
     Founders may start outside of the range of mutation, and a schedule may leave it: the range covers their values.
@@ -165,7 +160,7 @@ def ranges_of(run: RunRecords, rows: Mapping[int, Sequence[Member]]) -> dict[str
         limits |= dict(run.setting(section) or {})
     ranges = {}
     for name, each in sorted(limits.items()):
-        values = [of[-1].hyperparameters[name] for of in rows.values() if name in of[-1].hyperparameters]
+        values = [of[-1].hyperparameters[name] for of in run.rows.values() if name in of[-1].hyperparameters]
         values = [value for value in values if math.isfinite(value)]
         if not values:
             continue
@@ -176,13 +171,13 @@ def ranges_of(run: RunRecords, rows: Mapping[int, Sequence[Member]]) -> dict[str
     return ranges
 
 
-def _states(run: RunRecords, rows: Mapping[int, Sequence[Member]]) -> dict[int, str]:
+def _states(run: RunRecords) -> dict[int, str]:
     """The state of each member's trial."""
     healed = (re.fullmatch(r"member (\d+)", birth.path) for birth in run.births if birth.kind == "healed")
     diverged = {int(match[1]) for match in healed if match is not None}
-    last, is_done = {member.id for member in run.generations[-1]}, run.status == "done"
+    last, is_done = {member.id for member in run.last}, run.status == "done"
     states = {}
-    for id, of in rows.items():
+    for id, of in run.rows.items():
         is_scored = any(math.isfinite(member.fitness) for member in of)
         if id in diverged:
             states[id] = FAIL

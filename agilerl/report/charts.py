@@ -22,7 +22,8 @@ from agilerl.report.plot import (
     segments,
     spans_decades,
 )
-from agilerl.report.records import Member, RunRecords, finite, tidy
+from agilerl.report.text import finite, tidy
+from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.console import count
 
 WIDE, LOW, NARROW = (940.0, 300.0), (940.0, 220.0), (460.0, 190.0)
@@ -197,7 +198,7 @@ def _lineages(
     log, whole = spans_decades(values), all(v == int(v) for v in values)
     plot, x, y = _frame_of(axis, title, values, width, height, log=log, whole_y=whole)
     where = [(x(m.generation), y(read(m))) for g in run.generations for m in g if math.isfinite(read(m))]
-    winners = _winner_by_generation(run)
+    winners = run.winner_rows
     path = [(x(m.generation), y(read(m))) for m in winners if math.isfinite(read(m))]
     plot.strokes += [
         Stroke("faint", _family(run, read, x, y) if lines else ""),
@@ -209,17 +210,6 @@ def _lineages(
             text = f"generation {member.number}: {title} {tidy(read(member))} (member {member.id})"
             plot.marks.append(Mark(x(member.generation), y(read(member)), text))
     return plot
-
-
-def _winner_by_generation(run: RunRecords) -> list[Member]:
-    """The winner and its ancestors, one per generation, up to the generation in which it won."""
-    line, ancestors = set(run.winner_line), []
-    until = -1 if run.winner is None else run.winner.generation
-    for generation in run.generations:
-        here = [m for m in generation if m.id in line and m.generation <= until]
-        if here:
-            ancestors.append(max(here, key=lambda m: run.winner_line.index(m.id)))
-    return ancestors
 
 
 def _family(

@@ -16,8 +16,9 @@ import numpy as np
 from agilerl.errors import RunError
 from agilerl.report.page import templates, well_formed, write_page
 from agilerl.report.plot import Plot, Stroke, Tick, area, frame, line
-from agilerl.report.records import RunRecords, finite
+from agilerl.report.text import finite
 from agilerl.runs.commands import run_command, way_on
+from agilerl.runs.records import RunRecords
 from agilerl.runs.seed_group import with_groups
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import RESAMPLES, Evaluation, interval

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import ConfigError
-from agilerl.hpo.founders import has_scale, to_scale
-from agilerl.report.records import Member, RunRecords, tidy
+from agilerl.ranges import has_scale, to_scale
 from agilerl.report.score import UNMUTATED, mutation_name
+from agilerl.report.text import tidy
+from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.record import Birth
 
 MIN_LIVES = 40  # with different hyperparameters; with 20, PED-ANOVA finds no effect that is there (docs/decisions.md)
@@ -194,22 +195,16 @@ def of_report(run: RunRecords) -> Importance | None:
 def lives_of(run: RunRecords, number: int = 0) -> list[Life]:
     """Return the lives of a run that have a gain; `number`: of the run."""
     ranks: dict[tuple[int, tuple[tuple[str, float], ...]], list[float]] = defaultdict(list)
-    rows: dict[int, list[Member]] = defaultdict(list)
-    for generation in run.generations:
-        for member in generation:
-            rows[member.id].append(member)
     trained: dict[int, float] = {}  # fitness after the last round of each member so far
     for members in run.rounds:
-        before = {member.id: _fitness_before(run, member, rows, trained) for member in members}
+        before = {member.id: _fitness_before(run, member, trained) for member in members}
         for member, rank in _ranked_gains(members, before):
             ranks[member.id, tuple(sorted(member.hyperparameters.items()))].append(rank)
         trained |= {member.id: member.fitness for member in members}
     return [Life(number, dict(values), float(np.mean(gains))) for (_, values), gains in ranks.items()]
 
 
-def _fitness_before(
-    run: RunRecords, member: Member, rows: Mapping[int, Sequence[Member]], trained: Mapping[int, float]
-) -> float | None:
+def _fitness_before(run: RunRecords, member: Member, trained: Mapping[int, float]) -> float | None:
     """Fitness of a member, or of its parent at its birth, when its round began; None for a founder's first round."""
     if member.id in trained:
         return trained[member.id]
@@ -217,7 +212,7 @@ def _fitness_before(
     if source is None:
         return None
     begun = member.generation if birth is None else birth.generation
-    earlier = [row for row in rows.get(source, ()) if row.generation < begun]
+    earlier = [row for row in run.rows.get(source, ()) if row.generation < begun]
     return earlier[-1].fitness if earlier else math.nan
 
 
@@ -314,7 +309,7 @@ def _evaluator(names: Sequence[str], values: np.ndarray) -> Callable[[np.ndarray
     """Return a function from gains [N], NaN for lives left out, to the importance of each hyperparameter [K].
 
     PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255) as Optuna implements it: the Pearson divergence between the
-    density of a hyperparameter in the best lives and in all. Values are on the scale of `hpo.founders.to_scale`.
+    density of a hyperparameter in the best lives and in all. Values are on the scale of `ranges.to_scale`.
     """
     check_installed()
     import optuna

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agilerl.report.plot import Stroke, Tick, dots, px
-from agilerl.report.records import Member, RunRecords, compact, finite, tidy
 from agilerl.report.score import UNMUTATED
+from agilerl.report.text import compact, finite, tidy
+from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.record import Birth
 
 LEVELS = 8
@@ -176,8 +177,7 @@ def _draw(
     top = 36.0
     max_members = max(len(column) for column in columns)
     tree = Tree(WIDTH, top + (max_members - 1) * gap + radius + 14, radius)
-    winner, order = run.winner, {member: age for age, member in enumerate(run.winner_line)}
-    until = -1 if winner is None else winner.generation
+    winner, winner_path = run.winner, {(member.generation, member.id) for member in run.winner_rows}
     level = _levels(run)
     at: dict[tuple[int, int], tuple[float, float]] = {}
     edges: dict[str, list[str]] = defaultdict(list)
@@ -188,14 +188,12 @@ def _draw(
         offset = (max_members - len(column)) * gap / 2
         if index % every == 0:
             tree.columns.append(Tick(x, str(column[0].generation + 1)))
-        # The youngest of the winner's ancestors in a generation counts: a parent may survive next to its child.
-        newest = max((order[place.id] for place in column if place.id in order), default=-1)
         for place in column:
             y = top + offset + place.row * gap
             at[place.generation, place.id] = (x, y)
             birth = run.births_by_id.get(place.id)
             born_here = birth is not None and (place.source is None or place.source[1] != place.id)
-            on_path = place.id in order and place.generation <= until and order[place.id] == newest
+            on_path = (place.generation, place.id) in winner_path
             if place.source is not None and place.source in at and index:
                 edge = _edge(at[place.source], (x, y), radius)
                 kind = birth.kind if birth is not None and born_here and birth.kind not in UNMUTATED else "none"

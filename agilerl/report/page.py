@@ -13,15 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agilerl.checkpoint import write_atomic
 from agilerl.errors import RunError
+from agilerl.files import write_atomic
 from agilerl.hostile import malformed
 from agilerl.redaction import redact
 from agilerl.report import charts, lineage
 from agilerl.report.importance import GENERATIONS_LATER, Importance, of_report
 from agilerl.report.plot import Plot
-from agilerl.report.records import Member, RunRecords, compact, tidy
 from agilerl.report.score import Score, scoreboard
+from agilerl.report.text import compact, tidy
+from agilerl.runs.names import CONFIG
+from agilerl.runs.records import RunRecords
 from agilerl.telemetry.console import clock, count, how_it_ended
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import Birth
@@ -165,9 +167,9 @@ def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
         growths[axis.key], network = charts.architecture_charts(run, detail.lines, detail.trees, axis)
     low, high = lineage.fitness_range(run)
     hover = detail.hover and not trees
-    members = sorted(_last(run), key=lambda m: -m.fitness if m.fitness == m.fitness else float("inf"))
+    members = sorted(run.last, key=lambda m: -m.fitness if m.fitness == m.fitness else float("inf"))
     line = ancestry(run)
-    names = sorted({name for m in _last(run) for name in m.hyperparameters})
+    names = sorted({name for m in run.last for name in m.hyperparameters})
     return {
         "run": run,
         "tiles": tiles(run),
@@ -217,10 +219,10 @@ class Tile:
 
 def tiles(run: RunRecords) -> list[Tile]:
     """The headline: score, target, time, steps, population."""
-    result = run.facts.get("result") or {}
-    population = run.setting("training.pop_size", len(_last(run)))
+    result = run.result
+    population = run.setting("training.pop_size", len(run.last))
     budget = run.setting("training.max_steps")
-    member = max((m.env_steps for m in _last(run)), default=0)
+    member = max((m.env_steps for m in run.last), default=0)
     each = f"{count(member)} of {count(budget or 0)} per member"
     if run.setting("evolution.scheme") in ("halving", "race"):  # survivors inherit the steps of stopped members
         each = f"{count(member)} by who trained longest"
@@ -281,12 +283,8 @@ def _target_tile(run: RunRecords) -> Tile:
 
 def births(run: RunRecords, detail: Detail) -> dict[str, Any]:
     """Every birth with the fitness of its first generation, and the number omitted from a large page."""
-    first: dict[int, float] = {}
-    for generation in run.generations:
-        for member in generation:
-            first.setdefault(member.id, member.fitness)
     shown = run.births if detail.listed is None else run.births[: detail.listed]
-    rows = [(b, lineage.mutation_text(b), tidy(first.get(b.id))) for b in shown]
+    rows = [(b, lineage.mutation_text(b), tidy(run.rows[b.id][0].fitness if b.id in run.rows else None)) for b in shown]
     return {"rows": rows, "left": len(run.births) - len(shown)}
 
 
@@ -301,11 +299,7 @@ def command(run: RunRecords) -> str:
     argv = [str(part) for part in run.facts.get("argv") or ()]
     if argv and Path(argv[0]).name in ("agilerl", "__main__.py") and "train" in argv[:2]:
         return redact(shlex.join(["agilerl", *argv[1:]]))
-    return f"agilerl train --config {shlex.quote(str(run.path / 'config.yaml'))}"
-
-
-def _last(run: RunRecords) -> tuple[Member, ...]:
-    return run.generations[-1] if run.generations else ()
+    return f"agilerl train --config {shlex.quote(str(run.path / CONFIG))}"
 
 
 def _film(run: RunRecords, beside: Path | None) -> dict[str, str] | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from agilerl.report.records import finite, tidy
+from agilerl.report.text import finite, tidy
 
 Point = tuple[float, float]
 SECONDS = "seconds"  # the x axis that has ticks between whole numbers

@@ -11,16 +11,18 @@ from typing import Any
 
 import yaml
 
-from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, manifest_from
 from agilerl.config.schema import Evolution, Probabilities, Training
 from agilerl.config.widths import within_widths
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.errors import ConfigError, RunError, unknown_choice
+from agilerl.files import write_atomic
 from agilerl.hostile import read_text
-from agilerl.report.records import Member, RunRecords, compact, lacks_birth
+from agilerl.report.text import compact
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.names import CONFIG
+from agilerl.runs.records import Member, RunRecords, lacks_birth
 from agilerl.telemetry.console import count
 from agilerl.telemetry.record import Birth
 
@@ -203,7 +205,7 @@ def schedule_of(path: str | os.PathLike[str]) -> WinnerSchedule:
     manifest = directory.with_own_data(directory.manifest(), run.facts)
     if manifest.evolution.schedule is not None:
         raise RunError(
-            f"{path} was trained by a schedule itself. fix: `agilerl train --config {Path(path) / 'config.yaml'}` "
+            f"{path} was trained by a schedule itself. fix: `agilerl train --config {Path(path) / CONFIG}` "
             "with another seed."
         )
     return _Walk(run, manifest).schedule()

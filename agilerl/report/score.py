@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agilerl.report.records import Member, RunRecords, finite
+from agilerl.report.text import finite
+from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.record import Birth
 
 UNMUTATED = ("none", "elite")

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from agilerl.checkpoint import CorruptCheckpoint, sync_folder, write_synced
-from agilerl.errors import RunError
+from agilerl.errors import CorruptCheckpoint, RunError
+from agilerl.files import sync_folder, write_synced
 from agilerl.hostile import READ_PLAIN
 
 FORMAT = 1
 # Migrations of older manifests: format n -> a function from the body of format n to that of format n + 1.
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 MANIFEST = "manifest.json"
+POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safetensors"
 _GENERATION = re.compile(r"gen-(\d{10})")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}\.safetensors")
 _LARGEST_MANIFEST = 64 * 2**20  # bytes

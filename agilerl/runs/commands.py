@@ -10,6 +10,7 @@ from typing import Any
 
 from agilerl.errors import AgileRLError
 from agilerl.hostile import read_json
+from agilerl.runs.names import RUN
 
 
 def command(verb: str, path: str | os.PathLike[str], *more: str, imports: Iterable[str] = ()) -> str:
@@ -21,7 +22,7 @@ def command(verb: str, path: str | os.PathLike[str], *more: str, imports: Iterab
 def run_command(verb: str, folder: str | os.PathLike[str], *more: str) -> str:
     """See `command`, with the recorded imports of the run in the folder; none if its record cannot be read."""
     try:
-        imports = imports_of(read_json(Path(folder) / "run.json"))
+        imports = imports_of(read_json(Path(folder) / RUN))
     except (AgileRLError, OSError, ValueError, TypeError, AttributeError):
         imports = ()
     return command(verb, folder, *more, imports=imports)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
-import io
 import json
 import os
 import platform
@@ -15,30 +13,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.evaluation import ACTING
-from agilerl.algorithms.base.wrapped import overrides
-from agilerl.checkpoint import load_tree, save_tree, write_atomic
-from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest, read_data
+from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest
 from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import RunError
-from agilerl.hostile import MIB, malformed, read_json, read_text
+from agilerl.files import write_atomic
+from agilerl.hostile import read_json
 from agilerl.redaction import without_secrets
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import run_command
-from agilerl.runs.seed_group import is_group
-from agilerl.standalone.policy import PolicyError, policy_of
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN, is_group, is_run
 from agilerl.telemetry.files import CsvSink, JsonlSink, jsonable
 from agilerl.telemetry.progress import ProgressSink
-from agilerl.telemetry.record import Arrival, BaseSink, Birth, Steering
+from agilerl.telemetry.record import BaseSink
 
-LINEAGE, METRICS = "evolution.jsonl", "metrics.csv"
-LINEAGE_LIMIT = 1024 * MIB
 PACKAGES = ("agilerl", "torch", "numpy", "gymnasium", "tensordict", "safetensors", "pydantic")
 LANGUAGE_PACKAGES = ("transformers", "tokenizers", "peft", "reasoning-gym")
 
@@ -69,7 +60,7 @@ class RunDirectory:
             RunError: there is a run, or the directory cannot be created.
         """
         folder = Path(path)
-        if (folder / "run.json").is_file():
+        if is_run(folder):
             raise RunError(f"there is a run at {folder} already. fix: `{run_command('resume', folder)}`.")
         created = [place for place in folder.parents if not place.exists()]
         try:
@@ -89,7 +80,7 @@ class RunDirectory:
             raise RunError(f"{folder} is a file, and a run is a directory. fix: {fix}.")
         if is_group(folder):
             raise RunError(f"{folder} holds runs of several seeds. fix: name one of them, {folder}/seed-<n>.")
-        if not (folder / "run.json").is_file():
+        if not is_run(folder):
             raise RunError(f"{folder} is not a run directory (no run.json). fix: name runs/<env>/<algo>-<nnnn>.")
         return cls(folder)
 
@@ -124,7 +115,7 @@ class RunDirectory:
 
     def begin(self, manifest: Manifest, *, argv: Sequence[str] = (), **facts: Any) -> None:
         """Write config.yaml, and run.json with status "running"."""
-        write_atomic(self.path / "config.yaml", dump_yaml(manifest))
+        write_atomic(self.path / CONFIG, dump_yaml(manifest))
         host = {"system": platform.platform(), "cpus": os.cpu_count()}
         made_with = {
             "git": git_hash(),
@@ -148,153 +139,25 @@ class RunDirectory:
     def facts(self) -> dict[str, Any]:
         """The content of run.json."""
         try:
-            return dict(read_json(self.path / "run.json"))
+            return dict(read_json(self.path / RUN))
         except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{self.path / 'run.json'} cannot be read ({error}). fix: name another run.") from error
+            raise RunError(f"{self.path / RUN} cannot be read ({error}). fix: name another run.") from error
 
     def manifest(self) -> Manifest:
         """The resolved configuration of the run; RunError without one."""
-        return load_manifest(self._config())
-
-    def is_asynchronous(self) -> bool:
-        """Whether the run is in asynchronous mode; its algorithm may be one that is not registered here."""
-        path = self._config()
-        with malformed(path):
-            return bool(read_data(path).get("evolution", {}).get("mode") == "async")
-
-    def _config(self) -> Path:
-        """The file of the resolved configuration; RunError without one."""
-        path = self.path / "config.yaml"
+        path = self.path / CONFIG
         if not path.is_file():
             what = "is no file" if path.exists() else "is missing"
             raise RunError(f"{path} {what}. fix: `{run_command('resume', self.path)}`, which writes it anew.")
-        return path
-
-    def lineage(self) -> list[Birth]:
-        """Every birth."""
-        return self.lineage_and_steering()[0]
-
-    def lineage_and_steering(self) -> tuple[list[Birth], list[Steering]]:
-        """Every birth, and every request that was taken over."""
-        events, others = self._events(), (Arrival.kind, Steering.kind)
-        births = [_record(Birth, event) for event in events if event["kind"] not in others]
-        return births, [_record(Steering, event) for event in events if event["kind"] == Steering.kind]
-
-    def arrivals(self) -> list[int]:
-        """Shards of a run in asynchronous mode, in the order in which their generations ended."""
-        return [int(event["shard"]) for event in self._events() if event["kind"] == Arrival.kind]
-
-    def steering(self) -> list[Steering]:
-        """Every request that was taken over."""
-        return self.lineage_and_steering()[1]
-
-    def _events(self) -> list[dict[str, Any]]:
-        """Lines of the lineage. An incomplete last one, of a killed process, is ignored.
-
-        Raises:
-            RunError: another line is no JSON.
-        """
-        path = self.path / LINEAGE
-        if not path.is_file():
-            return []
-        events = []
-        for number, line in enumerate(read_text(path, LINEAGE_LIMIT).splitlines(keepends=True), 1):
-            if not line.endswith("\n"):
-                continue
-            try:
-                events.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise RunError(
-                    f"line {number} of {path} is damaged ({str(error)[:100]}). "
-                    f"fix: `{run_command('resume', self.path)}`, which restores it."
-                ) from error
-        return events
-
-    def history(self) -> list[list[float]]:
-        """Fitness by generation, then member."""
-        by_generation: dict[str, list[float]] = {}
-        for row in self.rows():
-            by_generation.setdefault(row["generation"], []).append(float(row["fitness"] or "nan"))
-        return list(by_generation.values())
-
-    def rows(self) -> list[dict[str, str]]:
-        """Rows of metrics.csv. An incomplete last one, of a run in progress, is ignored."""
-        path = self.path / METRICS
-        if not path.is_file():
-            return []
-        text = read_text(path, LINEAGE_LIMIT)
-        with io.StringIO(text[: text.rfind("\n") + 1], newline="") as file:
-            return list(csv.DictReader(file))
+        return load_manifest(path)
 
     def sinks(self) -> list[BaseSink]:
         """The sinks of metrics.csv, evolution.jsonl, progress and messages, and of the plan in run.json."""
         return [CsvSink(self.path / METRICS), JsonlSink(self.path / LINEAGE), ProgressSink(self.path), _PlanSink(self)]
 
-    def save_best(self, spec: Mapping[str, Any], state: Mapping[str, Any], is_plain: bool = True) -> None:
-        """Write best/policy.safetensors (tensors named `policy.<name>`, and the spec), best/policy.json, and policy.py
-        for a policy that it covers.
-
-        Equal tensors give equal files, regardless of their order.
-
-        The first file suffices to rebuild the policy, so that a kill between the writes loses nothing. The second is
-        for readers and for policy.py, which loads the policy and acts in plain PyTorch.
-
-        Args:
-            spec: JSON values: algorithm, spaces, network, normaliser (`agent.policy_spec()`).
-            state: name -> tensor (`agent.policy_state()`).
-            is_plain: whether the agent acts by its networks alone, as policy.py does.
-        """
-        save_tree(
-            self.path / "best" / "policy.safetensors", {"policy": dict(sorted(state.items())), "spec": dict(spec)}
-        )
-        write_atomic(self.path / "best" / "policy.json", json.dumps(jsonable(spec), indent=2) + "\n")
-        try:
-            policy_of(jsonable(spec), dict(state))
-        except PolicyError:
-            is_plain = False
-        loader = self.path / "best" / "policy.py"
-        if is_plain:
-            text = (resources.files("agilerl") / "standalone" / "policy.py").read_text(encoding="utf-8")
-            write_atomic(loader, text)
-        else:
-            loader.unlink(missing_ok=True)
-
-    def keep_best(self, agent: Any) -> None:
-        """Write the best agent: see `save_best`; for a language policy a PEFT folder with the agent's state."""
-        if not adapted(agent).learns_language:
-            self.save_best(agent.policy_spec(), agent.policy_state(), overrides(agent, *ACTING) is None)
-            return
-        for left in self.path.glob(".best-*"):  # left by a killed process
-            shutil.rmtree(left, ignore_errors=True)
-        agent.save_checkpoint(self.path / "best")
-
-    def load_language_policy(self, cls: Any, device: str) -> Any:
-        """Load the agent of a class from best/, on its base model."""
-        folder = self.path / "best"
-        if not folder.is_dir():
-            status = self.facts().get("status", "unknown")
-            raise RunError(f"{self.path} holds no policy (status: {status}). fix: train again, or name another run.")
-        return cls.load(folder, device)
-
-    def load_best(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Load (spec, state) of the best policy."""
-        path = self.path / "best" / "policy.safetensors"
-        if not path.is_file():
-            status = self.facts().get("status", "unknown")
-            raise RunError(f"{self.path} holds no policy (status: {status}). fix: train again, or name another run.")
-        tree = load_tree(path)
-        with malformed(path):
-            return dict(tree["spec"]), dict(tree["policy"])
-
     def _write(self, content: Mapping[str, Any]) -> None:
         text = json.dumps(without_secrets(jsonable(content)), indent=2, allow_nan=False)
-        write_atomic(self.path / "run.json", text + "\n")
-
-
-def _record(cls: type[Any], event: Mapping[str, Any]) -> Any:
-    """Build a record from its line; entries of later versions are ignored."""
-    names = {f.name for f in fields(cls)}
-    return cls(**{name: value for name, value in event.items() if name in names})
+        write_atomic(self.path / RUN, text + "\n")
 
 
 class _PlanSink(BaseSink):

@@ -8,25 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
 
-
-class Born(Protocol):
-    """What is needed of a birth, see `telemetry.record.Birth`."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def parent(self) -> int | None: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-
-
-AnyBirth = TypeVar("AnyBirth", bound=Born)
+from agilerl.telemetry.record import Birth, Steering
 
 
 @dataclass(frozen=True)
@@ -41,7 +24,7 @@ class Newborns:
     replaced: frozenset[int] = frozenset()
 
 
-def born_together(birth: AnyBirth, births_by_id: Mapping[int, AnyBirth]) -> list[AnyBirth]:
+def born_together(birth: Birth, births_by_id: Mapping[int, Birth]) -> list[Birth]:
     """Return the birth and its ancestors that were born between the same two generations, youngest first.
 
     None of these ancestors had trained: the weights are those of the last one's parent.
@@ -56,20 +39,19 @@ def born_together(birth: AnyBirth, births_by_id: Mapping[int, AnyBirth]) -> list
     return chain
 
 
-def ended_by(event: Mapping[str, Any]) -> int | None:
-    """Id of the member that a request has ended, from its line in evolution.jsonl; None if it has ended none.
+def ended_by(event: Steering) -> int | None:
+    """Id of the member that a request has ended; None if it has ended none.
 
     A member whose values were set is not among them: the birth of its copy names it.
     """
-    result = event.get("result")
-    result = result if isinstance(result, Mapping) else {}
-    is_removed = event.get("action") == "remove" and not result.get("refused")
-    ended = result.get("instead_of", event.get("member") if is_removed else None)
+    result = event.result if isinstance(event.result, Mapping) else {}
+    is_removed = event.action == "remove" and not result.get("refused")
+    ended = result.get("instead_of", event.member if is_removed else None)
     return ended if isinstance(ended, int) else None
 
 
 def newborns(
-    births: Iterable[Born], generations: Container[int], last: int, ended: Container[int], is_asynchronous: bool
+    births: Iterable[Birth], generations: Container[int], last: int, ended: Container[int], is_asynchronous: bool
 ) -> Newborns:
     """Tell newborns that train now from those that were replaced before they trained.
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from agilerl.config import Manifest, dump_yaml, load_manifest
 from agilerl.errors import AgileRLError, RunError
+from agilerl.files import write_atomic
 from agilerl.hostile import read_json
+from agilerl.runs.directory import folder_name, next_folder
+from agilerl.runs.names import CONFIG, GROUP, is_group, is_run
 
-GROUP, CONFIG = "group.json", "config.yaml"
 SETTINGS: dict[str, Any] = {
     "device": str, "evolution": bool, "tensorboard": bool, "track": bool | str, "imports": list, "test_episodes": int,
 }  # fmt: skip
@@ -38,8 +40,6 @@ class SeedGroup:
         cls, manifest: Manifest, seeds: Sequence[int], out: str | os.PathLike[str], **settings: Any
     ) -> SeedGroup:
         """Create the next free folder `<out>/<env>/<algo>-seeds-<nnnn>`; settings: see the attribute."""
-        from agilerl.runs.directory import folder_name, next_folder  # imports torch, which a list of runs does without
-
         name = f"{manifest.algorithm.name.lower()}-seeds"
         path = next_folder(Path(out) / folder_name(manifest.environment.name), name)
         group = cls(path, tuple(seeds), settings)
@@ -48,8 +48,6 @@ class SeedGroup:
 
     def write(self, manifest: Manifest) -> None:
         """Write config.yaml, which all runs share, and group.json."""
-        from agilerl.checkpoint import write_atomic  # imports torch
-
         write_atomic(self.path / CONFIG, dump_yaml(manifest))
         content: dict[str, Any] = {"seeds": self.seeds, "settings": self.settings}
         content |= {"changes": self.changes} if self.changes else {}
@@ -82,16 +80,11 @@ class SeedGroup:
     def run_paths(self) -> list[Path]:
         """The directories of the runs that have begun."""
         paths = map(self.run_path, self.seeds)
-        return [path for path in paths if (path / "run.json").is_file()]
+        return [path for path in paths if is_run(path)]
 
     def manifest(self) -> Manifest:
         """The resolved configuration that all share."""
         return load_manifest(self.path / CONFIG)
-
-
-def is_group(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` is the folder of a group."""
-    return (Path(path) / GROUP).is_file()
 
 
 def with_groups(paths: Sequence[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:

@@ -17,17 +17,17 @@ from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.declared import check_value
-from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, unknown_choice
+from agilerl.files import write_atomic
 from agilerl.hostile import MIB, read_json, read_text
 from agilerl.runs.commands import run_command
-from agilerl.runs.directory import LINEAGE, RunDirectory
-from agilerl.runs.lock import status_of
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.names import LINEAGE, REQUESTS
+from agilerl.runs.records import RunRecords
 from agilerl.telemetry.files import lineage_line
 from agilerl.telemetry.record import Steering
 
-FOLDER = "requests"
 LOG = "taken.jsonl"
 LOG_LIMIT = 64 * MIB
 ACTIONS = {
@@ -155,7 +155,7 @@ def ask(run: str | os.PathLike[str], request: Request) -> Path:
         if note := outside_range(manifest, request):
             warnings.warn(note, AgileRLWarning, stacklevel=2)
     content = {**asdict(request), "author": request.author or _user()}
-    path = directory.path / FOLDER / f"{time.time_ns():020d}-{os.getpid()}.json"
+    path = directory.path / REQUESTS / f"{time.time_ns():020d}-{os.getpid()}.json"
     try:
         path.parent.mkdir(exist_ok=True)
         write_atomic(path, json.dumps(content, allow_nan=False) + "\n")
@@ -166,19 +166,21 @@ def ask(run: str | os.PathLike[str], request: Request) -> Path:
 
 def check_takes(directory: RunDirectory, request: Request) -> None:
     """Raise an error unless the run takes requests now, and has the member; see `ask`."""
-    status = status_of(directory.path, directory.facts())
-    if status != "running":
+    records = RunRecords(directory.path)
+    while records.poll():
+        pass
+    if records.status != "running":
         raise RunError(
-            f"{directory.path} does not train now (status: {status}), and nobody would take a request over. "
+            f"{directory.path} does not train now (status: {records.status}), and nobody would take a request over. "
             f"fix: {run_command('resume', directory.path)}, and ask then."
         )
-    if directory.is_asynchronous():
+    if records.is_asynchronous:
         raise ConfigError(
             f"{directory.path} trains in asynchronous mode, in which there is no moment between two generations of all "
             "members. fix: evolution.mode=generations, for a run that is steered."
         )
     if request.member is not None:
-        members = sorted({birth.id for birth in directory.lineage()})
+        members = sorted(records.births_by_id)
         if request.member not in members:
             last = f"ids go up to {members[-1]}" if members else "its first generation has not ended"
             raise ConfigError(f"{directory.path} has no member {request.member}: {last}. fix: an id of metrics.csv.")
@@ -230,7 +232,7 @@ def _user() -> str:
 def pending(run: str | os.PathLike[str]) -> dict[str, Request]:
     """Return the requests that wait, by their id, oldest first; files that are not requests are left alone."""
     requests = {}
-    for path in sorted((Path(run) / FOLDER).glob("*.json")):
+    for path in sorted((Path(run) / REQUESTS).glob("*.json")):
         try:
             requests[path.stem] = Request.from_dict(read_json(path))
         except (AgileRLError, OSError, ValueError, TypeError):
@@ -243,20 +245,16 @@ def script_of(directory: RunDirectory) -> list[Taken]:
 
     A `stop` ends the other run only if this one has no later generation.
     """
-    names, events = [f.name for f in fields(Request)], directory.steering()
-    last = _generations(directory) if any(event.action == "stop" for event in events) else 0
+    records = RunRecords.read(directory.path)
+    names, events = [f.name for f in fields(Request)], records.steering
+    # that of the result, if rows of metrics.csv are lost
+    last = max(len(records.generations), int(records.result.get("generations") or 0))
     script = []
     for event in events:
         request = Request(**{name: vars(event)[name] for name in names})
         ends = request.action != "stop" or event.generation >= last
         script.append(Taken(event.request, event.generation, request, event.result.get("refused", ""), ends))
     return script
-
-
-def _generations(directory: RunDirectory) -> int:
-    """Return the number of generations of a run; that of its result, if rows of metrics.csv are lost."""
-    result = directory.facts().get("result") or {}
-    return max(len(directory.history()), int(result.get("generations") or 0))
 
 
 def refuse_left_stop(directory: RunDirectory, generation: int) -> None:
@@ -284,7 +282,7 @@ class Inbox:
     """
 
     def __init__(self, folder: Path | None, script: Iterable[Taken] = ()) -> None:
-        self.folder = None if folder is None else folder / FOLDER
+        self.folder = None if folder is None else folder / REQUESTS
         logged = [] if self.folder is None else _logged(self.folder / LOG)
         names = {taken.id for taken in logged}
         self.script = [*(taken for taken in script if taken.id not in names), *logged]

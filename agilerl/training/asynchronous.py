@@ -12,7 +12,6 @@ from agilerl.errors import RunError
 from agilerl.host import return_freed_memory
 from agilerl.hpo.screening import best_returns
 from agilerl.options import LoopOptions
-from agilerl.runs.store import Trees
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.record import Arrival, Birth, MemberRecord
 from agilerl.training.loop import TrainingLoop
@@ -20,10 +19,11 @@ from agilerl.training.population import are_unchanged, weights_of
 from agilerl.training.result import generation_record, member_records
 from agilerl.training.rounds import Rounds
 from agilerl.training.state import SavableLoop, filled
+from agilerl.training.store import Trees
 
 
 class SavableAsynchronousLoop(SavableLoop):
-    """Adapter of an `AsynchronousLoop` to `runs.store.Savable`: with the members that train now, and their plans."""
+    """Adapter of an `AsynchronousLoop` to `store.Savable`: with the members that train now, and their plans."""
 
     loop: AsynchronousLoop
 

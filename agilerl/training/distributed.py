@@ -14,8 +14,8 @@ from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.hpo.evolution import Evolution
 from agilerl.ranks import Ranks
-from agilerl.runs.store import RunStore
 from agilerl.training.state import filled
+from agilerl.training.store import RunStore
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop

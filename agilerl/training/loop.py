@@ -20,7 +20,6 @@ from agilerl.hpo.screening import affordable, best_returns, promising, screened
 from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.steering import Inbox, Taken
-from agilerl.runs.store import RunStore
 from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
@@ -38,6 +37,7 @@ from agilerl.training.scheduling import Scheduler
 from agilerl.training.state import SavableLoop, check_portable, is_portable, resumed_notes
 from agilerl.training.steering import Members, SteeringWheel, after_selection, before_selection, described
 from agilerl.training.stop_rule import Evaluated, StopRule, recent_fitness
+from agilerl.training.store import RunStore
 from agilerl.workers.executor import Executor, NoWorkers
 
 # Reasons for stopping before the budget of steps is used.

@@ -20,11 +20,11 @@ from agilerl.algorithms.base.adapted import (
 )
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
-from agilerl.checkpoint import with_suffix
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.env_ids import check_lookup
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
+from agilerl.files import with_suffix
 from agilerl.foreign import SPACES
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
@@ -32,7 +32,6 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.options import LoopOptions
 from agilerl.ranks import Ranks, check_launch, joined
 from agilerl.rng import resolve_seed
-from agilerl.runs.store import RunStore, store_in
 from agilerl.sources.custom.learn import trains_by_learn
 from agilerl.sources.source import Source
 from agilerl.sources.teams.transitions import team_in
@@ -43,6 +42,7 @@ from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.result import EvolveResult
+from agilerl.training.store import RunStore, store_in
 
 Options = TypeVar("Options", bound=LoopOptions)
 BANDITS = "rounds"  # the experience of bandits

@@ -15,10 +15,12 @@ from agilerl.config import Manifest
 from agilerl.errors import ConfigError, RunError
 from agilerl.report import RunRecords, write_report
 from agilerl.report.page import fitness_svg
-from agilerl.report.records import Member, closing_test, tidy
 from agilerl.report.summary import Ended, in_words, measure_of
+from agilerl.report.text import tidy
 from agilerl.runs.commands import command
-from agilerl.runs.directory import METRICS, RunDirectory
+from agilerl.runs.directory import RunDirectory
+from agilerl.runs.names import METRICS
+from agilerl.runs.records import Member, closing_test
 from agilerl.telemetry import Birth
 from agilerl.telemetry.console import clock, count
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval
@@ -185,14 +187,10 @@ class Run:
     def _records(self) -> RunRecords:
         """In-memory records for a chart of fitness."""
         generations = [
-            tuple(
-                Member(number, slot, slot, None, fitness, 0, "", "", fitness == max(row))
-                for slot, fitness in enumerate(row)
-            )
+            [Member(number, at, at, None, fitness, 0, "", "", fitness == max(row)) for at, fitness in enumerate(row)]
             for number, row in enumerate(self.history)
         ]
-        settings = self.manifest.as_dict()
-        return RunRecords(Path(), {}, settings, "", tuple(generations), tuple(self.lineage), 0, 0, 0.0)
+        return RunRecords.of(self.manifest.as_dict(), generations, self.lineage)
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
         """Write the run as one HTML page, by default to `report.html` in its directory; return its path.

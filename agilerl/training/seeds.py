@@ -14,9 +14,10 @@ from typing import Any
 from agilerl.config import Manifest, apply_overrides, going_on
 from agilerl.hostile import read_json
 from agilerl.report.compare import comparison, write_comparison
-from agilerl.report.records import closing_test
 from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.names import RUN, is_run
+from agilerl.runs.records import closing_test
 from agilerl.runs.seed_group import SeedGroup
 from agilerl.runs.signals import StopSignals
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
@@ -55,9 +56,9 @@ class SeedJob:
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do, changes aside."""
-        if not (self.path / "run.json").is_file():
+        if not is_run(self.path):
             return False
-        facts = read_json(self.path / "run.json")
+        facts = read_json(self.path / RUN)
         return facts.get("status") == "done" and (closing_test(facts["result"]) is not None or not self.test_episodes)
 
 
@@ -100,7 +101,7 @@ def train_seed(job: SeedJob, send: Send) -> dict[str, Any]:
         contextlib.redirect_stderr(log),
     ):
         shared: dict[str, Any] = {"argv": job.argv, "imports": job.imports, "sinks": sinks}
-        if (job.path / "run.json").is_file():
+        if is_run(job.path):
             run = resume_training(job.path, **shared, **job.changes)
         else:
             shared |= {"tensorboard": job.tensorboard, "track": job.track, "evolution": job.evolution}
@@ -166,7 +167,7 @@ def resumed(group: SeedGroup, changes: Mapping[str, Any]) -> None:
 def with_earlier(changes: Mapping[str, Any], group: SeedGroup, seed: int) -> Mapping[str, Any]:
     """Return changes of a run, with those of an earlier resume of the group that it has not gone on with to its end."""
     run = RunDirectory(group.run_path(seed))
-    if not group.changes or not (run.path / "run.json").is_file():
+    if not group.changes or not is_run(run.path):
         return changes
     if run.facts().get("status") == "done" and going_on(recorded := run.manifest(), group.changes) == recorded:
         return changes

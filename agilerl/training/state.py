@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.errors import AlgorithmError, ConfigError, RunError
-from agilerl.runs.store import Trees
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable
 from agilerl.telemetry.record import Birth, Steering, as_dict
 from agilerl.training.best import BestAgent, Candidate, Confirmation
+from agilerl.training.store import Trees
 
 if TYPE_CHECKING:
     from agilerl.training.loop import TrainingLoop
@@ -25,7 +25,7 @@ WORDS = {"target": "target", "plateau": "patience", "budget": "max_steps", "minu
 
 
 class SavableLoop:
-    """Adapter of a `TrainingLoop` to `runs.store.Savable`."""
+    """Adapter of a `TrainingLoop` to `store.Savable`."""
 
     def __init__(self, loop: TrainingLoop) -> None:
         self.loop = loop

@@ -20,7 +20,6 @@ from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.options import LanguageOptions, is_number
 from agilerl.ranks import check_launch, joined
 from agilerl.rng import resolve_seed
-from agilerl.runs.store import store_in
 from agilerl.sources.text.games import Games
 from agilerl.sources.text.language import GYMS, ITEMS, LanguageSource, check_gym
 from agilerl.telemetry.console import bar_sink
@@ -31,6 +30,7 @@ from agilerl.training.distributed import check_same_request, check_shares, folde
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.published import check_kinds, check_members
 from agilerl.training.result import EvolveResult
+from agilerl.training.store import store_in
 
 
 def finetune_llm_reasoning(

@@ -15,11 +15,11 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_
 from agilerl.algorithms.base.agent import check_device
 from agilerl.algorithms.base.declared import STRUCTURE
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.checkpoint import with_suffix
 from agilerl.envs.team_infos import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, warn_once
+from agilerl.files import with_suffix
 from agilerl.hostile import malformed
 from agilerl.moved import forward
 from agilerl.networks.specs import check_sizes

@@ -7,18 +7,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from agilerl.errors import AgileRLError, RunError
-from agilerl.hostile import MIB, read_json
-from agilerl.runs.lock import status_of
-from agilerl.runs.seed_group import is_group
+from agilerl.errors import RunError
+from agilerl.runs.names import METRICS, RUN, is_group, is_run
+from agilerl.runs.records import RunRecords, finite_number
 from agilerl.watch.machine import process_of
 
 MAX_DEPTH = 4  # out/<env>/<group>/seed-<n>
 MAX_RUNS = 2_000  # in the list
 MAX_FOLDERS = 50_000  # that are looked into; a root such as / has millions
-RECORD = "run.json"
 
 
 @dataclass(frozen=True)
@@ -72,26 +69,16 @@ class RunList:
 
     def __init__(self, root: Path, pid: int | None = None) -> None:
         self._root, self._pid, self.omitted = root, pid, 0
-        self._records: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+        self._records: dict[Path, RunRecords] = {}
 
     def read(self) -> list[RunEntry]:
         """Return the runs, newest first."""
         folders = list(_folders(self._root, MAX_DEPTH))
         newest = heapq.nlargest(MAX_RUNS, folders, key=_modified) if len(folders) > MAX_RUNS else folders
         self.omitted = len(folders) - len(newest)
-        self._records = {folder: self._record(folder) for folder in newest}
-        entries = [_entry(self._root, folder, self._records[folder][1], self._pid) for folder in newest]
+        self._records = {folder: self._records.get(folder) or RunRecords(folder) for folder in newest}
+        entries = [_entry(self._root, run, self._pid) for run in self._records.values()]
         return sorted(entries, key=lambda entry: (entry.started, entry.modified, entry.key), reverse=True)
-
-    def _record(self, folder: Path) -> tuple[tuple[int, int], dict[str, Any]]:
-        """Return (stamp, content) of run.json: as last read if the stamp is the same."""
-        try:
-            facts = os.stat(folder / RECORD)
-            stamp = (facts.st_mtime_ns, facts.st_size)
-        except OSError:  # vanished
-            return (0, 0), {}
-        before = self._records.get(folder)
-        return before if before is not None and before[0] == stamp else (stamp, _facts(folder))
 
 
 def runs_in(root: Path, pid: int | None = None) -> list[RunEntry]:
@@ -122,7 +109,7 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
     while waiting and looked < MAX_FOLDERS:
         folder, below = waiting.pop()
         looked += 1
-        if (folder / RECORD).is_file():
+        if is_run(folder):
             yield folder
             continue
         if below == 0:
@@ -140,45 +127,30 @@ def key_of(root: Path, folder: Path) -> str:
     return folder.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _entry(root: Path, folder: Path, facts: Mapping[str, Any], pid: int | None) -> RunEntry:
-    result = facts.get("result")
-    result = result if isinstance(result, Mapping) else {}
-    test = result.get("test")
-    status = status_of(folder, facts) if facts else "damaged"
+def _entry(root: Path, run: RunRecords, pid: int | None) -> RunEntry:
+    run.read_facts()
+    status, test = run.status if run.facts else "damaged", run.result.get("test")
     return RunEntry(
-        key=key_of(root, folder),
-        path=folder,
-        env_id=str(facts.get("env_id", "?")),
-        algo=str(facts.get("algo", "?")),
-        seed=str(facts.get("seed", "?")),
+        key=key_of(root, run.path),
+        path=run.path,
+        env_id=run.env_id,
+        algo=run.algo,
+        seed=str(run.facts.get("seed", "?")),
         status=status,
-        started=str(facts.get("started", "")),
-        modified=_modified(folder),
-        score=_real(test.get("mean")) if isinstance(test, Mapping) else None,
-        best_fitness=_real(result.get("best_fitness")),
-        focus=pid is not None and status == "running" and process_of(folder) == pid,
-        group=_group(root, folder),
+        started=str(run.facts.get("started", "")),
+        modified=_modified(run.path),
+        score=finite_number(test.get("mean")) if isinstance(test, Mapping) else None,
+        best_fitness=finite_number(run.result.get("best_fitness")),
+        focus=pid is not None and status == "running" and process_of(run.path) == pid,
+        group=_group(root, run.path),
     )
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    """Return the content of run.json; {} if it is damaged."""
-    try:
-        content = read_json(folder / RECORD, 16 * MIB)
-    except (AgileRLError, OSError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _modified(folder: Path) -> float:
     times = [0.0]
-    for name in ("metrics.csv", RECORD):
+    for name in (METRICS, RUN):
         try:
             times.append((folder / name).stat().st_mtime)
         except OSError:
             continue
     return max(times)
-
-
-def _real(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from agilerl.report.compare import curve
 from agilerl.watch.folder import RunList, key_of
 from agilerl.watch.state import RUNNING, RunFollower
 from agilerl.watch.wire import entry_facts, rounded
@@ -45,12 +45,7 @@ class Seeds:
 
 def curve_of(run: RunFollower) -> tuple[list[int], list[float | None]]:
     """(steps of one member, best fitness) by generation, as `report.compare.curve`; at most about `MAX_POINTS`."""
-    best: dict[int, float] = {}
-    for generation in run.generations:
-        values = [value for value in generation.fitness if math.isfinite(value)]
-        if values:
-            best[generation.member_env_steps] = max(values)
-    stride = -(-len(best) // MAX_POINTS) or 1
-    points = sorted(best.items())
+    points = sorted(zip(*curve(run), strict=True))
+    stride = -(-len(points) // MAX_POINTS) or 1
     chosen = [*points[:-1:stride], *points[-1:]]
-    return [steps for steps, _ in chosen], [rounded(value) for _, value in chosen]
+    return [int(steps) for steps, _ in chosen], [rounded(value) for _, value in chosen]

@@ -17,12 +17,13 @@ import webbrowser
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from agilerl.errors import AgileRLError, ConfigError
 from agilerl.importing import import_code
+from agilerl.runs import steering
 from agilerl.watch.film import Studio
 from agilerl.watch.folder import RunList, find_group, find_run, root_of
 from agilerl.watch.machine import Machine, process_of
@@ -308,14 +309,13 @@ def ask(follower: RunFollower, content: Mapping[str, Any], imports: Sequence[str
     Raises:
         ConfigError: a member that has ended. Further errors: see `runs.steering.ask`.
     """
-    steering = import_module("agilerl.runs.steering")  # imports torch, which the page does without
     request = steering.Request.from_dict(content)
     import_code(imports)
     with follower.lock:
         follower.poll()
-        last = follower.generations[-1] if follower.generations else None
-        born = {birth.id for birth in follower.births if last is None or birth.generation > last.number}
-    members = born | set(last.ids if last is not None else ())
+        last = follower.last
+        born = {birth.id for birth in follower.births if not last or birth.generation > last[0].generation}
+    members = born | {member.id for member in last}
     if follower.status == RUNNING and request.member is not None and request.member not in members:
         raise ConfigError(f"member {request.member} is not in the population. fix: an id of the table of members.")
     return str(steering.ask(follower.path, request).stem)
@@ -323,10 +323,8 @@ def ask(follower: RunFollower, content: Mapping[str, Any], imports: Sequence[str
 
 def waiting_requests(follower: RunFollower) -> list[dict[str, Any]]:
     """Requests that the run has not taken over yet."""
-    if not follower.has_requests():
-        return []
-    pending = import_module("agilerl.runs.steering").pending(follower.path)
-    return [{"key": name, **plain(asdict(request))} for name, request in pending.items()]
+    waiting = steering.pending(follower.path)
+    return [{"key": name, **plain(asdict(request))} for name, request in waiting.items()]
 
 
 class _Server(Server):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from agilerl.redaction import redact
 from agilerl.runs.commands import way_on
+from agilerl.runs.newborns import born_together
+from agilerl.runs.records import Member
 from agilerl.telemetry.console import how_it_ended
+from agilerl.telemetry.record import Birth
 from agilerl.watch.folder import RunEntry
-from agilerl.watch.state import MAX_DIGITS, MAX_LOG, RUNNING, BirthLine, Generation, RunFollower
+from agilerl.watch.state import MAX_LOG, RUNNING, RunFollower
 
 MEMBERS_PER_EVENT = 50_000  # so that a page of a long run draws its first generations at once
 BIRTHS_PER_EVENT = 50_000
+NO_PARENT = -1
+MAX_DIGITS = 18  # of a place in an id
 DIGITS = 6  # significant ones of a number on the page
 
 
@@ -71,20 +75,19 @@ class Cursor:
             events += generations
             is_complete = self._generations == len(run.generations)
             if is_complete:
-                members = {
-                    "number": run.generations[-1].number + 1 if run.generations else None,
-                    "rows": [list(asdict(each).values()) for each in run.details],
-                }
+                rows = [
+                    [m.id, m.slot, m.score, m.env_steps, m.updates, m.loss, m.mutation, m.network] for m in run.last
+                ]
+                members = {"number": run.last[0].number if run.last else None, "rows": rows}
                 events += self._if_new("members", members) if generations or "members" not in self._sent else []
             if run.log[self._log :]:
                 lines = [{**asdict(line), "generation": _from_one(line.generation)} for line in run.log[self._log :]]
                 self._log = len(run.log)
                 events.append(Event("log", {"lines": lines}, self._id()))
-            winner = run.winner
-            best = None if winner is None else {"id": winner[0], "generation": winner[1] + 1}
+            best = None if run.winner is None else {"id": run.winner.id, "generation": run.winner.number}
             progress = asdict(run.progress())
             progress["generation"] += 1
-            now = {"progress": progress, "winner": best, "damaged": run.damaged, **extra}
+            now = {"progress": progress, "winner": best, "damaged": len(run.damage), **extra}
             events += self._if_new("now", {**now, "complete": is_complete})
         return events
 
@@ -107,21 +110,21 @@ class Cursor:
         if not births:
             return []
         self._births += len(births)
-        return [Event("births", birth_columns(births), self._id())]
+        return [Event("births", birth_columns(run, births), self._id())]
 
     def _new_generations(self, run: RunFollower) -> list[Event]:
         if self._generations and self._generations <= len(run.generations):
-            has_grown = len(run.generations[self._generations - 1].ids) != self._members_of_last
+            has_grown = len(run.generations[self._generations - 1]) != self._members_of_last
             self._generations -= has_grown  # it was read while it was being written: sent again
         first, members = self._generations, 0
         while self._generations < len(run.generations) and members < MEMBERS_PER_EVENT:
-            self._members_of_last = len(run.generations[self._generations].ids)
+            self._members_of_last = len(run.generations[self._generations])
             members += self._members_of_last
             self._generations += 1
         chosen = run.generations[first : self._generations]
         if not chosen:
             return []
-        return [Event("generations", {"list": [generation_columns(each) for each in chosen]}, self._id())]
+        return [Event("generations", {"list": [generation_columns(run, members) for members in chosen]}, self._id())]
 
 
 def epoch_of(run: RunFollower) -> str:
@@ -133,47 +136,60 @@ def _is_count(text: str) -> bool:
     return text.isdecimal() and text.isascii() and len(text) <= MAX_DIGITS
 
 
-def generation_columns(generation: Generation) -> dict[str, Any]:
+def generation_columns(run: RunFollower, members: Sequence[Member]) -> dict[str, Any]:
     """A generation by columns; a hyperparameter that all members share is one number."""
+    last = members[-1]
     return {
-        "number": generation.number + 1,
-        "ids": list(generation.ids),
-        "parents": list(generation.parents),
-        "fitness": [rounded(value) for value in generation.fitness],
-        "hp": {name: _column(values) for name, values in generation.hyperparameters.items()},
-        "best": generation.best,
-        "confirmation": generation.confirmation,
-        "episodes": generation.confirmation_episodes,
-        "env_steps": generation.population_env_steps,
-        "evaluation_env_steps": generation.evaluation_env_steps,
-        "seconds": generation.seconds,
+        "number": last.number,
+        "ids": [member.id for member in members],
+        "parents": [NO_PARENT if member.parent is None else member.parent for member in members],
+        "fitness": [rounded(member.fitness) for member in members],
+        "hp": {name: _column([m.hyperparameters.get(name, math.nan) for m in members]) for name in run.hyperparameters},
+        "best": next((member.id for member in members if member.is_best), None),
+        "confirmation": last.confirmation,
+        "episodes": last.confirmation_episodes,
+        "env_steps": last.population_env_steps or 0,
+        "evaluation_env_steps": last.evaluation_env_steps or 0,
+        "seconds": last.seconds or 0.0,
     }
 
 
-def _column(values: array[float]) -> Any:
-    first = rounded(values[0]) if values else None
+def _column(values: Sequence[float]) -> Any:
     column = [rounded(value) for value in values]
-    return first if all(value == first for value in column) else column
+    return column[0] if all(value == column[0] for value in column) else column
 
 
-def birth_columns(births: Sequence[BirthLine]) -> dict[str, Any]:
-    """Births by columns; kinds by number in `names`."""
+def birth_columns(run: RunFollower, births: Sequence[Birth]) -> dict[str, Any]:
+    """Births by columns, with the nearest ancestors that had trained as parents; kinds by number in `names`."""
     names = list(dict.fromkeys(birth.kind for birth in births))
     place = {name: at for at, name in enumerate(names)}
+    lines = [born_together(birth, run.births_by_id)[::-1] for birth in births]
     return {
         "ids": [birth.id for birth in births],
-        "parents": [birth.parent for birth in births],
+        "parents": [line[0].parent for line in lines],
         "generations": [birth.generation + 1 for birth in births],
         "names": names,
         "kinds": [place[birth.kind] for birth in births],
-        "texts": [birth.text for birth in births],
+        "texts": [", ".join(filter(None, map(change_text, line))) for line in lines],
     }
+
+
+def change_text(birth: Birth) -> str:
+    """The change of a birth, "lr 0.002 → 0.0024"; "" if nothing changed."""
+    before, after = _short(birth.before), _short(birth.after)
+    return f"{birth.path} {before} → {after}" if birth.path and before and after else birth.path
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)[:80]
 
 
 def facts_of(run: RunFollower) -> dict[str, Any]:
     """The headline of a run: names, status, target, ranges, result."""
     facts, status = run.facts, run.status
-    options, result = _mapping(facts.get("options")), _mapping(facts.get("result"))
+    options, result = _mapping(facts.get("options")), run.result
     test, play = _mapping(result.get("test")), _mapping(facts.get("random_play"))
     is_over = status != RUNNING
     return {
@@ -186,7 +202,7 @@ def facts_of(run: RunFollower) -> dict[str, Any]:
         "started": _text(facts.get("started")),
         "ended": _text(facts.get("ended")) if is_over else None,
         "population": facts.get("population"),
-        "scheme": run.setting("evolution", "scheme"),
+        "scheme": run.setting("evolution.scheme"),
         "target": options.get("target"),
         "eval_episodes": options.get("eval_episodes"),
         "random_play": play.get("mean"),
@@ -202,7 +218,7 @@ def facts_of(run: RunFollower) -> dict[str, Any]:
 def ranges_of(run: RunFollower) -> dict[str, list[float]]:
     """Hyperparameter -> [smallest, largest] value that mutation gives."""
     ranges = {}
-    for name, limits in _mapping(run.setting("mutation", "rl_hp_selection")).items():
+    for name, limits in _mapping(run.setting("mutation.rl_hp_selection")).items():
         low, high = (_mapping(limits).get(key) for key in ("min", "max"))
         if isinstance(low, int | float) and isinstance(high, int | float):
             ranges[str(name)] = [float(low), float(high)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "wandb", "pandas", "scipy", "jax", "gymnasium", "tensordict", "tensorboard", "matplotlib")
 CASES = {
     "import agilerl": HEAVY,
@@ -15,6 +16,14 @@ CASES = {
     "import agilerl.config, agilerl.algorithms": HEAVY,
     "import agilerl; agilerl.train": ("wandb", "pandas", "scipy", "jax", "tensorboard", "matplotlib"),
 }
+
+
+VIEWS = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for room in ("runs", "report", "watch")
+    for path in sorted((ROOT / "agilerl" / room).glob("*.py"))
+    if path.stem not in ("__init__", "film") or room == "watch"  # `report.film` plays episodes
+]
 
 
 def python(*arguments: str) -> str:
@@ -27,6 +36,11 @@ def python(*arguments: str) -> str:
 def test_heavy_packages_stay_unloaded(code: str) -> None:
     loaded = python("-c", f"{code}\nimport sys\nprint([m for m in {CASES[code]!r} if m in sys.modules])")
     assert loaded.strip() == "[]"
+
+
+def test_runs_and_their_views_do_without_torch() -> None:
+    code = f"import sys, {', '.join(VIEWS)}\nprint([m for m in ('torch', 'gymnasium') if m in sys.modules])"
+    assert python("-c", code).strip() == "[]"
 
 
 def test_the_package_itself_is_a_handful_of_modules() -> None:

@@ -20,9 +20,9 @@ import torch
 
 import agilerl
 from agilerl.checkpoint import decode_tree, digest_tree
+from agilerl.data.replay_log import Chunk, ReplayLog
 from agilerl.errors import AgileRLWarning
 from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
-from agilerl.runs.replay_log import Chunk, ReplayLog
 from agilerl.telemetry.record import BaseSink
 
 SMALL: dict[str, Any] = {

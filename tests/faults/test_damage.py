@@ -14,7 +14,7 @@ from agilerl.config import load_manifest
 from agilerl.errors import ConfigError, RunError
 from agilerl.runs.checkpoints import generations
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.store import REMAINS
+from agilerl.training.store import REMAINS
 
 KINDS = ("flip", "truncate", "delete", "zero")
 # The one with most kinds of files is in the fast suite, all of them in the slow one.

@@ -22,9 +22,9 @@ from agilerl.cli import app
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import NotAvailableYetError, RunError
 from agilerl.export import export_onnx, greedy_actions, plain_policy, sample_observations
-from agilerl.runs.directory import RunDirectory
 from agilerl.spaces import WordCounts, counts_of
 from agilerl.standalone.policy import PolicyError, load
+from agilerl.training.policy_files import write_policy
 from agilerl.utils.utils import agent_from_policy
 from agilerl.wrappers.agent import RSNorm
 
@@ -140,7 +140,7 @@ def excite(agent: Any) -> Any:
 
 
 def saved(agent: Any, folder: Path) -> Path:
-    RunDirectory(folder).save_best(agent.policy_spec(), agent.policy_state())
+    write_policy(folder / "best", agent.policy_spec(), agent.policy_state())
     return folder / "best"
 
 

@@ -32,6 +32,7 @@ from agilerl.redaction import Secret, redact, without_secrets
 from agilerl.runs.directory import RunDirectory
 from agilerl.standalone.policy import PolicyError, load
 from agilerl.telemetry.trackers import WandbSink
+from agilerl.training.policy_files import load_policy, write_policy
 
 OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
 NET = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
@@ -228,10 +229,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spec_with(path: Path, **changes: Any) -> None:
     """The policy's own file, sealed again with a changed specification."""
     directory = RunDirectory(path)
-    spec, state = directory.load_best()
+    spec, state = load_policy(directory)
     for key, value in changes.items():
         spec[key] = {**spec[key], **value} if isinstance(value, dict) and isinstance(spec.get(key), dict) else value
-    directory.save_best(spec, state)
+    write_policy(path / "best", spec, state)
 
 
 RUNS: dict[str, Callable[[Path, Path], Any]] = {

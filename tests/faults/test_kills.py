@@ -26,9 +26,10 @@ from faulty_runs import (
     train_part,
 )
 
-import agilerl.checkpoint
-from agilerl.runs import checkpoints, replay_log
-from agilerl.runs.store import RunStore
+from agilerl import files
+from agilerl.data import replay_log
+from agilerl.runs import checkpoints
+from agilerl.training.store import RunStore
 
 every_case = pytest.mark.parametrize("name", CASES)
 EVERY = {**CASES, **OTHERS, **SHORT}
@@ -166,7 +167,7 @@ class FailPoint:
         monkeypatch.setattr(RunStore, "save", watched)
         whole = replay_log._write_all
         monkeypatch.setattr(replay_log, "_write_all", lambda file, data: self.halves(file, data, whole))
-        for module in (agilerl.checkpoint, checkpoints):
+        for module in (files, checkpoints):
             monkeypatch.setattr(module, "write_synced", self.write_synced)
 
     def step(self) -> None:

@@ -17,7 +17,7 @@ from scheme_runs import SCHEMES, check_records, diverging, resume, rows_of, scri
 
 import agilerl
 from agilerl.hpo import bandit
-from agilerl.runs.directory import RunDirectory
+from agilerl.runs.records import RunRecords
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.source import PopulationEvaluation
 from agilerl.training.manifest import build
@@ -204,5 +204,5 @@ def test_a_removed_member_leaves_its_place_where_the_scheme_ends_members(
     counts = [len(row) for row in run.history]
     assert counts[:3] == [4, 4, 4]
     assert set(counts[3:]) == {3 if ends else 4}
-    (event,) = RunDirectory.open(run.path).steering()
+    (event,) = RunRecords.read(run.path).steering
     assert len(event.result.get("born", ())) == (0 if ends else 1)

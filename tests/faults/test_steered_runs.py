@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.cli.main import app
 from agilerl.errors import AgileRLWarning
+from agilerl.runs.records import RunRecords
 from agilerl.training.quarantine import DivergedError
 from agilerl.training.steering import SteeringWheel
 
@@ -72,7 +73,7 @@ def steered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_requests_take_effect_and_are_recorded(steered: Path) -> None:
     run = agilerl.load(steered)
-    events = agilerl.api.RunDirectory(steered).steering()
+    events = RunRecords.read(steered).steering
     actions = [(event.generation, event.action) for event in events]
     assert actions == [(2, "pin"), (2, "protect"), (3, "set"), (3, "evaluate"), (4, "set")]
     assert {agent.batch_size for agent in run.population} == {24}
@@ -147,7 +148,7 @@ def test_stop_ends_the_run_with_its_generation_and_it_can_go_on(tmp_path: Path) 
 
 
 def steering_of(run: Path) -> list[tuple[int, str, Any]]:
-    events = agilerl.api.RunDirectory(run).steering()
+    events = RunRecords.read(run).steering
     return [(event.generation, event.action, event.result.get("refused")) for event in events]
 
 

@@ -31,7 +31,7 @@ from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, Registry
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.signatures import constructor_arguments
-from agilerl.training.manifest.resolve import resolve
+from agilerl.training.manifest.tasks import resolve
 from agilerl.training.published import limit_batches
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs

@@ -15,13 +15,13 @@ from agilerl.cli.listing import environments
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.ring import Changes, Mark
 from agilerl.config.schema import Training
+from agilerl.data.replay_log import ReplayLog
 from agilerl.engine.modules import ModuleEngine
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.llm_envs.data import rows_of_batch
 from agilerl.options import OffPolicyOptions
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.replay_log import ReplayLog
 from agilerl.sources.source import MeanReturn
 from agilerl.training.best import BestAgent
 from agilerl.training.state import SavableLoop, resumed_notes

@@ -20,7 +20,6 @@ from agilerl.envs.observed_masks import split_mask
 from agilerl.hpo import architecture, effects
 from agilerl.hpo.architecture import ArchitectureOptions
 from agilerl.hpo.effects import Probe
-from agilerl.hpo.founders import from_scale, to_scale
 from agilerl.hpo.parameter_noise import noise
 from agilerl.hpo.screening import promising
 from agilerl.hpo.stopping import is_stuck
@@ -30,6 +29,7 @@ from agilerl.llm_envs import SFTGym
 from agilerl.modules.layers import NoisyLinear
 from agilerl.networks.observations import bounds_to_unit
 from agilerl.networks.q_networks import QNetwork, RainbowQNetwork
+from agilerl.ranges import from_scale, to_scale
 from agilerl.rollouts.off_policy import uniform_actions
 from agilerl.sources.text.language import LanguageSource
 from agilerl.training.train_off_policy import train_off_policy

@@ -29,7 +29,7 @@ from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.export import greedy_actions
 from agilerl.modules.base import DummyEvolvable, EvolvableModule
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.training.manifest.task import Task
+from agilerl.training.manifest.tasks import task_of
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
@@ -281,7 +281,7 @@ def test_a_registered_algorithm_is_found_by_its_name_and_makes_a_population() ->
         {"algorithm": {"name": "mine", "lr": 0.5}, "environment": {"name": "CartPole-v1"}}
     )
     env = make_vect_envs("CartPole-v1", num_envs=1)
-    population = Task.of(manifest).population(env, seed=1, device="cpu")
+    population = task_of(manifest).population(env, seed=1, device="cpu")
     assert {type(agent) for agent in population} == {Mine}
     assert {agent.lr for agent in population} == {0.5}
 

@@ -24,10 +24,11 @@ from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup,
 from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
 from agilerl.algorithms.text.batches import TextBatch
 from agilerl.algorithms.text.scoring import scores_by_item
-from agilerl.checkpoint import load_tree, put_files, save_tree
+from agilerl.checkpoint import load_tree, save_tree
 from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError, warn_once
+from agilerl.files import put_files
 from agilerl.language.base import BaseModel, load_base
 from agilerl.language.generate import BACKENDS
 from agilerl.language.scoring import Texts

@@ -22,8 +22,7 @@ from agilerl.foreign import SPACES
 from agilerl.hostile import malformed
 from agilerl.networks.specs import check_sizes
 from agilerl.rng import restored_generator
-from agilerl.runs.checkpoints import Saved, generations, read_checkpoint
-from agilerl.runs.store import BEST, POPULATION
+from agilerl.runs.checkpoints import BEST, POPULATION, Saved, generations, read_checkpoint
 from agilerl.spaces import differ
 from agilerl.telemetry.files import jsonable
 from agilerl.training.run import Run

@@ -33,7 +33,6 @@ from agilerl.options import OffPolicyOptions
 from agilerl.rng import Purpose, seeds
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.steering import Taken
-from agilerl.runs.store import RunStore
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
 from agilerl.training.asynchronous import AsynchronousLoop
@@ -41,9 +40,12 @@ from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.manifest.task import Task
+from agilerl.training.manifest.tasks import task_of
+from agilerl.training.policy_files import write_best
 from agilerl.training.population import set_lanes
 from agilerl.training.random_play import random_play
 from agilerl.training.result import EvolveResult
+from agilerl.training.store import RunStore
 from agilerl.workers.executor import Executor
 
 
@@ -86,7 +88,7 @@ def run_manifest(
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
     """
-    task = Task.of(manifest)
+    task = task_of(manifest)
     train_env, eval_env = task.environments(env, device)
     new_founders = partial(make_founders, manifest, env, train_env, device)
     restarted = partial(make_founders, of_restarts(manifest), env, train_env, device)
@@ -191,11 +193,11 @@ def make_founders(
     Args:
         env: passed by the user, None if created from its id. train_env: training environment.
     """
-    population = Task.of(manifest).population(train_env, seed, device)
+    population = task_of(manifest).population(train_env, seed, device)
     if ancestors is None and manifest.evolution.widths is not None:
         bounded = within_widths(manifest, *manifest.evolution.widths)
         if bounded != manifest:
-            population = [*population[:1], *Task.of(bounded).population(train_env, seed, device)[1:]]
+            population = [*population[:1], *task_of(bounded).population(train_env, seed, device)[1:]]
     if ancestors is not None:
         population = ancestors.adopt(population)
     elif manifest.evolution.founders == "spread":
@@ -224,7 +226,7 @@ def of_restarts(manifest: Manifest) -> Manifest:
 
 def _save_best(run_directory: RunDirectory, agent: Any) -> None:
     try:
-        run_directory.keep_best(agent)
+        write_best(run_directory.path, agent)
     except OSError as error:  # a full disk must not end training: the best agent is also in the checkpoints
         warn_once("save-best", f"the best policy could not be written to {run_directory.path} ({error}).")
 

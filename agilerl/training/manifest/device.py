@@ -93,11 +93,11 @@ def _large_part(manifest: Manifest) -> str:
 def _images_of_team(manifest: Manifest, env: Any) -> str:
     """Return that agents of a team observe images; empty otherwise, and for single agents (see `with_encoder`)."""
     from agilerl.training.manifest.resolve import is_dense
-    from agilerl.training.manifest.task import Task
+    from agilerl.training.manifest.tasks import task_of
 
     if not is_team(manifest.algorithm.name):
         return ""
-    spaces = Task.of(manifest).spaces(env).observation_space  # type: ignore[attr-defined]  # tasks with environments
+    spaces = task_of(manifest).spaces(env).observation_space  # type: ignore[attr-defined]  # tasks with environments
     return "" if all(is_dense(space) for space in spaces.values()) else "images of a team's agents"
 
 

@@ -77,7 +77,7 @@ class EnvironmentTask(Task):
             named = resolved.environment.model_copy(update={"name": spaces.name})
             resolved = resolved.model_copy(update={"environment": named})
         alone = resolved.training.model_copy(update={"pop_size": 1})
-        Task.of(resolved.model_copy(update={"training": alone})).population(spaces, 0, "cpu")
+        type(self)(resolved.model_copy(update={"training": alone})).population(spaces, 0, "cpu")
         return resolved
 
     def spaces(self, env: Any = None) -> Spaces:

@@ -13,33 +13,35 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from agilerl.algorithms.base.wrapped import unwrapped
-from agilerl.checkpoint import write_atomic
 from agilerl.config import Manifest, apply_overrides, changed_settings, dump_yaml, going_on, manifest_from
 from agilerl.engine.rows.native import kernels_named
 from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
+from agilerl.files import write_atomic
 from agilerl.ranks import check_alone
 from agilerl.redaction import redact
 from agilerl.report import write_report
 from agilerl.runs.changes import has_ended_early, pending_settings, record_changes
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import command, imports_of, run_command
-from agilerl.runs.directory import LINEAGE, METRICS, RunDirectory, lineage_is, now, running
+from agilerl.runs.directory import RunDirectory, lineage_is, now, running
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
+from agilerl.runs.records import RunRecords
 from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.steering import Taken, refuse_left_stop
-from agilerl.runs.store import RunStore
 from agilerl.telemetry import Sink, Sinks, TensorBoardSink, console_sink, tracker_name, tracker_of
 from agilerl.telemetry.console import count
 from agilerl.telemetry.evaluation import Evaluation
 from agilerl.threads import available_cores
 from agilerl.training.deadline import Deadline
+from agilerl.training.manifest import build, step_cost, time_budget
 from agilerl.training.manifest.device import choose_device, resolve_device
+from agilerl.training.manifest.tasks import resolve
 from agilerl.training.manifest.worker_settings import (
     ALONE,
     Workers,
@@ -48,8 +50,11 @@ from agilerl.training.manifest.worker_settings import (
     spare_cores,
     workers_of,
 )
+from agilerl.training.manifest.workers import start_workers
+from agilerl.training.policy_files import write_best
 from agilerl.training.quarantine import DivergedError
 from agilerl.training.run import SHARED_BUDGETS, Run
+from agilerl.training.store import RunStore
 
 KEPT = "files written so far are kept."
 MAX_SPEEDUP = 2.0  # how much faster than so far a resumed run may become within a budget in minutes
@@ -72,8 +77,7 @@ def with_minutes(
     verbose = request.verbose
     if verbose and minutes > 0:
         print(f"measuring how many steps fit into {_in_minutes(f'{minutes:g}')}", flush=True)
-    measured = import_module("agilerl.training.manifest.time_budget")
-    steps, rate, expected = measured.steps_in(manifest, request.env, device, minutes, check)
+    steps, rate, expected = time_budget.steps_in(manifest, request.env, device, minutes, check)
     at_once = min(processes, manifest.training.shards)
     steps, rate = steps * at_once, rate * at_once
     if verbose:
@@ -88,7 +92,7 @@ def with_minutes(
             f"at {count(rate)} steps/s of all together; the closing test is included",
             flush=True,
         )
-    manifest = measured.with_short_generations(manifest, rate, minutes)
+    manifest = time_budget.with_short_generations(manifest, rate, minutes)
     return apply_overrides(manifest, {"training.max_steps": steps}, "minutes")
 
 
@@ -201,7 +205,7 @@ def arrivals_of(run: str | os.PathLike[str], manifest: Manifest) -> tuple[int, .
     Raises:
         ConfigError: it did not train in asynchronous mode, or `manifest` does not. RunError: it is no run.
     """
-    order = tuple(RunDirectory.open(Path(run)).arrivals())
+    order = tuple(RunRecords.read(run).arrivals)
     if not order or manifest.evolution.mode != "async":
         what = str(run) if not order else "this run"
         raise ConfigError(
@@ -233,9 +237,9 @@ def resolved(manifest: Manifest, request: RunRequest, workers: Workers = ALONE) 
     if env is None:
         manifest = with_known_env(manifest)
     if minutes is not None:  # before steps of a slow environment are measured
-        import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, minutes)
+        time_budget.check_minutes(manifest, minutes)
     with StopSignals() as signals:  # a signal takes effect immediately until the first check
-        manifest = import_module("agilerl.training.manifest.resolve").resolve(manifest, env)
+        manifest = resolve(manifest, env)
         chosen = choose_device(request.device, manifest, env)
         if request.verbose and request.device == "auto" and resolve_device(request.device) != "cpu":  # a choice
             print(f"device: {chosen}", flush=True)
@@ -249,9 +253,7 @@ def resolved(manifest: Manifest, request: RunRequest, workers: Workers = ALONE) 
 
 def _on_spare_cores(manifest: Manifest, env: Any, verbose: bool) -> Manifest:
     """Return the manifest with lanes in worker processes where that is faster, and print so."""
-    measured = import_module("agilerl.training.manifest.step_cost")
-    changed: Manifest
-    changed, note = measured.with_lane_workers(manifest, env, available_cores())
+    changed, note = step_cost.with_lane_workers(manifest, env, available_cores())
     if verbose and note:
         print(note, flush=True)
     return changed
@@ -282,18 +284,17 @@ def score_best(run: Run, episodes: int) -> Evaluation | None:
 
 def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | None) -> Run:
     """Train with records on the console and in the directory, and record how the run ended."""
-    run_manifest, asked = import_module("agilerl.training.manifest.build").run_manifest, setup.request
+    asked = setup.request
     try:
         fan_out = Sinks(setup.sinks_of(directory))
         with StopSignals() as signals, contextlib.ExitStack() as stack:
             try:
                 executor = None
                 if setup.workers.count != 1 or setup.workers.most > 1:
-                    start = import_module("agilerl.training.manifest.workers").start_workers
                     made_from = setup.manifest, asked.env, setup.device, setup.manifest.training.seed, asked.imports
-                    executor = start(*made_from, setup.workers, fan_out.message)
+                    executor = start_workers(*made_from, setup.workers, fan_out.message)
                     stack.callback(executor.close)
-                result = run_manifest(
+                result = build.run_manifest(
                     setup.manifest, asked.env, seed=setup.manifest.training.seed, device=setup.device, sinks=[fan_out],
                     run_directory=directory, evolution=asked.evolution, store=store, check=signals.check,
                     callbacks=asked.callbacks, ancestors=asked.ancestors, with_random_play=True,
@@ -337,12 +338,12 @@ def _finish(
         path = directory.path
         try:
             if result.best is not None:
-                directory.keep_best(result.best)
+                write_best(path, result.best)
                 lost = {**lost, "best_seed": vars(unwrapped(result.best)).get("seed")}  # of its later evaluations
             if not interrupted and not lineage_is(path / LINEAGE, result.lineage()):  # its sink has failed
                 write_atomic(path / LINEAGE, result.lineage())
             if manifest is not setup.manifest:
-                write_atomic(path / "config.yaml", dump_yaml(manifest))
+                write_atomic(path / CONFIG, dump_yaml(manifest))
                 lost = {**lost, "manifest_hash": manifest.hash()}
             directory.finish("interrupted" if interrupted else "done", result=facts, time=result.time.as_dict(), **lost)
             report_on(path)
@@ -489,7 +490,7 @@ def _budget(folder: Path, store: RunStore, manifest: Manifest, asked: ResumeRequ
         _check_steps(folder, store, manifest, asked.steps, evolution)
     if asked.minutes is None:
         return asked.steps
-    import_module("agilerl.training.manifest.time_budget").check_minutes(manifest, asked.minutes)
+    time_budget.check_minutes(manifest, asked.minutes)
     return _steps_after(folder, store, asked.minutes)
 
 
@@ -583,7 +584,7 @@ def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str
         config_hash = directory.manifest().hash()
     except (ConfigError, OSError, ValueError):
         config_hash = ""
-    if (path := directory.path / "config.yaml").is_dir():  # a folder cannot be replaced by a file
+    if (path := directory.path / CONFIG).is_dir():  # a folder cannot be replaced by a file
         notes.append(f"config.yaml was a folder; it is {set_aside(path).name} now.")
     if config_hash != manifest.hash():
         try:  # an earlier resume may have changed both without saving a checkpoint
@@ -592,11 +593,11 @@ def _mend(directory: RunDirectory, setup: Setup, recorded: Manifest) -> list[str
             recorded_hash = None
         if not config_hash or config_hash not in (recorded.hash(), recorded_hash):
             notes.append("config.yaml was damaged or missing; it was written anew from the checkpoint.")
-        write_atomic(directory.path / "config.yaml", dump_yaml(manifest))
+        write_atomic(directory.path / CONFIG, dump_yaml(manifest))
     try:
         directory.facts()
     except RunError:
-        path = directory.path / "run.json"
+        path = directory.path / RUN
         aside = f"; the old one is {set_aside(path).name}" if path.exists() else ""
         notes.append(f"run.json was damaged or missing; it was written anew{aside}.")
         directory.begin(manifest, **setup.start())

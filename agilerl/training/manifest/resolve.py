@@ -20,12 +20,6 @@ from agilerl.modules.cnn import usual_layers
 from agilerl.networks.encoders import LSTM_DEFAULTS, volume_encoder
 from agilerl.networks.language import SMALL
 from agilerl.spaces import channels_first, is_image, is_small, short_form
-from agilerl.training.manifest.task import Task
-
-
-def resolve(manifest: Manifest, env: Any = None) -> Manifest:
-    """Resolve a manifest for training; see `task.Task.resolve`."""
-    return Task.of(manifest).resolve(env)
 
 
 def with_encoder(manifest: Manifest, space: Any) -> Manifest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from importlib import import_module
 from typing import Any
 
 from agilerl.algorithms import find_algorithm
@@ -25,20 +24,6 @@ class Task(ABC):
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.source = source_for(find_algorithm(manifest.algorithm.name).experience, manifest.training.opponents)
-
-    @staticmethod
-    def of(manifest: Manifest) -> Task:
-        """Return the task of a manifest."""
-        kind = "environment_task", "EnvironmentTask"
-        if find_algorithm(manifest.algorithm.name).learns_language:
-            kind = "language_task", "LanguageTask"
-        elif manifest.training.opponents is not None:
-            kind = "environment_task", "SelfPlayTask"
-        elif manifest.training.fitness == "fqe":
-            kind = "environment_task", "FittedTask"
-        module, name = kind
-        task: Task = vars(import_module(f"agilerl.training.manifest.{module}"))[name](manifest)
-        return task
 
     @abstractmethod
     def resolve(self, env: Any) -> Manifest:

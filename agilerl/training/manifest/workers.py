@@ -13,7 +13,7 @@ from agilerl.importing import import_code
 from agilerl.threads import available_cores
 from agilerl.training.manifest.build import make_founders, make_options, make_replay
 from agilerl.training.manifest.device import count_gpus, device_of
-from agilerl.training.manifest.task import Task
+from agilerl.training.manifest.tasks import task_of
 from agilerl.training.manifest.worker_settings import Workers
 from agilerl.training.serving import ShardServer
 from agilerl.workers.cluster import ClusterWorkers
@@ -70,7 +70,7 @@ def make_server(
     if spec is not None:
         gymnasium.registry.setdefault(spec.id, spec)
     device = device_of(place + 1, device, count_gpus())  # the run itself is the first one
-    task = Task.of(manifest)
+    task = task_of(manifest)
     train_env, eval_env = task.environments(env, device)
     options = make_options(manifest)
     source = task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env)

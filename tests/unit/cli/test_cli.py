@@ -7,9 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -87,12 +85,8 @@ def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str,
 
 @pytest.fixture(autouse=True)
 def loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import_module("agilerl.training.manifest.workers")  # which imports the real module
-    evolve, utils = ModuleType("agilerl.training.manifest.build"), ModuleType("agilerl.utils.utils")
-    evolve.run_manifest = fake_run_manifest  # type: ignore[attr-defined]
-    utils.agent_from_policy = lambda spec, state, *rest: FakeAgent(state["weight"].item())  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "agilerl.training.manifest.build", evolve)
-    monkeypatch.setitem(sys.modules, "agilerl.utils.utils", utils)
+    monkeypatch.setattr("agilerl.training.manifest.build.run_manifest", fake_run_manifest)
+    monkeypatch.setattr("agilerl.api.agent_from_policy", lambda spec, state, *rest: FakeAgent(state["weight"].item()))
     monkeypatch.setattr(fake_run_manifest, "outcome", "max_steps", raising=False)
     monkeypatch.chdir(tmp_path)
     errors._warned.clear()

@@ -18,7 +18,8 @@ from agilerl.cli.seeds import chosen_seed, seeds_in, workers_in
 from agilerl.config import going_on, manifest_from
 from agilerl.errors import AgileRLError, RunError
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.seed_group import GROUP, SeedGroup, is_group, with_groups
+from agilerl.runs.names import GROUP, is_group
+from agilerl.runs.seed_group import SeedGroup, with_groups
 from agilerl.telemetry.record import RunPlan
 from agilerl.telemetry.side_by_side import SideBySide
 from agilerl.training.manifest.device import device_of

@@ -17,7 +17,7 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
+from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 
 LANES, SIZE = 3, 40
 KINDS: dict[str, Callable[[], Any]] = {
@@ -203,7 +203,7 @@ def test_clearing_a_buffer_starts_its_log_anew(tmp_path: Path) -> None:
 def test_a_failed_append_leaves_the_segment_as_it_was_and_the_next_one_writes_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agilerl.runs import replay_log
+    from agilerl.data import replay_log
 
     memory, log = ReplayBuffer(SIZE, seed=0), ReplayLog(tmp_path)
     filling = Filling(memory, images=False)

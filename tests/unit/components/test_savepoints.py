@@ -24,9 +24,9 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.components.ring import Mark
+from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import RunError
-from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
 
 pytestmark = pytest.mark.filterwarnings("ignore:masks of legal actions are not kept")
 SIZE = 23

@@ -27,7 +27,7 @@ from agilerl.hub import LIMITS, Address, check_repo, download, is_address, local
 from agilerl.integrations import hub_push
 from agilerl.integrations.hub_card import mean_reward, metadata, winner_schedule
 from agilerl.integrations.hub_push import bundle_of, push, without_paths
-from agilerl.report.records import RunRecords
+from agilerl.runs.records import RunRecords
 from agilerl.training.manifest.launch import score_best
 
 huggingface_hub = pytest.importorskip("huggingface_hub")

@@ -25,7 +25,7 @@ from agilerl.integrations.optuna_export import (
     study_name,
     study_of,
 )
-from agilerl.report.records import RunRecords
+from agilerl.runs.records import RunRecords
 
 optuna = pytest.importorskip("optuna")
 

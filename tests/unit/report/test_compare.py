@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from agilerl.cli import app
 from agilerl.errors import RunError
 from agilerl.report.compare import bands, comparison, curve, probability_of_improvement, write_comparison
-from agilerl.report.records import RunRecords
+from agilerl.runs.records import RunRecords
 
 
 def rows(*best: float) -> list[dict[str, object]]:

@@ -15,11 +15,13 @@ from agilerl.report.compare import curve
 from agilerl.report.importance import _compared, lives_of
 from agilerl.report.lineage import overview as tree_of
 from agilerl.report.lineage import places
-from agilerl.report.records import RunRecords
 from agilerl.report.schedule import schedule_of
 from agilerl.report.score import scoreboard
 from agilerl.runs.newborns import Newborns, born_together, ended_by
+from agilerl.runs.records import RunRecords
+from agilerl.telemetry.record import Steering
 from agilerl.watch.state import RunFollower
+from agilerl.watch.wire import birth_columns
 
 NODE = "[64] 64 [64]", "[96] 64 [64]"
 
@@ -119,8 +121,8 @@ def test_who_trains_now(tmp_path: Path) -> None:
     run = RunFollower(path)
     run.poll()
     assert (run.progress().training, run.progress().going_on) == ((5,), 1)
-    assert [(line.id, line.parent) for line in run.births] == [(0, None), (1, None), (2, 0), (3, 0), (4, 3), (5, 3)]
-    assert run.parent(5) == 3
+    assert birth_columns(run, run.births)["parents"] == [None, None, 0, 0, 3, 3]
+    assert run.source(5) == 3
 
 
 @pytest.mark.parametrize(
@@ -154,8 +156,8 @@ def test_births_of_generations_whose_rows_are_lost_are_neither(tmp_path: Path) -
 
 
 def test_odd_lines_are_no_requests() -> None:
-    for event in ({}, {"action": "remove", "member": None}, {"result": {"instead_of": "x"}}):
-        assert ended_by(event) is None
+    for id, result in ((None, {}), (3, {"instead_of": "x"}), (None, None)):
+        assert ended_by(Steering(1, "r", "remove", id, "", None, "", "", result)) is None  # type: ignore[arg-type]
 
 
 def test_a_member_that_is_its_own_parent_ends_the_walk(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from agilerl.report.compare import comparison, write_comparison
 from agilerl.report.lineage import bands, mutation_text, overview, places, short_mutation
 from agilerl.report.page import FILM_LIMIT, MARK, MARK_WITHIN, SIZE_LIMIT, command, render, tiles
 from agilerl.report.plot import Scale, linear_ticks, spans_decades
-from agilerl.report.records import tidy
 from agilerl.report.score import scoreboard
+from agilerl.report.text import tidy
 from agilerl.telemetry import Birth
 from agilerl.training.manifest import launch
 from agilerl.watch.state import RunFollower
@@ -385,9 +385,8 @@ def test_every_template_is_in_the_package() -> None:
     assert templates <= packed
 
 
-@pytest.mark.parametrize("facts", [{"result": "x"}, {"argv": {"a": 1}, "notes": 3, "versions": 3}], ids=str)
-def test_facts_that_nothing_can_be_made_of_are_one_named_error(tmp_path: Path, facts: dict[str, object]) -> None:
-    path = write_run(tmp_path / "r", ROWS, BIRTHS, **facts)
+def test_facts_that_nothing_can_be_made_of_are_one_named_error(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "r", ROWS, BIRTHS, argv={"a": 1}, notes=3, versions=3)
     with pytest.raises(RunError, match="does not hold what it should"):
         write_report(path)
 
@@ -405,6 +404,8 @@ def test_facts_that_nothing_can_be_made_of_are_one_named_error(tmp_path: Path, f
 def test_a_closing_test_of_a_wrong_kind_is_none(tmp_path: Path, test: object) -> None:
     path = write_run(tmp_path / "r", ROWS, BIRTHS, result={"test": test}, parent="x", git={})
     assert RunRecords.read(path).test is None
+    assert "no closing test yet" in write_report(path).read_text()
+    path = write_run(tmp_path / "text", ROWS, BIRTHS, result="x")
     assert "no closing test yet" in write_report(path).read_text()
 
 
@@ -435,5 +436,10 @@ def test_damage_and_absence_are_named(tmp_path: Path) -> None:
         write_report(tmp_path / "nothing")
     path = write_run(tmp_path / "r", ROWS, BIRTHS)
     (path / "evolution.jsonl").write_text(json.dumps(["no", "birth"]) + "\n")
-    with pytest.raises(RunError, match="does not hold what it should"):
+    with pytest.raises(RunError, match=r"line 1 of .*evolution\.jsonl is damaged"):
+        write_report(path)
+    path = write_run(tmp_path / "rows", ROWS, BIRTHS)
+    with open(path / "metrics.csv", "a") as file:
+        file.write("9,x\n")
+    with pytest.raises(RunError, match=rf"line {len(ROWS) + 2} of .*metrics\.csv is damaged .* fix: `agilerl resume"):
         write_report(path)

@@ -22,8 +22,8 @@ from agilerl.errors import NotAvailableYetError
 from agilerl.export import greedy_actions, sample_observations
 from agilerl.integrations.hub_push import bundle_of
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
-from agilerl.runs.directory import RunDirectory
 from agilerl.standalone.policy import PolicyError, load
+from agilerl.training.policy_files import write_best
 
 SMALL: dict[str, Any] = {
     "population": 2, "num_envs": 2, "eval_episodes": 1, "eval_steps": 20, "elite_rescore_episodes": 0, "batch_size": 8,
@@ -182,7 +182,7 @@ UNCOVERED: dict[str, Callable[[], Any]] = {
 def test_a_policy_that_the_loader_does_not_cover_has_none(kind: str, tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "policy.py").write_text("of an earlier version")
-    RunDirectory(tmp_path).keep_best(UNCOVERED[kind]())
+    write_best(tmp_path, UNCOVERED[kind]())
     assert {file.name for file in (tmp_path / "best").iterdir()} == {"policy.json", "policy.safetensors"}
 
 
@@ -191,7 +191,7 @@ def test_a_bandit_takes_the_legal_arm_of_the_largest_output(tmp_path: Path) -> N
     with torch.no_grad():
         for parameter in agent.actor.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    RunDirectory(tmp_path).keep_best(agent)
+    write_best(tmp_path, agent)
     policy, contexts = load(tmp_path / "best"), np.random.default_rng(0).normal(size=(50, 3, 2)).astype(np.float32)
     mean = agent.actor(torch.from_numpy(contexts).flatten(0, 1))[..., 0].reshape(50, 3)
     assert mean.argmax(-1).unique().tolist() == [0, 1, 2]

@@ -19,7 +19,9 @@ from agilerl.api import build_manifest, steer
 from agilerl.cli import app
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.steering import FOLDER, LOG, Inbox, Request, Taken, ask, pending, refuse_left_stop, script_of
+from agilerl.runs.names import REQUESTS
+from agilerl.runs.records import RunRecords
+from agilerl.runs.steering import LOG, Inbox, Request, Taken, ask, pending, refuse_left_stop, script_of
 from agilerl.telemetry.files import lineage_line
 from agilerl.telemetry.record import Birth, Steering
 
@@ -72,7 +74,7 @@ def test_a_request_is_a_file_with_its_author(tmp_path: Path) -> None:
     run = running_run(tmp_path)
     first = ask(run, Request("set", 1, "lr", 1e-3, "too slow", "ada"))
     second = steer(run, "evaluate")
-    assert [first, second] == sorted((run / FOLDER).glob("*.json"))
+    assert [first, second] == sorted((run / REQUESTS).glob("*.json"))
     assert next(iter(pending(run).values())) == Request("set", 1, "lr", 1e-3, "too slow", "ada")
     assert json.loads(second.read_text())["author"] != ""
 
@@ -164,7 +166,7 @@ def test_a_request_is_handed_over_once_and_logged_with_its_generation(tmp_path: 
     assert (taken.id, taken.generation, taken.request.member) == (path.stem, 3, 1)
     assert not path.exists()
     assert inbox.take(4) == []
-    logged = (run / FOLDER / LOG).read_text()
+    logged = (run / REQUESTS / LOG).read_text()
     assert Taken.from_dict(json.loads(logged)) == taken
 
 
@@ -195,7 +197,7 @@ def test_a_kill_while_the_log_is_written_loses_no_request(tmp_path: Path) -> Non
     first = steer(run, "protect", member=1)
     content = first.read_text()
     Inbox(run).take(3)
-    log = run / FOLDER / LOG
+    log = run / REQUESTS / LOG
     log.write_text(log.read_text()[:-9])  # the line is incomplete, and the file was not deleted yet
     first.write_text(content)
     resumed = Inbox(run)
@@ -205,7 +207,7 @@ def test_a_kill_while_the_log_is_written_loses_no_request(tmp_path: Path) -> Non
 
 def leave(run: Path, file: str, **content: Any) -> Path:
     """A request by another program, which names its file itself."""
-    path = run / FOLDER / file
+    path = run / REQUESTS / file
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content))
     return path
@@ -218,7 +220,7 @@ def test_a_file_name_that_was_used_before_is_another_request(tmp_path: Path) -> 
         leave(run, "lr.json", action="set", name="lr", value=value)
         ids += [(taken.id, taken.request.value) for taken in inbox.take(generation)]
     assert ids == [("lr", 1e-3), ("lr-2", 5e-4), ("lr-3", 1e-3)]
-    assert list((run / FOLDER).glob("*.json")) == []
+    assert list((run / REQUESTS).glob("*.json")) == []
     resumed = Inbox(run)
     assert [[taken.id for taken in resumed.take(at)] for at in (2, 6, 9)] == [["lr"], ["lr-2"], ["lr-3"]]
 
@@ -290,16 +292,16 @@ def test_a_stop_that_waits_in_an_ended_run_is_refused_and_one_of_an_interrupted_
 
 def test_a_damaged_log_is_an_error(tmp_path: Path) -> None:
     run = running_run(tmp_path)
-    (run / FOLDER).mkdir()
-    (run / FOLDER / LOG).write_text('{"id": "a"}\n')
+    (run / REQUESTS).mkdir()
+    (run / REQUESTS / LOG).write_text('{"id": "a"}\n')
     with pytest.raises(RunError, match=r"taken.jsonl is damaged.*fix: rename"):
         Inbox(run)
 
 
 def test_a_file_that_is_no_request_is_named_once_and_left(tmp_path: Path) -> None:
     run = running_run(tmp_path)
-    (run / FOLDER).mkdir()
-    strange = run / FOLDER / "1.json"
+    (run / REQUESTS).mkdir()
+    strange = run / REQUESTS / "1.json"
     strange.write_text("[]")
     inbox = Inbox(run)
     with pytest.warns(AgileRLWarning, match="is no request") as caught:
@@ -319,21 +321,21 @@ def test_a_file_that_is_no_request_is_named_once_and_left(tmp_path: Path) -> Non
 )
 def test_a_request_by_other_means_is_checked_as_well(tmp_path: Path, content: str, why: str) -> None:
     run = running_run(tmp_path)
-    (run / FOLDER).mkdir()
-    (run / FOLDER / "1.json").write_text(content)
+    (run / REQUESTS).mkdir()
+    (run / REQUESTS / "1.json").write_text(content)
     (taken,) = Inbox(run).take(3)
     assert why in taken.refused
-    assert not (run / FOLDER / "1.json").exists()
+    assert not (run / REQUESTS / "1.json").exists()
     assert Inbox(run).script == [taken]  # a resumed run refuses it as well
 
 
 @pytest.mark.filterwarnings("ignore:.*is no request")
 def test_a_value_that_is_no_number_is_no_request_and_ends_no_run(tmp_path: Path) -> None:
     run = running_run(tmp_path)
-    (run / FOLDER).mkdir()
-    (run / FOLDER / "1.json").write_text('{"action": "set", "name": "lr", "value": NaN}')
+    (run / REQUESTS).mkdir()
+    (run / REQUESTS / "1.json").write_text('{"action": "set", "name": "lr", "value": NaN}')
     assert Inbox(run).take(3) == []
-    assert not (run / FOLDER / LOG).exists()
+    assert not (run / REQUESTS / LOG).exists()
 
 
 def test_the_script_of_a_run_are_its_recorded_requests(tmp_path: Path) -> None:
@@ -342,8 +344,9 @@ def test_the_script_of_a_run_are_its_recorded_requests(tmp_path: Path) -> None:
     with open(run / "evolution.jsonl", "a") as file:
         file.write(lineage_line(event))
     directory = RunDirectory(run)
-    assert directory.steering() == [event]
-    assert [birth.id for birth in directory.lineage()] == [0, 1]
+    records = RunRecords.read(directory.path)
+    assert records.steering == [event]
+    assert [birth.id for birth in records.births] == [0, 1]
     assert script_of(directory) == [Taken("id-1", 2, Request("pin", None, "lr", 1e-3, "why", "ada"))]
     inbox = Inbox(None, script_of(directory))
     assert [len(inbox.take(generation)) for generation in (1, 2, 3)] == [0, 1, 0]
@@ -354,8 +357,8 @@ def test_a_stop_ends_a_replay_only_if_it_has_ended_the_run(tmp_path: Path, gener
     run = running_run(tmp_path)
     with open(run / "evolution.jsonl", "a") as file:
         file.write(lineage_line(Steering(2, "id-1", "stop", None, "", None, "", "ada", {})))
-    rows = "".join(f"{generation},1.0\n" for generation in range(generations))
-    (run / "metrics.csv").write_text(f"generation,fitness\n{rows}")
+    rows = "".join(f"{generation},0,0,,1.0,,,1\n" for generation in range(generations))
+    (run / "metrics.csv").write_text(f"generation,id,slot,parent,fitness,mutation,network,is_best\n{rows}")
     assert script_of(RunDirectory(run)) == [Taken("id-1", 2, Request("stop", author="ada"), ends=ends)]
     (run / "metrics.csv").unlink()
     RunDirectory(run).finish("done", result={"generations": generations})

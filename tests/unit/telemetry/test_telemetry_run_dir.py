@@ -13,6 +13,7 @@ from agilerl.config import preset_for
 from agilerl.errors import RunError
 from agilerl.runs.directory import RunDirectory
 from agilerl.telemetry import Birth, RunPlan
+from agilerl.training.policy_files import load_policy, write_policy
 
 
 def _create(out: str) -> str:
@@ -62,8 +63,8 @@ def test_the_best_policy_comes_back_and_plain_safetensors_reads_it(tmp_path: Pat
     run = RunDirectory.create(tmp_path, "CartPole-v1", "DQN")
     spec = {"algo": "DQN", "observation": {"low": [float("-inf")], "high": [1.5]}}
     state = {"encoder.0.weight": torch.arange(4.0).reshape(2, 2)}
-    run.save_best(spec, state)
-    back_spec, back_state = run.load_best()
+    write_policy(run.path / "best", spec, state)
+    back_spec, back_state = load_policy(run)
     assert back_spec == spec
     assert torch.equal(back_state["encoder.0.weight"], state["encoder.0.weight"])
     plain = load_file(run.path / "best" / "policy.safetensors")
@@ -79,7 +80,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "CartPole-v1", "DQN")
     run.begin(preset_for("CartPole-v1"))
     with pytest.raises(RunError, match=r"holds no policy \(status: running\)"):
-        RunDirectory.open(run.path).load_best()
+        load_policy(RunDirectory.open(run.path))
     (run.path / "run.json").write_text("{")
     with pytest.raises(RunError, match=r"run\.json cannot be read"):
         RunDirectory.open(run.path).facts()

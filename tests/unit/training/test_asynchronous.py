@@ -15,7 +15,7 @@ from inline_workers import InlineWorkers
 import agilerl
 from agilerl.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
-from agilerl.runs.directory import RunDirectory
+from agilerl.runs.records import RunRecords
 from agilerl.telemetry.record import GenerationRecord
 from agilerl.training.asynchronous import AsynchronousLoop
 from agilerl.training.manifest import workers as manifest_workers
@@ -83,7 +83,7 @@ def shuffled(monkeypatch: pytest.MonkeyPatch) -> type[Shuffled]:
 
 def arrivals(path: Path | None) -> list[int]:
     assert path is not None
-    return RunDirectory(path).arrivals()
+    return RunRecords.read(path).arrivals
 
 
 @OF_LEARNERS

@@ -16,8 +16,8 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.options import OffPolicyOptions
 from agilerl.ranks import Ranks
-from agilerl.report.records import RunRecords
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.records import RunRecords
 from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.source import MeanReturn, PopulationEvaluation

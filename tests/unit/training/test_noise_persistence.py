@@ -19,7 +19,7 @@ from agilerl.hpo.operators import RLParameter
 from agilerl.telemetry.console import number
 from agilerl.training.manifest.build import make_founders, of_restarts
 from agilerl.training.manifest.environment_task import make_environments
-from agilerl.training.manifest.resolve import resolve
+from agilerl.training.manifest.tasks import resolve
 from agilerl.utils.utils import make_vect_envs
 
 OBS, BOX = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))

@@ -23,8 +23,9 @@ from agilerl.host import available_bytes
 from agilerl.modules.cnn import usual_layers
 from agilerl.networks.q_networks import QNetwork
 from agilerl.runs.signals import Stopped, StopSignals
-from agilerl.training.manifest.resolve import net_config, resolve
+from agilerl.training.manifest.resolve import net_config
 from agilerl.training.manifest.sizes import estimate
+from agilerl.training.manifest.tasks import resolve
 
 spaces = gym.spaces
 OBSERVATIONS: dict[str, gym.Space[Any]] = {

@@ -22,7 +22,7 @@ pytest.importorskip("uvicorn")
 from synthetic_runs import birth, family, write_run
 
 import agilerl.watch
-from agilerl.report.records import RunRecords
+from agilerl.runs.records import RunRecords
 from agilerl.telemetry.progress import PROGRESS
 from agilerl.watch.folder import RunList, find_group
 from agilerl.watch.seeds import Seeds

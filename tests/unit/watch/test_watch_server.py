@@ -24,6 +24,7 @@ from uvicorn import Config
 
 from agilerl import algorithms
 from agilerl.errors import ConfigError, RunError
+from agilerl.runs import records
 from agilerl.runs.steering import Request, pending
 from agilerl.watch import film, server
 from agilerl.watch import folder as folders
@@ -344,13 +345,13 @@ def test_a_long_list_has_the_newest_runs_and_counts_the_others(tmp_path: Path, m
 
 def test_a_list_parses_a_record_again_only_if_it_has_changed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[Path] = []
-    read = folders._facts
+    read = records.read_json
 
-    def noted(folder: Path) -> dict[str, Any]:
-        parsed.append(folder)
-        return read(folder)
+    def noted(path: Path) -> Any:
+        parsed.append(path.parent)
+        return read(path)
 
-    monkeypatch.setattr(folders, "_facts", noted)
+    monkeypatch.setattr(records, "read_json", noted)
     run, runs = root / "CartPole-v1" / "dqn-0001", RunList(root)
     assert [entry.status for entry in runs.read() + runs.read()] == ["done", "done"]
     assert parsed == [run]
@@ -384,7 +385,7 @@ def test_a_request_is_left_in_the_run_and_shown_until_it_is_taken(root: Path, mo
     run = train_here(root / "CartPole-v1" / "dqn-0001")
     newest = RunFollower(run)
     newest.poll()
-    alive = newest.generations[-1].ids[0]
+    alive = newest.generations[-1][0].id
     content = {"action": "set", "member": alive, "name": "lr", "value": 0.01, "reason": "why not", "author": "ann"}
     with serving(root) as (client, _):
         status, answer = client.post(f"/{TOKEN}/steer?run={KEY}", content)

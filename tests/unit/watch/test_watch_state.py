@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from agilerl.report.records import RunRecords
-from agilerl.runs.directory import LINEAGE, METRICS
-from agilerl.runs.steering import ACTIONS, FOLDER
+from agilerl.runs.names import LINEAGE, METRICS
+from agilerl.runs.records import RunRecords
+from agilerl.runs.steering import ACTIONS
+from agilerl.runs.tail import Tail
 from agilerl.telemetry.progress import MESSAGES, PROGRESS, ProgressSink
 from agilerl.telemetry.record import GenerationRecord, MemberRecord, RunPlan
 from agilerl.watch import state
-from agilerl.watch.state import BirthLine, LogLine, Progress, RunFollower
-from agilerl.watch.tail import Tail
+from agilerl.watch.state import LogLine, Progress, RunFollower
+from agilerl.watch.wire import birth_columns, change_text, facts_of, generation_columns
 from tests.unit.synthetic_runs import birth, family, member, write_run
 
 OPTIONS = {"max_steps": 10_000, "evo_steps": 1000, "evo_first": None, "target": 195.0}
@@ -78,10 +79,7 @@ def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
 
 
 def columns(run: RunFollower) -> list[Any]:
-    return [
-        (g.number, list(g.ids), [f"{v}" for v in g.fitness], {k: list(v) for k, v in g.hyperparameters.items()})
-        for g in run.generations
-    ]
+    return [generation_columns(run, members) for members in run.generations]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -102,15 +100,10 @@ def test_any_pieces_give_what_the_whole_files_say(seed: int, tmp_path: Path) -> 
         places[name] += size
         run.poll()
     records = RunRecords.read(source)
-    assert [list(g.ids) for g in run.generations] == [[m.id for m in g] for g in records.generations]
-    assert [list(g.fitness) for g in run.generations] == [[m.fitness for m in g] for g in records.generations]
-    lr = [[m.hyperparameters["lr"] for m in g] for g in records.generations]
-    assert [list(g.hyperparameters["lr"]) for g in run.generations] == lr
-    assert [b.id for b in run.births] == [b.id for b in records.births]
-    assert [run.parent(b.id) for b in run.births] == [b.parent for b in records.births]
-    assert records.winner is not None
-    assert run.winner == (records.winner.id, records.winner.generation)
-    assert (run.epoch, run.damaged) == (0, 0)
+    assert run.generations == records.generations
+    assert (run.births, run.ends, run.newborns) == (records.births, records.ends, records.newborns)
+    assert run.winner == records.winner is not None
+    assert (run.epoch, run.damage) == (0, [])
     again = RunFollower(source)
     again.poll()
     assert columns(again) == columns(run)
@@ -128,8 +121,8 @@ def test_the_best_member_is_that_of_the_report_with_confirmations_and_windows(tm
             file.write(f"tournament_selection: {{eval_loop: {window}}}\n")
         run, records = RunFollower(path), RunRecords.read(path)
         run.poll()
-        assert records.winner is not None
-        assert run.winner == (records.winner.id, records.winner.generation) == (1, 1), "held-out scores come first"
+        assert run.winner == records.winner is not None
+        assert (run.winner.id, run.winner.generation) == (1, 1), "held-out scores come first"
 
 
 def test_columns_details_and_births_by_hand(tmp_path: Path) -> None:
@@ -141,15 +134,15 @@ def test_columns_details_and_births_by_hand(tmp_path: Path) -> None:
     births += [birth(2, 0, 1, "rl_hp", "lr", before=0.001, after=0.0012), birth(3, 0, 1, "elite")]
     run = RunFollower(write_run(tmp_path / "run", rows, births))
     run.poll()
-    (generation,) = run.generations
-    assert (generation.number, generation.best, generation.confirmation) == (0, 0, None)
-    assert (generation.fitness[0], math.isnan(generation.fitness[1])) == (1.5, True)
-    assert (generation.population_env_steps, generation.member_env_steps, generation.seconds) == (4000, 1000, 60.0)
-    first = run.details[0]
+    ((first, second),) = run.generations
+    columns = generation_columns(run, [first, second])
+    assert (columns["number"], columns["best"], columns["confirmation"]) == (1, 0, None)
+    assert columns["fitness"] == [1.5, None]
+    assert (columns["env_steps"], first.env_steps, columns["seconds"]) == (4000, 1000, 60.0)
     assert (first.id, first.score, first.updates, first.loss, first.network) == (0, 2.0, 7, 0.25, "[64] 64 [64]")
-    assert run.details[1].score is None
-    assert run.births[2] == BirthLine(2, 0, 1, "rl_hp", "lr 0.001 → 0.0012")
-    assert run.births[3].text == ""
+    assert second.score is None
+    assert birth_columns(run, run.births)["texts"] == ["", "", "lr 0.001 → 0.0012", ""]
+    assert change_text(run.births[3]) == ""
 
 
 def test_a_generation_that_is_read_half_is_completed_later(tmp_path: Path) -> None:
@@ -160,10 +153,10 @@ def test_a_generation_that_is_read_half_is_completed_later(tmp_path: Path) -> No
     (path / METRICS).write_text("".join(lines[:3]) + lines[3][:5])
     run = RunFollower(path)
     run.poll()
-    assert [list(g.ids) for g in run.generations] == [[0, 1]]
+    assert [[m.id for m in g] for g in run.generations] == [[0, 1]]
     (path / METRICS).write_text(text)
     run.poll()
-    assert [list(g.ids) for g in run.generations] == [[0, 1, 2, 3]]
+    assert [[m.id for m in g] for g in run.generations] == [[0, 1, 2, 3]]
     assert run.epoch == 0
 
 
@@ -179,9 +172,10 @@ def test_damaged_lines_are_skipped_and_counted(tmp_path: Path) -> None:
         file.write("[" * 100_000 + "\n")
     run = RunFollower(path)
     run.poll()
-    assert [(g.number, list(g.ids)) for g in run.generations] == [(0, [0, 1]), (1, [7])]
+    assert [(g[0].generation, [m.id for m in g]) for g in run.generations] == [(0, [0, 1]), (1, [7])]
     assert [b.id for b in run.births] == [0, 1]
-    assert run.damaged == 6 + 4
+    assert [entry.file for entry in run.damage] == [LINEAGE] * 4 + [METRICS] * 6
+    assert [entry.line for entry in run.damage] == [2, 3, 4, 6, *range(4, 10)]
 
 
 def test_a_resume_that_cuts_the_files_back_is_read_anew(tmp_path: Path) -> None:
@@ -194,6 +188,17 @@ def test_a_resume_that_cuts_the_files_back_is_read_anew(tmp_path: Path) -> None:
     (path / LINEAGE).write_bytes(births[: births.index(b"\n") + 1])
     run.poll()
     assert (run.epoch, len(run.generations), len(run.births)) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "done"])
+def test_a_result_of_before_a_resume_is_outdated(status: str, tmp_path: Path) -> None:
+    """A resumed run keeps the earlier result in run.json until it ends; the page and the report leave it out."""
+    path = write_run(tmp_path / "run", [member(0, 0, 0, 1.0)], [], status=status, returns=[1.0, 3.0])
+    run = RunFollower(path)
+    run.poll()
+    has_result = status == "done"
+    assert (run.test is not None, bool(facts_of(run)["test"])) == (has_result, has_result)
+    assert (RunRecords.read(path).test is not None) == has_result
 
 
 def test_a_run_that_vanishes_and_comes_back(tmp_path: Path) -> None:
@@ -223,8 +228,6 @@ def test_damaged_facts_leave_a_page(content: str, tmp_path: Path) -> None:
 
 
 def test_times_of_damaged_facts_are_texts_as_the_page_expects(tmp_path: Path) -> None:
-    from agilerl.watch.wire import facts_of
-
     path = family(tmp_path / "run", 2, 2)
     (path / "run.json").write_text('{"status": "done", "started": 7, "ended": ["x"]}')
     run = RunFollower(path)
@@ -307,7 +310,15 @@ def test_a_killed_run_is_interrupted(tmp_path: Path) -> None:
 
 def test_events_of_steering_faults_and_messages_are_lines_of_the_log(tmp_path: Path) -> None:
     path = family(tmp_path / "run", 2, 1)
-    steering = {"kind": "steering", "generation": 3, "action": "set", "member": 2, "name": "lr", "value": 0.01}
+    steering = {
+        "kind": "steering",
+        "generation": 3,
+        "request": "5-1",
+        "action": "set",
+        "member": 2,
+        "name": "lr",
+        "value": 0.01,
+    }
     steering |= {"reason": "too slow", "author": "ann", "result": {"born": [7, 8]}}
     healed = birth(9, 1, 4, "healed", "member 3", after="loss is nan")
     arrival = {"kind": "arrival", "generation": 1, "shard": 0, "shard_generation": 1}
@@ -316,13 +327,13 @@ def test_events_of_steering_faults_and_messages_are_lines_of_the_log(tmp_path: P
     (path / MESSAGES).write_text('{"time": 5.0, "text": "a worker was lost"}\n{"text": 3}\n')
     run = RunFollower(path)
     run.poll()
-    facts = {key: value for key, value in steering.items() if key not in ("kind", "generation")}
+    facts = {key: value for key, value in steering.items() if key not in ("kind", "generation", "request")}
     assert run.log == [
         LogLine("steering", "set member 2: lr 0.01 (because too slow) (by ann) → born 7, 8", 3, None, facts),
         LogLine("fault", "member 3 has diverged (loss is nan); member 9 is a copy of 1", 4),
         LogLine("message", "a worker was lost", None, 5.0),
     ]
-    assert run.damaged == 1
+    assert len(run.damage) == 1
 
 
 def test_results_of_requests_in_words() -> None:
@@ -333,10 +344,6 @@ def test_results_of_requests_in_words() -> None:
     )
     assert state._outcome({"scores": {}}) == state._outcome({"scores": "x"}) == ""
     assert state._outcome({}) == state._outcome(None) == ""
-
-
-def test_names_of_files_are_those_of_the_run_directory() -> None:
-    assert (state.LINEAGE, state.METRICS, state.REQUESTS) == (LINEAGE, METRICS, FOLDER)
 
 
 def test_the_form_offers_the_actions_that_there_are() -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agilerl.checkpoint import decode_tree, encode_tree
+from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.errors import AgileRLWarning, RunError
 from agilerl.hostile import malformed
 from agilerl.runs.checkpoints import (
+    BEST,
+    POPULATION,
+    REST,
     Saved,
     generations,
     newest_checkpoint,
@@ -24,10 +28,9 @@ from agilerl.runs.checkpoints import (
 from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import RunFiles, versions
 from agilerl.runs.lock import RunLock
-from agilerl.runs.replay_log import Chunk, ReplayLog, rebuild_memories
+from agilerl.runs.names import LINEAGE, METRICS
 
-POPULATION, BEST, REST = "population.safetensors", "best.safetensors", "run.safetensors"
-REMAINS = ("best", "metrics.csv", "evolution.jsonl", "replay")  # files of a run other than its checkpoints
+REMAINS = ("best", METRICS, LINEAGE, "replay")  # files of a run other than its checkpoints
 KEEP = 3
 MAX_FAILURES = 5
 GOES_ON = {"max_steps", "stop_after", "target", "patience"}  # options that may change on resume without a note
