@@ -273,8 +273,6 @@ def train(options: TrainOptions, begun: float) -> None:
             _print_plan(options, plan)
             return
         serve(plan.imports)
-        from agilerl.api import run_training
-
         is_local, episodes = options.ray in (None, "none"), closing_episodes(options.test_episodes)
         request = request_of(
             options, RunRequest, evolution=not options.no_evolution, minutes=plan.minutes, test_episodes=episodes,
@@ -284,7 +282,7 @@ def train(options: TrainOptions, begun: float) -> None:
         if len(plan.seeds) > 1:
             _train_seeds(options, plan, replace(request, uses_spare_cores=False))
         else:
-            close(run_training(plan.manifest, request), episodes, options.as_json)
+            _train_one(options, plan, request)
 
 
 def plan_of(options: TrainOptions) -> Plan:
@@ -526,6 +524,13 @@ def _train_seeds(options: TrainOptions, plan: Plan, request: RunRequest) -> None
     )  # fmt: skip
     name = "train" if options.as_json else None
     train_side_by_side(group, plan.workers or "auto", not request.verbose, plan.imports, as_json=name)
+
+
+def _train_one(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
+    """Train one run."""
+    from agilerl.api import run_training
+
+    close(run_training(plan.manifest, request), request.test_episodes or 0, options.as_json)
 
 
 def resume(run: Path, options: ResumeOptions, begun: float) -> None:

@@ -11,14 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 91_515,
-    "files of more than 600 lines": 11,
-    "lines loaded by agilerl.algorithms.dqn": 28_987,
-    "lines loaded by agilerl.training.loop": 39_705,
-    "imports of the package inside functions": 152,
-    "imports of the package by a string": 16,
-    "methods that forward self": 69,
-    "names without content": 671,
+    "lines of the package": 90_722,
+    "files of more than 600 lines": 12,
+    "lines loaded by agilerl.algorithms.dqn": 28_885,
+    "lines loaded by agilerl.training.loop": 39_293,
+    "imports of the package inside functions": 151,
+    "imports of the package by a string": 1,
+    "methods that forward self": 26,
+    "names without content": 368,
 }
 SLACK = 0.02
 MAX_FILE_LINES = 600
