@@ -18,7 +18,7 @@ from gymnasium import spaces
 from agilerl import foreign
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base import evaluation as playing
-from agilerl.algorithms.base.predict import Predicting, sampled_of
+from agilerl.algorithms.base import predict as predicting
 from agilerl.algorithms.base.transitions import present_of, with_observations
 from agilerl.checkpoint import load_tree, save_tree
 from agilerl.components.running import RunningMeanStd
@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data s
 OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
 
 
-class AgentWrapper(Predicting):
+class AgentWrapper:
     """An agent whose observations first pass through `observe`; everything else is delegated to the agent.
 
     Attributes are read from and written to the agent. It trains wherever an agent does, one member at a time.
@@ -89,11 +89,21 @@ class AgentWrapper(Predicting):
         """Return the agent's action; all arguments of the agent's `get_action` are accepted."""
         return self.agent.get_action(self._shown(obs, count=bool(self.agent.training)), *args, **kwargs)
 
+    def act(self, obs: Any, mask: Any = None, **unknown: Any) -> Any:
+        """Return the greedy action for an observation or a batch; see `predict.act`."""
+        return predicting.act(self, obs, mask, **unknown)
+
+    def predict(
+        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
+    ) -> tuple[Any, Any]:
+        """Return (action, hidden state), as Stable-Baselines3's `predict`; see `predict.predict`."""
+        return predicting.predict(self, obs, state, episode_start, deterministic, mask=mask)
+
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
         return playing.greedy_of(self.agent)(self.observe(obs), mask)
 
     def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
-        return sampled_of(self.agent, rng)(self.observe(obs), mask)
+        return predicting.sampled_of(self.agent, rng)(self.observe(obs), mask)
 
     def learn(self, *experiences: Any, **kwargs: Any) -> Any:
         """Call the agent's `learn` with observations transformed by `observe`.
