@@ -11,13 +11,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 90_722,
+    "lines of the package": 90_740,
     "files of more than 600 lines": 12,
-    "lines loaded by agilerl.algorithms.dqn": 28_885,
-    "lines loaded by agilerl.training.loop": 39_293,
+    "lines loaded by agilerl.algorithms.dqn": 28_903,
+    "lines loaded by agilerl.training.loop": 39_311,
     "imports of the package inside functions": 151,
     "imports of the package by a string": 1,
-    "methods that forward self": 26,
+    "methods that forward self": 30,
     "names without content": 368,
 }
 SLACK = 0.02

@@ -14,8 +14,8 @@ import agilerl
 from agilerl.algorithms import NeuralTS, NeuralUCB
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.export import export_onnx
-from agilerl.runs.directory import RunDirectory
 from agilerl.standalone.policy import load
+from agilerl.training.policy_files import write_best
 from agilerl.training.train_bandits import train_bandits
 from agilerl.utils.utils import create_population
 from agilerl.wrappers.learning import BanditEnv
@@ -124,7 +124,7 @@ def test_files_copies_and_exports_choose_alike(tmp_path: Path) -> None:
     for twin in (agent.clone(), NeuralUCB.load(tmp_path / "agent.pt"), other):
         np.testing.assert_array_equal(twin.get_action(shown, training=False), expected)
         assert (twin.scaled_rounds, twin.actor.blocks) == (agent.scaled_rounds, 2)
-    RunDirectory(tmp_path).save_best(agent.policy_spec(), agent.policy_state())
+    write_best(tmp_path, agent)
     np.testing.assert_array_equal(load(tmp_path / "best").act(shown).numpy(), expected)
 
 

@@ -60,7 +60,7 @@ def test_teams_that_observe_images_train_on_the_gpu(monkeypatch: pytest.MonkeyPa
         @classmethod
         def observing(cls, *seen: spaces.Space[Any]) -> str:
             task = type("Task", (), {"spaces": lambda self, env: cls(*seen)})
-            monkeypatch.setattr("agilerl.training.manifest.task.Task.of", lambda manifest: task())
+            monkeypatch.setattr("agilerl.training.manifest.tasks.task_of", lambda manifest: task())
             return choose_device("auto", manifest).name
 
     assert Team.observing(vector, vector) == "cpu"
