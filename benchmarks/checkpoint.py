@@ -32,7 +32,7 @@ from agilerl.telemetry.record import BaseSink
 from agilerl.threads import one_thread
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest import build
-from agilerl.training.manifest.task import Task
+from agilerl.training.manifest.tasks import task_of
 from agilerl.training.store import RunStore
 
 ROWS = 100_000
@@ -75,7 +75,7 @@ def preset_loop(folder: Path, generations: int) -> Iterator[tuple[TrainingLoop, 
     per_generation = manifest.training.evo_steps
     overrides = {"training.max_steps": generations * per_generation, "training.target_score": None}
     manifest = build_manifest(ENV, overrides=overrides)
-    task = Task.of(manifest)
+    task = task_of(manifest)
     env, eval_env = task.environments(None, "cpu")
     population = task.population(env, 0, "cpu")
     evolution = build.make_evolution(manifest, 0, "cpu")
