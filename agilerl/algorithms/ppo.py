@@ -486,8 +486,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         """
         if not self.recurrent:
             return {}
-        each = [(name, resolve(self, name).hidden_state_architecture) for name in self.networks]
-        return {self._hidden_key(name, part): shape for name, shapes in each for part, shape in shapes.items()}
+        sizes = [(name, resolve(self, name).hidden_state_architecture) for name in self.networks]
+        return {self._hidden_key(name, part): shape for name, shapes in sizes for part, shape in shapes.items()}
 
     def _hidden_key(self, network: str, part: str) -> str:
         return f"{'shared' if self.share_encoders else network}_{part}"
@@ -644,11 +644,11 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         if self.recurrent:
             rows = self.policy_network().preprocess(obs).shape[0]
             hidden = self.get_initial_hidden_state(rows) if hidden_state is None else hidden_state
-            each = [resolve(self, n).output(obs, *hidden_of(n, hidden))[0] for n in self.networks]
+            outputs = [resolve(self, n).output(obs, *hidden_of(n, hidden))[0] for n in self.networks]
         else:
             modules = [resolve(self, name) for name in self.networks]
-            each = [raw_output(module)(self.network_inputs(module, obs)) for module in modules]
-        raw, value = self._raw(each[0]), each[-1][..., -1]
+            outputs = [raw_output(module)(self.network_inputs(module, obs)) for module in modules]
+        raw, value = self._raw(outputs[0]), outputs[-1][..., -1]
         tensor = torch.as_tensor(actions, device=raw.device)
         if tensor.numel() != len(raw) * math.prod(self.action_shape):
             raise ShapeError(
@@ -677,8 +677,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 outputs = self.policy_output(obs)
                 if self.share_encoders:
                     return outputs, outputs[..., -1], {}
-                seen = self.network_inputs(self.critic, obs)
-                return outputs, raw_output(self.critic)(seen)[..., -1], {}
+                inputs = self.network_inputs(self.critic, obs)
+                return outputs, raw_output(self.critic)(inputs)[..., -1], {}
         lanes = self.policy_network().preprocess(obs).shape[0]
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
         return self.recur(learner_of(self, plain=True).groups[0].engine, obs, hidden)

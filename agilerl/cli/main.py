@@ -178,11 +178,11 @@ def main(
 @takes(TrainOptions)
 def train(context: typer.Context, options: TrainOptions) -> None:
     """Train a population on an environment."""
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     with user_errors(options.debug, options.imports):
         if options.replay is not None:
             steering.check_alone(context, "replay")
-        training.train(options, begun)
+        training.train(options, start_time)
 
 
 @app.command(
@@ -199,9 +199,9 @@ def resume(run: RunPath, options: ResumeOptions) -> None:
 
     The newest checkpoint that can be read is taken. Without changes, the result is that of a run that never stopped.
     """
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     with user_errors(options.debug, options.imports, run):
-        training.resume(run, options, begun)
+        training.resume(run, options, start_time)
 
 
 @app.command(

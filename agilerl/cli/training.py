@@ -250,11 +250,11 @@ class Plan:
     workers: int | str | None
 
 
-def train(options: TrainOptions, begun: float) -> None:
+def train(options: TrainOptions, start_time: float) -> None:
     """Train as the options say, and print the closing lines.
 
     Args:
-        begun: when the command began, by `time.perf_counter`.
+        start_time: of the command, by `time.perf_counter`.
     Raises:
         ConfigError: options that contradict one another. typer.Exit: the run was interrupted.
     """
@@ -276,7 +276,7 @@ def train(options: TrainOptions, begun: float) -> None:
         is_local, episodes = options.ray in (None, "none"), closing_episodes(options.test_episodes)
         request = request_of(
             options, RunRequest, evolution=not options.no_evolution, minutes=plan.minutes, test_episodes=episodes,
-            begun=begun, imports=plan.imports, workers=plan.workers or (1 if is_local else "auto"),
+            start_time=start_time, imports=plan.imports, workers=plan.workers or (1 if is_local else "auto"),
             ancestors=plan.ancestors, uses_spare_cores=plan.workers is None and is_local,
         )  # fmt: skip
         if len(plan.seeds) > 1:
@@ -533,19 +533,19 @@ def _train_one(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
     close(run_training(plan.manifest, request), request.test_episodes or 0, options.as_json)
 
 
-def resume(run: Path, options: ResumeOptions, begun: float) -> None:
+def resume(run: Path, options: ResumeOptions, start_time: float) -> None:
     """Resume a run, or a group of seeds, as the options say, and print the closing lines.
 
     Args:
-        begun: when the command began, by `time.perf_counter`.
+        start_time: of the command, by `time.perf_counter`.
     """
     from agilerl.runs.seed_group import SeedGroup
 
     check_sets(options.settings, {"--steps": options.steps, "--target": options.target}, options.minutes)
     target = [] if options.target is None else [f"training.target_score={options.target}"]
     request = request_of(
-        options, ResumeRequest, settings=(*(options.settings or ()), *target), begun=begun, uses_spare_cores=True,
-        track=chosen_tracker(options.track, options.no_track),
+        options, ResumeRequest, settings=(*(options.settings or ()), *target), start_time=start_time,
+        uses_spare_cores=True, track=chosen_tracker(options.track, options.no_track),
     )  # fmt: skip
     if is_group(run):
         check_without_ray(options.ray, f"{run} holds seeds: agilerl resume")

@@ -244,18 +244,18 @@ def _with_published_defaults(conversion: Conversion, algo: str) -> dict[str, str
 
 def _algorithm(conversion: Conversion, keys: Mapping[str, Any], declared: Mapping[str, str]) -> None:
     """Put hyperparameters. LR sets both rates of an actor-critic algorithm; LR_ACTOR or LR_CRITIC wins."""
-    own = hyperparameters(find_algorithm(conversion.content["algorithm"]["name"]))
+    parameters = hyperparameters(find_algorithm(conversion.content["algorithm"]["name"]))
     others = {name for algo in available() for name in hyperparameters(find_algorithm(algo))}
     for key, value in sorted(keys.items(), key=lambda item: item[0].lower() != "lr"):
         names, path = _hyperparameters_named(key, declared), f"algorithm.{key}"
         for name in names:
-            if value is not None or "null" in describe(own[name].values):
+            if value is not None or "null" in describe(parameters[name].values):
                 conversion.put("algorithm", name, value)
         if not names and key in {name.lower() for name in others}:
             conversion.ignore(path, value, "of another algorithm")
         elif not names:
-            known = {**declared, **PLACES} if path in conversion.paths else declared
-            conversion.unknown(path, value, known)
+            accepted = {**declared, **PLACES} if path in conversion.paths else declared
+            conversion.unknown(path, value, accepted)
 
 
 def _hyperparameters_named(name: str, declared: Mapping[str, str]) -> list[str]:
@@ -270,9 +270,9 @@ def _mutation(conversion: Conversion, keys: dict[str, Any], declared: Mapping[st
     name = "mutation.rl_hp_selection"
     bounds: dict[str, Any] = {}
     for key, limits in conversion.section(keys.pop("rl_hp_selection", None), name).items():
-        own = _hyperparameters_named(key, declared)
-        bounds |= dict.fromkeys(own, limits)
-        if not own:
+        names = _hyperparameters_named(key, declared)
+        bounds |= dict.fromkeys(names, limits)
+        if not names:
             conversion.unknown(f"{name}.{key}", limits, declared.values(), "not a hyperparameter of the algorithm")
     conversion.put("mutation", "rl_hp_selection", bounds)
     conversion.put("mutation", "probabilities", keys.pop("probabilities", {}))

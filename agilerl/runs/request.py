@@ -27,7 +27,7 @@ class RunRequest:
         minutes: budget in minutes, converted to steps at the measured speed of this machine; the run records the steps.
             It ends earlier if that takes longer, and leaves time for the final evaluation.
         test_episodes: of a final evaluation that follows; None: there is none.
-        begun: when the minutes began, a reading of `time.perf_counter`; None: now.
+        start_time: of the minutes, a reading of `time.perf_counter`; None: now.
         workers: processes that take part, this one included, or "auto" for one per core.
         ray: workers on Ray: "local", "auto" or an address. allow_insecure_ray: accept a cluster that asks for no token.
         uses_spare_cores: whether other cores take part too where that changes no bit, with one worker.
@@ -51,7 +51,7 @@ class RunRequest:
     imports: Sequence[str] = ()
     minutes: float | None = None
     test_episodes: int | None = None
-    begun: float | None = None
+    start_time: float | None = None
     workers: int | str | None = None
     ray: str | None = None
     allow_insecure_ray: bool = False

@@ -444,8 +444,8 @@ class RLAlgorithm(EvolvableAlgorithm):
             vectorized: published; inferred from the environment. False rejects a vector environment.
             callback: called at the end of every episode with its return and the info of that step (of all lanes).
         """
-        more: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
-        return float(playing.run_test(self, env, swap_channels, max_steps, loop, **more))
+        options: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
+        return float(playing.run_test(self, env, swap_channels, max_steps, loop, **options))
 
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None

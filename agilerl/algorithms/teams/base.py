@@ -147,12 +147,12 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     def observations_for(self, network: str, observations: Any) -> Any:
         """Return the part of a team's observations [B, ...] that a network reads: for a policy, rows of its present
         agents, concatenated; for a critic, those of all agents."""
-        seen, group = observations[AGENTS], network.partition(".")[2]
-        policies = [each for each in self.registry.groups if each.policy]
-        if network not in {str(n) for each in policies for n in (each.eval_network, *(each.shared_networks or ()))}:
-            return seen
-        there, agents = observations[PRESENT].bool(), self.grouped_agents[group]
-        rows = [tree.take(seen[agent], there[:, self.agent_ids.index(agent)]) for agent in agents]
+        agent_obs, group = observations[AGENTS], network.partition(".")[2]
+        policies = [one for one in self.registry.groups if one.policy]
+        if network not in {str(n) for one in policies for n in (one.eval_network, *(one.shared_networks or ()))}:
+            return agent_obs
+        is_present, agents = observations[PRESENT].bool(), self.grouped_agents[group]
+        rows = [tree.take(agent_obs[agent], is_present[:, self.agent_ids.index(agent)]) for agent in agents]
         return tree.concatenate(rows)
 
     def registered(self, kind: str, group: str, network: nn.Module) -> Any:
@@ -336,13 +336,13 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             fields = {ROLES.get(str(name), str(name)): value for name, value in experiences.items()}
             for name, presence_name in (("states", "obs_present"), ("next_states", "next_obs_present")):
                 if presence_name in fields and name in fields:
-                    there = {
+                    present = {
                         agent: torch.as_tensor(mask).cpu().reshape(-1) for agent, mask in fields[presence_name].items()
                     }
-                    fields[name] = TeamObservations(fields[name], there)  # type: ignore[arg-type]  # tensors will do
+                    fields[name] = TeamObservations(fields[name], present)  # type: ignore[arg-type]  # tensors will do
         else:
-            more = experiences.more if isinstance(experiences, TeamExperiences) else {}
-            fields = {**dict(zip(FIELDS, experiences, strict=False)), **more}
+            optional = experiences.more if isinstance(experiences, TeamExperiences) else {}
+            fields = {**dict(zip(FIELDS, experiences, strict=False)), **optional}
         missing = [name for name in FIELDS if name not in fields]
         if missing:
             raise ShapeError(
@@ -375,16 +375,16 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             ({agent: [E, *shape] actions of its space}, {agent: [E, F] float32}): the second sums to 1 over the choices
             of a component, and is in [-1, 1] for Box actions, before scaling to the bounds.
         """
-        infos, (seen, lanes) = infos or {}, observed(self, obs)
+        infos, (rows, lanes) = infos or {}, observed(self, obs)
         mask = masks_of(self, infos, lanes, obs)
         with torch.no_grad():
-            outputs = self.policy_output(seen)
+            outputs = self.policy_output(rows)
         if self.training if training is None else training:
             draws = self.draw_exploration(self._exploration, (lanes,))
             stored, gumbel = self.explore(outputs, draws, 0.0, mask), draws[1]
         else:
             stored, gumbel = self.greedy(outputs, mask), np.zeros((lanes, self.actions.width))
-        each, raw = self.team.split(self.environment_action(stored)), {}
+        actions, raw = self.team.split(self.environment_action(stored)), {}
         for agent in obs:
             one, logits = self.actions.of_agent(agent), outputs.numpy(force=True)[:, self.actions.widths[agent]]
             raw[agent] = stored[:, self.actions.columns[agent]]
@@ -392,7 +392,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
                 noisy = torch.from_numpy(np.asarray(logits + gumbel[:, self.actions.widths[agent]], np.float32))
                 legal = self.actions.mask_of(agent, mask)
                 raw[agent] = one.relaxed(noisy, 1.0, None if legal is None else torch.from_numpy(legal)).numpy()
-        env_actions = {agent: as_defined(self, agent, each[agent], infos.get(agent)) for agent in obs}
+        env_actions = {agent: as_defined(self, agent, actions[agent], infos.get(agent)) for agent in obs}
         return env_actions, {agent: np.asarray(values, np.float32) for agent, values in raw.items()}
 
     # --- evaluation -----------------------------------------------------------------------------------------------
@@ -420,8 +420,8 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         Returns:
             A float, or float64 [M].
         """
-        more: dict[str, Any] = {"callback": callback, "by_agent": not sum_scores}
-        return playing.run_test(self, env, swap_channels, max_steps, loop, **more)
+        options: dict[str, Any] = {"callback": callback, "by_agent": not sum_scores}
+        return playing.run_test(self, env, swap_channels, max_steps, loop, **options)
 
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None

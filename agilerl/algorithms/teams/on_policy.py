@@ -159,8 +159,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def policies(self) -> TeamPolicies:
         """The distributions that the outputs of all policies parametrise."""
-        each = (resolve(self, f"actors.{self.get_group_id(a)}").distribution for a in self.agent_ids)
-        return TeamPolicies(self.actions, tuple(each))
+        distributions = (resolve(self, f"actors.{self.get_group_id(a)}").distribution for a in self.agent_ids)
+        return TeamPolicies(self.actions, tuple(distributions))
 
     @property
     def groups_of_agents(self) -> list[list[int]]:
@@ -197,11 +197,11 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
         """Sample legal actions to store [*shape, A]: uniform choices, and Box components uniform within bounds."""
-        each = []
+        parts = []
         for agent, kind in zip(self.agent_ids, self.policies.kinds, strict=True):
             legal = self.actions.mask_of(agent, mask)
-            each.append(uniform_action(kind, self.possible_action_spaces[agent], rng, shape, legal))
-        return np.concatenate(each, -1)
+            parts.append(uniform_action(kind, self.possible_action_spaces[agent], rng, shape, legal))
+        return np.concatenate(parts, -1)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Convert stored actions [..., A] to the format of team lanes: clipped, or scaled if squashed."""
@@ -225,14 +225,14 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             converted[agent] = action
         return converted
 
-    def _run(self, seen: Any, lanes: int, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
+    def _run(self, rows: Any, lanes: int, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
         """Return (outputs [E, F], raw values [E, M], next hidden states) of the team's modules, computed in chunks of
         `action_batch_size` lanes."""
         size, engine = self.action_batch_size or lanes, learner_of(self, plain=True).groups[0].engine
         chunks = []
         with torch.no_grad():
             for start in range(0, lanes, size):
-                part = tree.map_leaves(lambda x, s=start: torch.as_tensor(x[s : s + size], device=self.device), seen)
+                part = tree.map_leaves(lambda x, s=start: torch.as_tensor(x[s : s + size], device=self.device), rows)
                 if self.recurrent:
                     chunk_hidden = {key: x[:, start : start + size] for key, x in hidden.items()}
                     chunks.append(self.recur(engine, part, chunk_hidden))
@@ -267,11 +267,11 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
             hidden_state: for a recurrent team, key -> [layers, E, units]; None starts an episode. `forget` resets those
                 of agents whose episodes ended while others continue.
         """
-        infos, (seen, lanes) = infos or {}, self.observed(obs)
+        infos, (rows, lanes) = infos or {}, self.observed(obs)
         mask, policies = team_playing.masks_of(self, infos, lanes, obs), self.policies
         explores = self.training if training is None else training
         hidden = self._checked_hidden(hidden_state, lanes)
-        outputs, raw_values, hidden = self._run(seen, lanes, hidden)
+        outputs, raw_values, hidden = self._run(rows, lanes, hidden)
         if explores:
             stored, log_prob = self.sample(outputs, self.draw_exploration(self._exploration, (lanes,)), mask)
             entropy = policies.evaluate_actions(outputs, stored, mask)[1]
@@ -395,8 +395,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
                     by_kind[kind] |= dict(zip(agents, output.chunk(len(agents), axis), strict=True))
                     for part, rows in state.items():
                         for agent, new in zip(agents, rows.chunk(len(agents), -2), strict=True):
-                            key, there = _key(agent, kind, part), present[..., self.agent_ids.index(agent)]
-                            after[key] = torch.where(there.unsqueeze(-2).unsqueeze(-1), new, hidden[key])
+                            key, is_present = _key(agent, kind, part), present[..., self.agent_ids.index(agent)]
+                            after[key] = torch.where(is_present.unsqueeze(-2).unsqueeze(-1), new, hidden[key])
         outputs = torch.cat([by_kind["actors"][agent] for agent in self.agent_ids], -1)
         return outputs, torch.cat([by_kind["critics"][agent] for agent in self.agent_ids], -1), after
 
@@ -482,8 +482,8 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         batches = group_batches(self, batch, engine.ranks)
         for group, agents in self.grouped_agents.items():
             rows = batches[group]
-            seen, critic_inputs = rows.obs
-            raw = _output(engine.network(f"actors.{group}")(seen, *hidden_of("actors", rows.hidden)))
+            actor_obs, critic_inputs = rows.obs
+            raw = _output(engine.network(f"actors.{group}")(actor_obs, *hidden_of("actors", rows.hidden)))
             value = _output(engine.network(f"critics.{group}")(*critic_inputs, *hidden_of("critics", rows.hidden)))
             with torch.no_grad():
                 clip = hp["clip_coef"] if self.clip_value_loss else None

@@ -219,7 +219,7 @@ def deadline_of(request: RunRequest) -> Deadline | None:
     """Return the end of a budget in minutes; None without one."""
     if request.minutes is None:
         return None
-    return Deadline.after(request.minutes, request.test_episodes or 0, request.begun)
+    return Deadline.after(request.minutes, request.test_episodes or 0, request.start_time)
 
 
 def new_id() -> str:
