@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agilerl import foreign
 from agilerl.algorithms import (
     DEFAULT_ALGORITHM,
     DEFAULT_BY_GYM,
@@ -40,15 +39,14 @@ from agilerl.config import (
     read_data,
 )
 from agilerl.config.keys import leaf_paths, resolve_key
+from agilerl.core import foreign
+from agilerl.core.env_ids import has_several_agents, is_language_id, resolve_env_id, reward_threshold
+from agilerl.core.hostile import malformed
 from agilerl.data.handed import HandedData
-from agilerl.env_ids import has_several_agents, is_language_id, resolve_env_id, reward_threshold
 from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
-from agilerl.hostile import malformed
-from agilerl.hub import local_run
 from agilerl.language.base import quiet
-from agilerl.report.schedule import schedule_manifest
 from agilerl.runs.changes import changes_in
 from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import RunDirectory
@@ -56,8 +54,8 @@ from agilerl.runs.records import RunRecords
 from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped
 from agilerl.runs.steering import Request, ask, script_of
-from agilerl.telemetry import Evaluation, Sink
-from agilerl.telemetry.evaluation import Baseline
+from agilerl.telemetry.evaluation import Baseline, Evaluation
+from agilerl.telemetry.record import Sink
 from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.manifest import step_cost
 from agilerl.training.manifest.adoption import (
@@ -76,6 +74,8 @@ from agilerl.training.manifest.launch import resume_training, run_training, with
 from agilerl.training.policy_files import load_language_policy, load_policy
 from agilerl.training.run import Run
 from agilerl.utils.utils import agent_from_policy
+from agilerl.views.hub import local_run
+from agilerl.views.report.schedule import schedule_manifest
 
 __all__ = [
     "Evaluation", "Run", "build_manifest", "load", "replay", "resolve_device", "resume", "resume_training",

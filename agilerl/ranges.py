@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from agilerl import foreign
+from agilerl.core import foreign
 
 
 def _no_bool(value: Any) -> Any:

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError, warn_once
-from agilerl.rng import Purpose, seeds
 
 TIMEOUT_SECONDS = 600.0
 """How long a rank waits for the others; `AGILERL_RANKS_TIMEOUT` says otherwise."""

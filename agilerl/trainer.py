@@ -7,13 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from agilerl import foreign
 from agilerl.algorithms import canonical_name
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.api import train
+from agilerl.core import foreign
+from agilerl.core.files import with_suffix
 from agilerl.errors import ConfigError, NotAvailableYetError, warn_once
-from agilerl.files import with_suffix
-from agilerl.telemetry import TensorBoardSink, WandbSink
+from agilerl.telemetry.trackers import TensorBoardSink, WandbSink
 from agilerl.training.run import Run
 
 

@@ -26,10 +26,10 @@ import runner
 
 from agilerl.api import build_manifest, run_training
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.threads import one_thread
 from agilerl.data.replay_log import ReplayLog
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink
-from agilerl.threads import one_thread
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest import build
 from agilerl.training.manifest.tasks import task_of

@@ -113,9 +113,9 @@ def spearman(one: Any, other: Any) -> float:
 def rank(key: dict[str, Any]) -> dict[str, Any]:
     """Values of 36 policies beside their returns."""
     from agilerl.components.replay_buffer import ReplayBuffer
+    from agilerl.core.options import OfflineOptions
     from agilerl.data.dataset import read_dataset
     from agilerl.engine.learner import Learner
-    from agilerl.options import OfflineOptions
     from agilerl.sources.fitted import FittedEvaluator, hold_out
     from agilerl.sources.offline import fill
     from agilerl.utils.utils import make_vect_envs

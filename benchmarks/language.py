@@ -37,11 +37,11 @@ from torch.nn import functional
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.algorithms.grpo import GRPO
 from agilerl.algorithms.sft import SFT
-from agilerl.algorithms.text.scoring import flatten_turns, rewards_of
-from agilerl.engine.adapters import SequentialAdapters
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.language.algorithms.scoring import flatten_turns, rewards_of
 from agilerl.language.base import BaseModel, load_base, pad_left, positions_of
+from agilerl.language.engines import SequentialAdapters
 from agilerl.language.generate import PrefixShared, Sampling
 from agilerl.language.tiny import tiny_tokenizer
 from agilerl.llm_envs import ReasoningGym, SFTGym

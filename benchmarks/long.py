@@ -202,7 +202,7 @@ def members_of(arm: str, members: int) -> int:
 def settings(task: Task, arm: Arm, seed: int, members: int = MEMBERS) -> Any:
     """The manifest of an arm; the first founder is a draw from the space too, by the seed."""
     from agilerl.config import apply_overrides, preset_for
-    from agilerl.env_ids import reward_threshold
+    from agilerl.core.env_ids import reward_threshold
     from agilerl.hpo.founders import spread
     from agilerl.hpo.operators import RLParameter
 

@@ -217,7 +217,7 @@ def jobs_for(name: str, seeds: list[int], evolution: bool, sets: list[str]) -> l
 
 def can_be_made(env_id: str) -> str | None:
     """None, or why not."""
-    from agilerl.env_ids import resolve_env_id
+    from agilerl.core.env_ids import resolve_env_id
     from agilerl.errors import EnvError
 
     try:

@@ -22,7 +22,7 @@ from throughput import ALL, ours
 from agilerl.engine.learner import Learner
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.pool import EnvPoolLanes
-from agilerl.envs.team_fast import ParticleLanes
+from agilerl.envs.simulators.team_fast import ParticleLanes
 from agilerl.envs.teams import TeamLanes
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.sources.acting import Acting

@@ -26,9 +26,9 @@ from runner import facts, package_commit
 
 from agilerl.algorithms.dpo import DPO
 from agilerl.algorithms.grpo import GRPO
-from agilerl.algorithms.text.scoring import margins_by_pair
-from agilerl.engine.adapters import SequentialAdapters
+from agilerl.language.algorithms.scoring import margins_by_pair
 from agilerl.language.base import load_base
+from agilerl.language.engines import SequentialAdapters
 from agilerl.llm_envs import PreferenceGym
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning
 

@@ -24,7 +24,7 @@ import torch
 from runner import RESULTS, package_commit, read_lines, run_jobs, seed_range
 
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.wordle import PLAYERS, WORDS, YARDSTICKS, Wordle, WordleLanes, encode, play, wordle_data
+from agilerl.envs.simulators.wordle import PLAYERS, WORDS, YARDSTICKS, Wordle, WordleLanes, encode, play, wordle_data
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import create_population, make_vect_envs
 

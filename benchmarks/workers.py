@@ -44,7 +44,7 @@ SKIPPED = 2  # generations until the workers have started
 def run(setup: str, side: str, seed: int, generations: int) -> dict[str, Any]:
     """One side, in this process."""
     import agilerl
-    from agilerl.checkpoint import encode_tree
+    from agilerl.core.checkpoint import encode_tree
     from agilerl.training.loop import TrainingLoop
 
     spent: dict[str, list[float]] = {"generation_seconds": [], "evaluation_seconds": [], "cpu_seconds": []}

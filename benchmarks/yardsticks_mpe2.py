@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from runner import facts
 
-from agilerl.envs.team_fast import KEPT_SPEED, MOVES, SECONDS
+from agilerl.envs.simulators.team_fast import KEPT_SPEED, MOVES, SECONDS
 from agilerl.utils.utils import make_multi_agent_vect_envs
 
 EPISODES, STEPS, PLAN = 1_000, 25, 4

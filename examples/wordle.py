@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.wordle import PLAYERS, Wordle, play, text_of, wordle_data
+from agilerl.envs.simulators.wordle import PLAYERS, Wordle, play, text_of, wordle_data
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.training.train_offline import train_offline

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from agilerl.algorithms.td3 import TD3
     from agilerl.algorithms.td3bc import TD3BC
     from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
-    from agilerl.algorithms.text.base import LLMAlgorithm
+    from agilerl.language.algorithms.base import LLMAlgorithm
 
 __all__ = [
     "BC",
@@ -114,7 +114,7 @@ _SHIPPED = {
 }
 _BASES = {
     "EvolvableAlgorithm": "agilerl.algorithms.base.agent",
-    "LLMAlgorithm": "agilerl.algorithms.text.base",
+    "LLMAlgorithm": "agilerl.language.algorithms.base",
     "MultiAgentRLAlgorithm": "agilerl.algorithms.teams.base",
     "RLAlgorithm": "agilerl.algorithms.base.single_agent",
 }

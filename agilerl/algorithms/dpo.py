@@ -13,10 +13,10 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import PREFERENCES, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.algorithms.text.base import LLMAlgorithm
-from agilerl.algorithms.text.batches import TextBatch
-from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
+from agilerl.language.algorithms.base import LLMAlgorithm
+from agilerl.language.algorithms.batches import TextBatch
+from agilerl.language.engines import AdapterEngine, SequentialAdapters
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
 from agilerl.ranges import AdapterSettings, Count, Fraction, ModelName, NonNegative, Positive
@@ -150,7 +150,7 @@ class DPO(LLMAlgorithm):
 
     def learn(self, experiences: Any) -> tuple[float, float]:
         """Perform all optimiser steps on the pairs of `PreferenceGym`; returns (mean loss, mean margin)."""
-        from agilerl.algorithms.text.scoring import pair_texts, pairs_of
+        from agilerl.language.algorithms.scoring import pair_texts, pairs_of
 
         engine = SequentialAdapters(self)
         texts = pair_texts([pairs_of(experiences)], self.base)
@@ -160,7 +160,7 @@ class DPO(LLMAlgorithm):
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Return the mean of β · margin over the environment's test split; appended to `fitness`."""
-        from agilerl.algorithms.text.scoring import mean_margin
+        from agilerl.language.algorithms.scoring import mean_margin
 
         value = mean_margin([SequentialAdapters(self)], [self], [env], "test")[0]
         self.fitness.append(value)

@@ -13,12 +13,12 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.algorithms.text.base import Backend
-from agilerl.algorithms.text.batches import TextBatch
-from agilerl.algorithms.text.generation import CompletionAlgorithm, check_groups
-from agilerl.engine.adapters import AdapterEngine
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
+from agilerl.language.algorithms.base import Backend
+from agilerl.language.algorithms.batches import TextBatch
+from agilerl.language.algorithms.generation import CompletionAlgorithm, check_groups
+from agilerl.language.engines import AdapterEngine
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
 from agilerl.ranges import AdapterSettings, Count, CountOrZero, GroupSize, ModelName, NonNegative, Positive

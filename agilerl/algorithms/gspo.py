@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agilerl.algorithms.grpo import GRPO
-from agilerl.signatures import with_defaults
+from agilerl.core.signatures import with_defaults
 
 
 class GSPO(GRPO):

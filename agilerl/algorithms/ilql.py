@@ -11,9 +11,9 @@ from torch import Tensor
 from agilerl.algorithms.base.building import register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.text.tokens import PAD, TokenAlgorithm, build_network
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import TransitionBatch, UpdateEngine, UpdateResult
+from agilerl.language.algorithms.tokens import PAD, TokenAlgorithm, build_network
 from agilerl.losses.actor_critic import bootstrap
 from agilerl.losses.language import perturbed_logits, state_after, state_before, token_values, token_weights
 from agilerl.losses.offline import cloning_likelihood, expectile_loss

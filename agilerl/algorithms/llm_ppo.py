@@ -13,17 +13,17 @@ from torch import Tensor
 from agilerl.algorithms.base.declared import COMPLETIONS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.algorithms.text.base import Backend
-from agilerl.algorithms.text.batches import TextBatch
-from agilerl.algorithms.text.generation import CompletionAlgorithm, token_rewards
-from agilerl.engine.adapters import AdapterEngine
+from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.protocol import UpdateResult
 from agilerl.errors import AlgorithmError
+from agilerl.language.algorithms.base import Backend
+from agilerl.language.algorithms.batches import TextBatch
+from agilerl.language.algorithms.generation import CompletionAlgorithm, token_rewards
+from agilerl.language.engines import AdapterEngine
+from agilerl.language.networks import AdapterNetwork
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
-from agilerl.networks.adapters import AdapterNetwork
 from agilerl.ranges import AdapterSettings, Count, CountOrZero, Fraction, ModelName, NonNegative, Positive
-from agilerl.rng import Purpose, seeds
 
 
 class LLMPPO(CompletionAlgorithm):

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import tree
 from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
@@ -19,11 +18,12 @@ from agilerl.algorithms.teams import actor_critics as team_actor_critics
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.on_policy import TeamPPO
 from agilerl.components.running import RunningMeanStd
+from agilerl.core import tree
+from agilerl.core.spaces import nested, space_from_json, space_to_json
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
-from agilerl.spaces import nested, space_from_json, space_to_json
 
 OF_VALUES = ("state_space", "normalize_values")  # arguments that `TeamPPO` does not have
 MIN_RETURN_STD = 1e-2  # nearly equal returns must not amplify rounding errors

@@ -36,6 +36,7 @@ from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
+from agilerl.core.transfer import to_device
 from agilerl.engine.learner import learner_of
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
@@ -50,7 +51,6 @@ from agilerl.networks.actors import SharedActorCritic, StochasticActor, ValueVie
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import LOG_STD_MIN, ActionDistribution, Least, distribution_of, with_least
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
-from agilerl.transfer import to_device
 
 
 def persistent(last: np.ndarray, fresh: np.ndarray, persistence: float) -> np.ndarray:

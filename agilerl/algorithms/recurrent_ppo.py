@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agilerl.algorithms.ppo import PPO
-from agilerl.signatures import with_defaults
+from agilerl.core.signatures import with_defaults
 
 
 class RecurrentPPO(PPO):

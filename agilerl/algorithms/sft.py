@@ -12,11 +12,11 @@ import torch
 from agilerl.algorithms.base.declared import EXAMPLES, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
-from agilerl.algorithms.text.base import LLMAlgorithm
-from agilerl.algorithms.text.batches import TextBatch
-from agilerl.algorithms.text.generation import of_all_ranks
-from agilerl.engine.adapters import AdapterEngine, SequentialAdapters
 from agilerl.engine.protocol import UpdateResult
+from agilerl.language.algorithms.base import LLMAlgorithm
+from agilerl.language.algorithms.batches import TextBatch
+from agilerl.language.algorithms.generation import of_all_ranks
+from agilerl.language.engines import AdapterEngine, SequentialAdapters
 from agilerl.language.scoring import Texts
 from agilerl.losses.completions import completion_weights
 from agilerl.ranges import AdapterSettings, Count, ModelName, NonNegative, Positive
@@ -112,7 +112,7 @@ class SFT(LLMAlgorithm):
 
     def learn(self, experiences: Any) -> float:
         """Perform all optimiser steps on the examples of `SFTGym`; returns the mean loss."""
-        from agilerl.algorithms.text.scoring import example_texts, examples_of
+        from agilerl.language.algorithms.scoring import example_texts, examples_of
 
         engine = SequentialAdapters(self)
         texts = example_texts([examples_of(experiences)], self.base)
@@ -122,7 +122,7 @@ class SFT(LLMAlgorithm):
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Return the mean log-probability per completion token of the test split; appended to `fitness`."""
-        from agilerl.algorithms.text.scoring import mean_likelihood
+        from agilerl.language.algorithms.scoring import mean_likelihood
 
         value = mean_likelihood([SequentialAdapters(self)], [self], [env], "test")[0]
         self.fitness.append(value)

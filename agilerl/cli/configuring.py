@@ -36,7 +36,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         """
         with user_errors(debug, imports):
             from agilerl.config import dump_yaml, load_manifest
-            from agilerl.files import write_atomic
+            from agilerl.core.files import write_atomic
 
             text = dump_yaml(load_manifest(file))
             if out is None:
@@ -86,7 +86,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         """Print the JSON schema of a manifest: keys, ranges, units, defaults and meanings (draft 2020-12)."""
         with user_errors(debug, imports):
             from agilerl.config.json_schema import manifest_schema
-            from agilerl.files import write_atomic
+            from agilerl.core.files import write_atomic
 
             text = json.dumps(manifest_schema(), indent=1) + "\n"
             if out is None:

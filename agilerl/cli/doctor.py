@@ -161,7 +161,7 @@ def threads(cores: int, load: float | None) -> Finding:
 
 
 def workers() -> Finding:
-    """How many processes `--workers auto` gives: `agilerl.threads.available_cores`, which imports torch."""
+    """How many processes `--workers auto` gives: `agilerl.core.threads.available_cores`, which imports torch."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Finding("workers", OK, f"--workers auto is {cores} here, one per core that this process may use")
 
@@ -209,12 +209,12 @@ def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     import gymnasium
 
     from agilerl.algorithms import taking_actions
-    from agilerl.env_ids import IN_PYTHON, is_language_id, is_team_id, resolve_env_id
+    from agilerl.core.env_ids import IN_PYTHON, is_language_id, is_team_id, resolve_env_id
+    from agilerl.core.spaces import check_supported, short_form
     from agilerl.envs.lanes import failure_of_make
     from agilerl.envs.limits import ends_by_itself, time_limit
     from agilerl.envs.readable import readable
     from agilerl.errors import AgileRLError
-    from agilerl.spaces import check_supported, short_form
 
     if is_team_id(env_id):
         yield from team_environment(env_id, steps)
@@ -323,9 +323,9 @@ def team_environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
 
     from agilerl.algorithms import available, find_algorithm, is_team
     from agilerl.algorithms.teams.actions import TeamActions
+    from agilerl.core.spaces import short_form
     from agilerl.envs.team_vector import make_multi_agent_vect_envs
     from agilerl.errors import AgileRLError
-    from agilerl.spaces import short_form
 
     def fits(algo: str) -> bool:
         try:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agilerl import foreign
 from agilerl.cli.viewing import LISTS
+from agilerl.core import foreign
+from agilerl.core.hostile import read_json
 from agilerl.errors import AgileRLError, ConfigError, unknown_choice
-from agilerl.hostile import read_json
 from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
 from agilerl.runs.names import RUN, is_group
@@ -124,7 +124,7 @@ def _is_declared(annotation: ast.expr | None) -> bool:
 def presets() -> Iterator[Entry]:
     """Environments with shipped presets."""
     from agilerl.config import preset_for, preset_names
-    from agilerl.telemetry.console import count, number
+    from agilerl.telemetry.record import count, number
 
     names = preset_names()
     width = max(map(len, names)) + 2
@@ -142,7 +142,7 @@ def environments() -> Iterator[Entry]:
     import gymnasium
 
     from agilerl.config import preset_names
-    from agilerl.env_ids import BANDITS, SHIPPED, TEXTS
+    from agilerl.core.env_ids import BANDITS, SHIPPED, TEXTS
 
     shipped = set(preset_names())
     specs = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
@@ -164,7 +164,7 @@ def environments() -> Iterator[Entry]:
 
 def families(registered: Collection[str]) -> Iterator[Entry]:
     """Id prefixes of packages that are imported on demand. Nothing is imported here."""
-    from agilerl.env_ids import FAMILIES
+    from agilerl.core.env_ids import FAMILIES
 
     for family in FAMILIES:
         if any(name.startswith(family.starts) for name in registered):
@@ -188,7 +188,7 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[Entry]:
 
     Nothing is imported: modules are located, and their imports read from the source.
     """
-    from agilerl.env_ids import TEAM_PACKAGES
+    from agilerl.core.env_ids import TEAM_PACKAGES
 
     for package in TEAM_PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -331,7 +331,7 @@ def _read_entry(path: Path) -> ListedRun:
 
 
 def _steps(result: dict[str, Any]) -> str:
-    from agilerl.telemetry.console import count
+    from agilerl.telemetry.record import count
 
     steps = result.get("env_steps_population")
     return count(steps) if isinstance(steps, int | float) else "-"
@@ -340,8 +340,8 @@ def _steps(result: dict[str, Any]) -> str:
 def score_text(result: dict[str, Any]) -> str:
     """The closing test score; else the best fitness, labelled as such."""
     from agilerl.runs.records import closing_test
-    from agilerl.telemetry.console import number
     from agilerl.telemetry.evaluation import interval
+    from agilerl.telemetry.record import number
 
     test = closing_test(result)
     if test is not None:

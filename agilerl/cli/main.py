@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 
 import agilerl
-from agilerl import foreign
 from agilerl.cli import configuring, continuing, data, schedules, sharing, steering, training, viewing, watching
 from agilerl.cli.as_json import print_error, print_json
 from agilerl.cli.messages import Commands, command_as_json, on_command_line
@@ -35,9 +34,10 @@ from agilerl.cli.options import (
 )
 from agilerl.cli.tracking import TrackedCommand
 from agilerl.cli.training import ResumeOptions, TrainOptions
+from agilerl.core import foreign
+from agilerl.core.importing import import_code
+from agilerl.core.redaction import redact
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
-from agilerl.importing import import_code
-from agilerl.redaction import redact
 from agilerl.runs.names import is_run
 from agilerl.runs.signals import exit_code
 
@@ -236,7 +236,7 @@ def evaluate(
     with user_errors(debug, imports, run):
         from agilerl.api import load
         from agilerl.cli.output import evaluation_lines, unfinished_line
-        from agilerl.hub import as_typed, local_run
+        from agilerl.views.hub import as_typed, local_run
 
         asked, run = as_typed(run), local_run(run)
         loaded = load(run, device)
@@ -317,7 +317,7 @@ def export(
                 typer.echo(line)
             return
         from agilerl.api import load
-        from agilerl.export import export_onnx, export_team
+        from agilerl.views.export import export_onnx, export_team
 
         best, target = load(run, "cpu").best, out or run / "best" / "policy.onnx"
         is_team = hasattr(best, "grouped_agents")  # one file for each group of agents

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from agilerl.cli.as_json import print_error
-from agilerl.redaction import redact
+from agilerl.core.redaction import redact
 
 # The base class of usage errors: Typer has vendored Click since 0.2x.
 UsageError: Any = typer.BadParameter.__base__

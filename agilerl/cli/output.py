@@ -9,13 +9,14 @@ from typing import Any
 from agilerl.algorithms import find_algorithm
 from agilerl.api import Run, load
 from agilerl.errors import NotAvailableYetError
-from agilerl.report.page import REPORT
-from agilerl.report.summary import measure_of
 from agilerl.runs.commands import run_command, way_on
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
-from agilerl.telemetry import Evaluation
-from agilerl.telemetry.console import clock, count, number
+from agilerl.telemetry.console import clock
+from agilerl.telemetry.evaluation import Evaluation
+from agilerl.telemetry.record import count, number
+from agilerl.views.report.page import REPORT
+from agilerl.views.report.summary import measure_of
 
 
 def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | None:

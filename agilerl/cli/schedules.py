@@ -34,7 +34,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         Each change is listed with the environment steps of one member after which it took effect.
         """
         with user_errors(debug):
-            from agilerl.report.schedule import schedule_of
+            from agilerl.views.report.schedule import schedule_of
 
             winner = schedule_of(run)
             if out is not None:
@@ -57,10 +57,10 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         From the lineages of one or more runs, with intervals; left out for too little data.
         """
         with user_errors(debug):
-            from agilerl.report.importance import check_installed
-            from agilerl.report.importance import importance as measure
             from agilerl.runs.records import RunRecords
             from agilerl.runs.seed_group import with_groups
+            from agilerl.views.report.importance import check_installed
+            from agilerl.views.report.importance import importance as measure
 
             check_installed()
             records = [RunRecords.read(path) for path in with_groups(runs)]

@@ -12,8 +12,8 @@ import typer
 
 from agilerl.cli.as_json import print_json
 from agilerl.cli.options import whole_option
+from agilerl.core.importing import import_code
 from agilerl.errors import ConfigError, NotAvailableYetError
-from agilerl.importing import import_code
 
 MAX_SEEDS = 10_000
 
@@ -121,7 +121,7 @@ def train_side_by_side(
 
 def _print_group(name: str, group: Any, result: Any) -> None:
     """Print how the runs of a group ended and compare."""
-    from agilerl.report.compare import comparison
+    from agilerl.views.report.compare import comparison
 
     is_open = result.signal is not None or result.failed
     facts: dict[str, Any] = {"path": group.path, "runs": list(group.run_paths)}

@@ -75,7 +75,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         code of yours. `hf auth login` or HF_TOKEN gives the token.
         """
         with user_errors(debug, imports, run):
-            from agilerl.integrations.hub_push import bundle_of, push_bundle
+            from agilerl.views.hub_push import bundle_of, push_bundle
 
             if film and not dry_run:
                 from agilerl.api import load

@@ -114,10 +114,10 @@ def name_and_value(setting: str | None) -> tuple[str, Any]:
 
 def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
     """Return members, newborns and requests that wait, as lines and as plain data."""
-    from agilerl.report.lineage import changes_text
-    from agilerl.report.text import tidy
     from agilerl.runs.records import RunRecords
     from agilerl.runs.steering import pending
+    from agilerl.views.report.lineage import changes_text
+    from agilerl.views.report.text import tidy
 
     records = RunRecords.read(run)
     members = records.last

@@ -290,7 +290,7 @@ def plan_of(options: TrainOptions) -> Plan:
     from agilerl.algorithms import canonical_name
     from agilerl.config import apply_sets
     from agilerl.config.presets import check_kind
-    from agilerl.env_ids import import_environment
+    from agilerl.core.env_ids import import_environment
 
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
     kwargs, sets = with_env_kwargs(options.env_kwargs), options.settings or ()
@@ -366,7 +366,7 @@ def _has_steps(options: TrainOptions) -> bool:
 def _minutes(options: TrainOptions) -> float | None:
     """The budget in minutes: as asked, or ten for an environment that nothing else gives a budget."""
     from agilerl.config import has_preset
-    from agilerl.env_ids import is_language_id
+    from agilerl.core.env_ids import is_language_id
 
     env_id = options.env_id
     if options.minutes is not None or env_id is None or options.config is not None or options.schedule is not None:
@@ -450,8 +450,8 @@ def _changed(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
 def _print_plan(options: TrainOptions, plan: Plan) -> None:
     from agilerl.api import with_known_env
     from agilerl.config import dump_yaml
-    from agilerl.options import LoopOptions
-    from agilerl.telemetry.console import count
+    from agilerl.core.options import LoopOptions
+    from agilerl.telemetry.record import count
     from agilerl.training.manifest.device import choose_device, resolve_device
     from agilerl.training.manifest.tasks import resolve
     from agilerl.training.manifest.time_budget import check_minutes

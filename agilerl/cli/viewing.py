@@ -62,9 +62,9 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         The run may have ended or still train. The report is one page that needs no network.
         """
         with user_errors(debug):
-            from agilerl.hub import is_address, local_run
-            from agilerl.report import write_report
-            from agilerl.report.page import REPORT
+            from agilerl.views.hub import is_address, local_run
+            from agilerl.views.report import write_report
+            from agilerl.views.report.page import REPORT
 
             if out is not None and len(runs) > 1:
                 raise ConfigError("--out names one file, for one run. fix: name one run, or leave --out out.")
@@ -101,8 +101,8 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         """Film the best agent of a run; no display is needed."""
         with user_errors(debug, imports, run):
             from agilerl.api import load
-            from agilerl.hub import is_address
-            from agilerl.report import write_report
+            from agilerl.views.hub import is_address
+            from agilerl.views.report import write_report
 
             loaded = load(run, "cpu")
             if out is None and is_address(run):  # local copies stay as they are
@@ -137,7 +137,7 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         form a group.
         """
         with user_errors(debug):
-            from agilerl.report.compare import comparison, write_comparison
+            from agilerl.views.report.compare import comparison, write_comparison
 
             result = comparison(runs)
             page = None if html is None else write_comparison(result, html)

@@ -41,10 +41,10 @@ def register(app: typer.Typer, user_errors: Any) -> None:
         The page is served to this machine alone; its address holds a random token. Ctrl-C ends it; runs go on.
         """
         with user_errors(debug):
-            from agilerl.watch.child import check_installed
+            from agilerl.views.watch.child import check_installed
 
             check_installed()
-            from agilerl.watch.server import serve
+            from agilerl.views.watch.server import serve
 
             serve(path, port=port, browser=not no_browser, imports=imports or (), pid=parent, say=typer.echo)
 
@@ -55,6 +55,6 @@ def beside(out: Path, imports: Sequence[str] | None, as_json: bool = False) -> A
     Args:
         as_json: standard output is JSON, so that the address goes to standard error.
     """
-    from agilerl.watch.child import watched
+    from agilerl.views.watch.child import watched
 
     return watched(out, imports or (), partial(typer.echo, err=as_json))

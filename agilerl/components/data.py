@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from agilerl.core.tree import Tree, leaves, map_leaves, untuple
 from agilerl.envs.team import SeenByTeam
 from agilerl.errors import ConfigError, ShapeError, warn_once
-from agilerl.tree import Tree, leaves, map_leaves, untuple
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

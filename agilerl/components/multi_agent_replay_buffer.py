@@ -11,11 +11,11 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.components.data import to_tensordict, with_batch_axis
 from agilerl.components.row_store import Rows
 from agilerl.components.uniform import ROLES, ReplayBuffer
+from agilerl.core import foreign
+from agilerl.core import tree as trees
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.team import SeenByTeam, by_name, nothing
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice

@@ -16,8 +16,8 @@ from agilerl.components.prioritized import PrioritizedReplayBuffer
 from agilerl.components.row_store import Field, Path, Rows, plan, put
 from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
+from agilerl.core.options import is_number
 from agilerl.errors import ConfigError, RunError, ShapeError
-from agilerl.options import is_number
 
 CUTS = ("truncated", "truncation")  # keys by which a user's batch may mark truncation
 FROM_LAST_STEP = {"next_obs", "done", "next_mask", *CUTS}  # all other fields are those of the first step

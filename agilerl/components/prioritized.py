@@ -14,9 +14,9 @@ from torch import Tensor
 from agilerl.components.row_store import Rows
 from agilerl.components.segment_tree import MinTree, SumTree
 from agilerl.components.uniform import ReplayBuffer
+from agilerl.core.options import is_number
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError
-from agilerl.options import is_number
 
 MIN_PRIORITY = 1e-5  # a row of priority 0 would never be sampled, and its weight would be infinite
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
 from agilerl.components.row_store import Field, Path, Rows, RowStore, check_rows, plan, put
+from agilerl.core.hostile import malformed
 from agilerl.errors import ConfigError, RunError, ShapeError
-from agilerl.hostile import malformed
 
 MASKS = ("next_mask", "obs_mask")  # fields that rows may lack
 

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import tree as trees
 from agilerl.components.data import to_tensordict
 from agilerl.components.rollout_store import RolloutStore, Truncation
+from agilerl.core import tree as trees
+from agilerl.core.rng import Purpose, resolve_seed, stream
+from agilerl.core.spaces import nested, parts_of, short_form
+from agilerl.core.tree import leaves, map_leaves
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
 from agilerl.errors import AgileRLWarning, ConfigError, ReplayError, ShapeError
 from agilerl.losses.returns import gae
-from agilerl.rng import Purpose, resolve_seed, stream
-from agilerl.spaces import nested, parts_of, short_form
-from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -12,9 +12,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
+from agilerl.core.tree import leaves, map_leaves
 from agilerl.errors import ConfigError, ShapeError
-from agilerl.tree import leaves, map_leaves
 
 ALIGNMENT = 64  # bytes: a cache line
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.core.transfer import to_device
+from agilerl.core.tree import untuple
 from agilerl.errors import ReplayError, ShapeError
-from agilerl.transfer import to_device
-from agilerl.tree import untuple
 
 Path = tuple[str, ...]
 Rows = dict[Path, np.ndarray]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.signatures import also_takes
 from agilerl.ranks import Ranks
-from agilerl.signatures import also_takes
 
 
 class RunningMeanStd:

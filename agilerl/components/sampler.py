@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from agilerl import foreign
 from agilerl.components.data import ReplayDataset
 from agilerl.components.multi_step import MultiStepReplayBuffer
 from agilerl.components.prioritized import PrioritizedReplayBuffer
+from agilerl.core import foreign
 from agilerl.errors import ConfigError
 
 FIX = "fix: Sampler(memory=memory), or Sampler(dataset=ReplayDataset(memory, batch_size), dataloader=loader)."

@@ -12,10 +12,10 @@ from torch import Tensor
 from agilerl.components.data import Transition, to_tensordict, with_batch_axis
 from agilerl.components.ring import RowRing
 from agilerl.components.row_store import Path, Rows, flatten, put
+from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, RunError, ShapeError, warn_once
-from agilerl.rng import Purpose, resolve_seed, stream
 
 # Users' names of the five fields -> internal names.
 ROLES = {"state": "obs", "observation": "obs", "next_state": "next_obs", "next_observation": "next_obs"}

@@ -17,9 +17,9 @@ from agilerl.config.presets import has_preset, preset_content
 from agilerl.config.problems import errors_of_keys, explain
 from agilerl.config.schema import ADDED_LATER, OF_TOURNAMENTS, WITHOUT_WAITING, Manifest, Training, has_replay
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
-from agilerl.env_ids import reward_threshold
+from agilerl.core.env_ids import reward_threshold
+from agilerl.core.hostile import read_text
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
-from agilerl.hostile import read_text
 
 
 def manifest_from(

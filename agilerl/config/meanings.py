@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from agilerl.algorithms import available, find_algorithm
-from agilerl.options import LoopOptions, OffPolicyOptions
+from agilerl.core.options import LoopOptions, OffPolicyOptions
 
 OTHER_NAMES = {"target": "target_score", "rescore_episodes": "elite_rescore_episodes"}
 """Options of the loop whose manifest key has another name."""
@@ -95,5 +95,4 @@ def _entries(text: str) -> dict[str, str]:
 
 def title_of(thing: Any) -> str:
     """Return the first sentence of a docstring, on one line."""
-    paragraph = " ".join(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0].split())
-    return paragraph
+    return " ".join(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0].split())

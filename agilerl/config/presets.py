@@ -17,7 +17,7 @@ from agilerl.algorithms import (
 )
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.yaml_text import parse_yaml
-from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
+from agilerl.core.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
 from agilerl.errors import ConfigError
 
 # Keys of an environment's preset that apply to every algorithm.

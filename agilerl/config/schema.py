@@ -14,8 +14,8 @@ from pydantic_core import InitErrorDetails
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
 from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
 from agilerl.config.ignored import ignored_by
+from agilerl.core.options import OffPolicyOptions
 from agilerl.errors import AlgorithmError, ConfigError, nearest
-from agilerl.options import OffPolicyOptions
 from agilerl.ranges import (
     BelowOne,
     Count,
@@ -138,7 +138,7 @@ class Network(Section):
 
 
 class Training(Section):
-    """Budget, exploration, evaluation and stopping; see the options of the same names in `agilerl.options`.
+    """Budget, exploration, evaluation and stopping; see the options of the same names in `agilerl.core.options`.
 
     Literal numbers are published defaults of manifests that differ from those of the options.
     """

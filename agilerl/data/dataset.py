@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.components.uniform import ReplayBuffer
+from agilerl.core import foreign
+from agilerl.core import tree as trees
 from agilerl.data.memories import replay_of_run, rows_of_memory
 from agilerl.errors import ConfigError, ShapeError, unknown_choice
 

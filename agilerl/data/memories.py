@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import tree as trees
-from agilerl.checkpoint import decode_tree
 from agilerl.components.data import Transition
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.core import tree as trees
+from agilerl.core.checkpoint import decode_tree
+from agilerl.core.hostile import malformed
 from agilerl.data.replay_log import Chunk, ReplayLog
 from agilerl.errors import AgileRLError, ConfigError, CorruptCheckpoint, RunError
-from agilerl.hostile import malformed
 from agilerl.runs.checkpoints import REST, Saved, generations, read_checkpoint
 from agilerl.runs.names import is_run
 

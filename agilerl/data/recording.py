@@ -13,17 +13,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.evaluation import greedy_of
+from agilerl.core import tree as trees
+from agilerl.core.files import write_atomic
+from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.data.dataset import ABOUT
 from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import Lanes
 from agilerl.errors import ConfigError, NotAvailableYetError
-from agilerl.files import write_atomic
-from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.evaluate import evaluate
 from agilerl.rollouts.off_policy import uniform_actions
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.components.ring import Changes, Mark
+from agilerl.core.checkpoint import decode_tree, encode_tree
+from agilerl.core.files import sync_folder
 from agilerl.errors import CorruptCheckpoint, RunError
-from agilerl.files import sync_folder
 from agilerl.runs.checkpoints import open_unlinked
 
 ROLL_BYTES = 64 * 2**20  # size of a segment after which a new one is started

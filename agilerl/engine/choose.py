@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartBinding, PartName, parts_of
 from agilerl.engine.rows.kernels import rule_of
 from agilerl.errors import ConfigError, unknown_choice

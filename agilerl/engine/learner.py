@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agilerl.core.transfer import to_device
+from agilerl.core.tree import leaves, map_leaves, put
 from agilerl.engine.choose import Choice, bind, choose
 from agilerl.engine.modules import ModuleEngine
 from agilerl.engine.parts import MemberBinding, by_size, parts_of
@@ -25,8 +27,6 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.modules.layers import set_noise
 from agilerl.modules.paths import resolve
 from agilerl.ranks import ONE, Ranks
-from agilerl.transfer import to_device
-from agilerl.tree import leaves, map_leaves, put
 
 
 def not_a_result(agent: Any, result: Any) -> AlgorithmError:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agilerl import foreign
-from agilerl.backward import with_precomputed_gradient
+from agilerl.core import foreign
+from agilerl.core.backward import with_precomputed_gradient
+from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import Network, Trainable
 from agilerl.modules.layers import set_noise
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranks import ONE, Ranks
-from agilerl.tree import map_leaves
 
 
 class ModuleEngine:

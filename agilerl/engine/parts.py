@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.engine.rows.kernels import OptimizerRule
 from agilerl.modules.layers import DenseStack
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
+from agilerl.core.tree import map_leaves
 from agilerl.engine.recipes import Recipe
 from agilerl.ranks import Ranks
-from agilerl.tree import map_leaves
 
 Network = Callable[..., Tensor]
 Draws = tuple[np.ndarray, ...]  # random numbers of exploration, each [..., E, ...]

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.core.tree import map_leaves, stack, take
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.returns import following_values, gae, standardised
 from agilerl.ranks import ONE, Ranks
-from agilerl.tree import map_leaves, stack, take
 
 KINDS = ("chunked", "maximum", "fifty_percent_overlap")
 

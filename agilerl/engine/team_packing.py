@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.core.tree import map_leaves
 from agilerl.engine.team_rollouts import TeamRollout
 from agilerl.envs.teams import AGENTS, PRESENT
-from agilerl.tree import map_leaves
 
 
 def packed(rollout: TeamRollout, team: Any) -> TeamRollout:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.core.tree import map_leaves
 from agilerl.engine.learner import Learner
 from agilerl.engine.rollouts import Rollout, by_member, outcomes, sequences_of, standardised_over
 from agilerl.engine.team_sequences import TeamSequenceRollout, pieces_of
 from agilerl.losses.returns import gae_of_agents
 from agilerl.ranks import Ranks
-from agilerl.tree import map_leaves
 
 
 @dataclass(frozen=True)

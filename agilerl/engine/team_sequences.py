@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.engine.rollouts import EpochPlan, Rollout
 from agilerl.ranks import ONE, Ranks
-from agilerl.tree import map_leaves
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,15 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from agilerl import foreign
-from agilerl import tree as trees
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.spaces import (
+    count_words,
+    holds_text,
+    observation_space_channels_to_first,
+    swap_channels,
+    without_texts,
+)
 from agilerl.envs.lanes import HEAL, Contract, check_seeds, failure, short, spaces_in, warn_of_statistics
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, translation
 from agilerl.envs.protocol import Lanes, StepBatch, begin_step, finish_step
@@ -29,13 +36,6 @@ from agilerl.envs.returned import (
     step_values,
 )
 from agilerl.errors import EnvError, warn_once
-from agilerl.spaces import (
-    count_words,
-    holds_text,
-    observation_space_channels_to_first,
-    swap_channels,
-    without_texts,
-)
 
 
 class VectorLanes:

@@ -12,8 +12,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from agilerl import foreign
-from agilerl.env_ids import check_lookup
+from agilerl.core import foreign
+from agilerl.core.env_ids import check_lookup
 from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
 from agilerl.envs.generators import isolated
 from agilerl.envs.returned import short

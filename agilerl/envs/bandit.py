@@ -14,10 +14,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from agilerl import foreign, tree
+from agilerl.core import foreign, tree
+from agilerl.core.rng import Purpose, resolve_seed, stream
+from agilerl.core.spaces import nested
 from agilerl.errors import EnvError, unknown_choice
-from agilerl.rng import Purpose, resolve_seed, stream
-from agilerl.spaces import nested
 
 ROUNDS = 100
 """Rounds of an episode, in training and evaluation: fitness is the reward of this many rounds."""

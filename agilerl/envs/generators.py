@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.random import mtrand
 
-from agilerl import foreign
-from agilerl.rng import Purpose
+from agilerl.core import foreign
+from agilerl.core.rng import Purpose
 
 WATCHED_STEPS = 128  # vector steps in which all generators are swapped, to see which of them environments draw from
 MAX_ATTEMPTS, MAX_ATTEMPT_SECONDS = 100, 10.0  # to construct an environment whose port or file another one holds

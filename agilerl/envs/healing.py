@@ -27,16 +27,16 @@ from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from agilerl import foreign
-from agilerl import tree as trees
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.safe_path import as_before, end_group_with_parent, kill_group, without_working_folder
+from agilerl.core.spaces import nested
 from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, Construction, constructing, reseed
 from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds
 from agilerl.envs.limits import time_limit
-from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.protocol import StepBatch, TeamStep
+from agilerl.envs.simulators.mujoco import step_lanes
 from agilerl.errors import EnvError, ShapeError
-from agilerl.safe_path import as_before, end_group_with_parent, kill_group, without_working_folder
-from agilerl.spaces import nested
 
 START_S = 60.0  # for each environment of a new worker, which may import a simulator before it answers
 CLOSE_S = 2.0

@@ -15,8 +15,9 @@ import gymnasium
 import numpy as np
 from gymnasium import Space
 
-from agilerl import foreign
-from agilerl import tree as trees
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.spaces import nested
 from agilerl.envs.generators import LaneGenerators, construct
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, translation, warn_of_misnamed
 from agilerl.envs.protocol import StepBatch
@@ -25,7 +26,6 @@ from agilerl.envs.returned import HEAL as HEAL
 from agilerl.envs.returned import as_info, is_flag, numbers, reset_values, step_values, unpacking_hint
 from agilerl.envs.returned import short as short
 from agilerl.errors import AgileRLError, EnvError, ShapeError, warn_once
-from agilerl.spaces import nested
 
 EnvFactory = Callable[[], Any]
 
@@ -277,7 +277,7 @@ def check_seeds(seeds: np.ndarray | Sequence[int] | None, num_lanes: int) -> lis
     if numbers.shape != (num_lanes,):
         raise ShapeError(
             f"seeds must have one integer per lane: expected shape ({num_lanes},), got {numbers.shape}. "
-            f"fix: agilerl.rng.seeds(run_seed, purpose, {num_lanes})."
+            f"fix: agilerl.core.rng.seeds(run_seed, purpose, {num_lanes})."
         )
     return [int(number) for number in numbers]
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.envs.lanes import name_of
 from agilerl.envs.readable import is_minigrid
 from agilerl.errors import warn_once

@@ -16,9 +16,9 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.spaces import mask_width, parts_of
 from agilerl.errors import EnvError, warn_once
-from agilerl.spaces import mask_width, parts_of
 
 MASK = "action_mask"  # key in infos and observations
 MISNAMED = frozenset(

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
+from agilerl.core.spaces import MaskAsFeature, mask_width, parts_of
 from agilerl.envs.masks import FINAL_MASK, MASK, ActionMasks, component_sizes
 from agilerl.envs.protocol import Lanes, StepBatch, begin_step, finish_step
 from agilerl.errors import EnvError, warn_once
-from agilerl.spaces import MaskAsFeature, mask_width, parts_of
 
 REST = "observation"  # the key that is unwrapped if it is the only one beside the mask
 

@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 from gymnasium import Space
 
-from agilerl.envs.classic import FAST
 from agilerl.envs.lanes import Contract, check_seeds
 from agilerl.envs.protocol import StepBatch
+from agilerl.envs.simulators.classic import FAST
 from agilerl.errors import EnvError, ShapeError
 
 # Ids compared with Gymnasium by tests/unit/envs/test_envs_pool.py: extend both together.

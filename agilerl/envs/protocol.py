@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import Space
 
-from agilerl import foreign
+from agilerl.core import foreign
 
 AGENTS, PRESENT, STATE = "agents", "present", "state"  # parts of a multi-agent observation
 WAITING, LAST_ACTION = "waiting", "held"  # in stored ones: agents waiting for their next turn, and their action

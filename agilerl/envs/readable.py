@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.spaces import MaskAsFeature, count_words, holds_text, without_texts
 from agilerl.envs.masks import MASK, gives_masks
-from agilerl.spaces import MaskAsFeature, count_words, holds_text, without_texts
 
 
 class CountedTexts(gymnasium.Wrapper[Any, Any, Any, Any]):

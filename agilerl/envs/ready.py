@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
 from agilerl.envs.healing import Fault, HealingLanes, PendingStep, Worker, wait_for
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import EnvError

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import foreign
-from agilerl import tree as trees
+from agilerl.core import foreign
+from agilerl.core import tree as trees
 from agilerl.envs.generators import CONSTRUCTION, constructing
 from agilerl.envs.healing import Fault, derived_seeds
 from agilerl.envs.protocol import StepBatch, TeamStep

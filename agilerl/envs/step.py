@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from agilerl import foreign
-from agilerl.env_ids import check_lookup
+from agilerl.core import foreign
+from agilerl.core.env_ids import check_lookup
 from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.spaces import MaskAsFeature, mask_width, nested
+from agilerl.core.tree import count_rows, leaves, map_leaves
 from agilerl.envs.lanes import name_of as class_of
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.returned import short
 from agilerl.errors import EnvError
-from agilerl.spaces import MaskAsFeature, mask_width, nested
-from agilerl.tree import count_rows, leaves, map_leaves
 
 MASKED = ("observation", "action_mask")  # keys of an observation of PettingZoo's board games
 

@@ -10,10 +10,10 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from agilerl import foreign
-from agilerl.env_ids import IN_PYTHON, TEAM_PACKAGES, check_lookup
+from agilerl.core import foreign
+from agilerl.core.env_ids import IN_PYTHON, TEAM_PACKAGES, check_lookup
+from agilerl.envs.simulators.team_fast import FAST_TEAMS
 from agilerl.envs.team import is_parallel, team_of
-from agilerl.envs.team_fast import FAST_TEAMS
 from agilerl.errors import EnvError, nearest
 
 

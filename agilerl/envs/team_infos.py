@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.spaces import mask_width
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import Team
 from agilerl.errors import EnvError
-from agilerl.spaces import mask_width
 
 WHOSE_TURN = "observe the agent when it can act, or let infos[agent]['active_agent'] say whose turn it is"
 DEFINED = "env_defined_actions"  # key in infos: action taken by the environment for an agent

@@ -11,7 +11,9 @@ from gymnasium import Space
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.utils import batch_space
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
+from agilerl.core.rng import Purpose
+from agilerl.core.rng import seeds as derive_seeds
 from agilerl.envs.generators import Construction, constructing
 from agilerl.envs.healing import Description
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes, StepBatch
@@ -19,8 +21,6 @@ from agilerl.envs.returned import short
 from agilerl.envs.team import Team, TeamObservations, as_columns
 from agilerl.envs.team_infos import DEFINED
 from agilerl.errors import ConfigError, EnvError, unknown_choice
-from agilerl.rng import Purpose
-from agilerl.rng import seeds as derive_seeds
 
 EnvFactory = Callable[[], Any]
 

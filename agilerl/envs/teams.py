@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from agilerl import foreign
-from agilerl import tree as trees
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.spaces import mask_width
 from agilerl.envs.generators import LaneGenerators, construct
 from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
 from agilerl.envs.masks import MISNAMED, warn_of_misnamed
@@ -36,7 +37,6 @@ from agilerl.envs.team import team_of as team_of
 from agilerl.envs.team_infos import DEFINED as DEFINED
 from agilerl.envs.team_infos import TeamInfo
 from agilerl.errors import EnvError, ShapeError, unknown_name
-from agilerl.spaces import mask_width
 
 JOINT = "joint"  # in preprocessed observations: input of centralised networks
 

@@ -14,24 +14,24 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
-from agilerl import foreign
-from agilerl import tree as trees
-from agilerl.env_ids import check_lookup, registered_id
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.env_ids import check_lookup, registered_id
+from agilerl.core.rng import Purpose
+from agilerl.core.rng import seeds as derive_seeds
 from agilerl.envs.adapters import LooseEnv
-from agilerl.envs.classic import FAST
 from agilerl.envs.generators import Construction, constructing
 from agilerl.envs.healing import HealingLanes, check_options
 from agilerl.envs.lanes import EnvFactory, SyncLanes, failure_of_make, spaces_in
-from agilerl.envs.mujoco import step_lanes
 from agilerl.envs.pool import LIMIT, EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.readable import readable
 from agilerl.envs.ready import ReadyLanes
 from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.returned import HEALED
+from agilerl.envs.simulators.classic import FAST
+from agilerl.envs.simulators.mujoco import step_lanes
 from agilerl.errors import ConfigError, EnvError, unknown_choice, warn_once
-from agilerl.rng import Purpose
-from agilerl.rng import seeds as derive_seeds
 
 Wrapper = Callable[[Any], Any]
 

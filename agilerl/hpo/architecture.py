@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.hpo import effects
 from agilerl.hpo.effects import MutationRecord, Probe
 from agilerl.modules.base import EvolvableModule

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError
 from agilerl.hpo import effects
 from agilerl.modules.layered import HiddenUnits, LayeredModule
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.rng import Purpose, stream
 from agilerl.telemetry.record import Birth
 
 PARTS = {"encoder", "head_net", "value_net"}  # a network of these alone has no other reader of its features

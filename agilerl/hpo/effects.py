@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.tree import count_rows, map_leaves
 from agilerl.errors import MutationError
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.morph import Transfer
@@ -20,7 +21,6 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.observations import sample_batch
 from agilerl.networks.q_networks import ContinuousQNetwork
-from agilerl.tree import count_rows, map_leaves
 
 PROBES = 512  # half of them to fit on, half (256) held out to measure the change
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.telemetry.record import Birth, MemberRecord

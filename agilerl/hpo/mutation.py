@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.rng import Purpose, resolve_seed, restored_generator, stream
 from agilerl.errors import AgileRLWarning, MutationError, warn_once
 from agilerl.hpo import effects
 from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
@@ -19,7 +20,6 @@ from agilerl.hpo.tournament import SettingError, check_agents
 from agilerl.modules.activations import activation as check_activation
 from agilerl.modules.base import single_draw
 from agilerl.modules.paths import resolve
-from agilerl.rng import Purpose, resolve_seed, restored_generator, stream
 
 __all__ = ["MutationError", "MutationRecord", "Mutations"]
 Agent = TypeVar("Agent")

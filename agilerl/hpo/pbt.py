@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError
 from agilerl.hpo.bandit import Trial, gaussian_processes, places_of, propose, values_of
 from agilerl.hpo.evolution import Births, Evolution
@@ -18,7 +19,6 @@ from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.operators import RLParameter
 from agilerl.hpo.tournament import rank
 from agilerl.ranges import DECAYS, has_scale
-from agilerl.rng import Purpose, stream
 from agilerl.telemetry.record import Birth, MemberRecord
 
 QUARTER = 4

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError, MutationError, RunError, unknown_choice
 from agilerl.hpo import effects
 from agilerl.hpo.architecture import (
@@ -24,7 +25,6 @@ from agilerl.hpo.effects import MutationRecord
 from agilerl.hpo.evolution import Births, Evolution
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.rng import Purpose, stream
 from agilerl.telemetry.record import Birth, MemberRecord
 
 KINDS = ("rl_hp", "architecture", "activation")  # mutations that a schedule repeats

@@ -8,8 +8,8 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from agilerl.core.rng import Purpose, resolve_seed, stream
 from agilerl.errors import ConfigError, warn_once
-from agilerl.rng import Purpose, resolve_seed, stream
 
 
 def rank(fitness: Sequence[float] | NDArray[np.float64]) -> NDArray[np.int64]:

@@ -21,10 +21,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from agilerl.core.hostile import malformed
+from agilerl.core.redaction import redact, without_secrets
 from agilerl.errors import ConfigError, RunError
-from agilerl.hostile import malformed
 from agilerl.ranges import DECAYS, has_scale
-from agilerl.redaction import redact, without_secrets
 from agilerl.runs.names import is_group
 from agilerl.runs.records import Member, RunRecords
 from agilerl.runs.seed_group import with_groups

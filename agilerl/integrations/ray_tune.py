@@ -21,8 +21,8 @@ import numpy as np
 from packaging.version import Version
 
 from agilerl.api import resume, train
+from agilerl.core.hostile import read_json
 from agilerl.errors import ConfigError, RunError
-from agilerl.hostile import read_json
 from agilerl.runs.checkpoints import generations, read_manifest
 from agilerl.runs.directory import next_folder
 from agilerl.training.loop import EARLY_STOPS

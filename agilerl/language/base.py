@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
 from agilerl.language.ends import end_ids

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.errors import warn_once
 from agilerl.language import needs
 from agilerl.language.tokenizer import eos_id, special_ids

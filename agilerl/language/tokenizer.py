@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, RunError, warn_once
 from agilerl.language import needs
 

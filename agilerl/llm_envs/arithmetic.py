@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError
-from agilerl.rng import Purpose, stream
 
 ALPHABET = "0123456789+="
 """The characters of all questions and answers."""

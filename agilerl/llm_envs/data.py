@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_choice
 from agilerl.language.ends import end_ids, turn_end
 from agilerl.language.tokenizer import eos_id, pad_id, warn_if_replaced
-from agilerl.rng import Purpose, stream
 
 Item = TypeVar("Item")
 SPLITS = ("train", "test", "report")

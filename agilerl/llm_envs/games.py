@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError, EnvError
-from agilerl.rng import Purpose, stream
 
 
 class TextGame(Protocol):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, ShapeError
 from agilerl.language import tokenizer as tokens_of
 from agilerl.language.ends import end_ids, turn_end
@@ -17,7 +18,6 @@ from agilerl.llm_envs.prompts import Turns
 from agilerl.llm_envs.rewards import MAX_FAULTS, WINDOW, Deadline, RewardError, TookTooLongError, number_of
 from agilerl.llm_envs.templates import encoded, rendered
 from agilerl.llm_envs.tokens import after_prompt, prompt_tensors
-from agilerl.rng import Purpose, stream
 
 _ASKED, _SAID = "question", "answer"  # placeholders, to get the tokens between two messages
 

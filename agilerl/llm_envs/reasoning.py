@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from agilerl.core.hostile import malformed
+from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import ConfigError, EnvError, ShapeError, nearest
-from agilerl.hostile import malformed
 from agilerl.language import needs
 from agilerl.language.tokenizer import special_ids
 from agilerl.llm_envs.data import DataGym
@@ -18,7 +19,6 @@ from agilerl.llm_envs.prompts import Prompt, Scores
 from agilerl.llm_envs.rewards import RewardCaller
 from agilerl.llm_envs.templates import check_template, encoded, prompt_text
 from agilerl.llm_envs.tokens import after_prompt, prompt_tensors
-from agilerl.rng import Purpose, seeds
 
 
 class ReasoningGym(DataGym[Prompt]):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.errors import EnvError
 
 MAX_FAULTS = 4

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, nearest, warn_once
 
 _PLACEHOLDER = re.compile(r"\{(question|answer)\}")

@@ -14,14 +14,14 @@ import torch
 from gymnasium import Space
 from torch import nn
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.rng import Purpose, resolve_seed, stream
+from agilerl.core.signatures import ignored_arguments, taken_by
+from agilerl.core.tree import map_leaves
 from agilerl.errors import ConfigError, unknown_name, warn_once
 from agilerl.modules.copying import copy_module, copy_value
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.morph import Index, Transfer, fresh, leading_block, prefixed
-from agilerl.rng import Purpose, resolve_seed, stream
-from agilerl.signatures import ignored_arguments, taken_by
-from agilerl.tree import map_leaves
 
 Fresh = Literal["preserve", "random"]
 # Constructor arguments determined by the surrounding network rather than by the configuration.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any, ClassVar, Self
 
+from agilerl.core.signatures import constructor_arguments, ignored_arguments
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.activations import activation
 from agilerl.modules.base import SURROUNDINGS
@@ -17,7 +18,6 @@ from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
-from agilerl.signatures import constructor_arguments, ignored_arguments
 
 
 def option(module: Any, name: str) -> Any:

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from agilerl.core.signatures import also_takes
 from agilerl.errors import ConfigError, ShapeError, unknown_choice
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, mutation
 from agilerl.modules.layered import OUTPUT, LayeredModule, Range, check_limits
 from agilerl.modules.layers import Axis, Layer, activation_layer, dense, linear, uniform, whole
 from agilerl.modules.morph import Index, Transfer, fresh, grown, same
-from agilerl.signatures import also_takes
 
 NODE_STEPS = (16, 32, 64)
 CELLS = {"LSTM": 4, "GRU": 3}  # gates

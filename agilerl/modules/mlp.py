@@ -9,13 +9,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from agilerl.core.signatures import also_takes
 from agilerl.modules import layers
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, is_untouched, mutation
 from agilerl.modules.layered import OUTPUT, Change, HiddenUnits, LayeredModule, check_limits, drawn_step, refit_in_place
 from agilerl.modules.layers import Axis, DenseLayer, DenseStack, Initial, Layer, Linear, NoisyLinear, dense
 from agilerl.modules.morph import Index, Transfer, fresh, grown, leading, leading_block, refit
-from agilerl.signatures import also_takes
 
 NODE_STEPS = (16, 32, 64)
 FEATURES = "features"  # units of the last hidden layer, as read by the output layer

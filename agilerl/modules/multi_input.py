@@ -10,6 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from agilerl.core.rng import Purpose, seeds
+from agilerl.core.spaces import is_image, parts_of
 from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError, unknown_name
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import ModuleDict, MutationType, Refused, mutation
@@ -19,8 +21,6 @@ from agilerl.modules.layered import OUTPUT, LayeredModule, Range, check_limits
 from agilerl.modules.layers import DenseLayer, DenseStack, Layer, activation_layer, linear, orthogonal, whole
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.morph import Index, grown, prefixed
-from agilerl.rng import Purpose, seeds
-from agilerl.spaces import is_image, parts_of
 
 LATENT_STEPS = (8, 16, 32)
 VECTOR_MLP = "vector_mlp"

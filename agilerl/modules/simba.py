@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.base import MutationType, Refused, mutation
 from agilerl.modules.layered import OUTPUT, HiddenUnits, Range, ResidualModule, check_limits

@@ -10,6 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from agilerl.core.signatures import also_takes
+from agilerl.core.spaces import mask_width
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.layers import DenseStack
 from agilerl.modules.lstm import EvolvableLSTM
@@ -17,8 +19,6 @@ from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import ActionDistribution, distribution_of, squashed_normal_sample
 from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, takes_options
 from agilerl.networks.stacks import FEATURES, OUTPUT, Run, dense_stacks, module_parts, overrides, recurrent_parts
-from agilerl.signatures import also_takes
-from agilerl.spaces import mask_width
 
 HEADS = ("head_net", "value_net")  # of a policy with a state value
 ACTION_SCALINGS = ("bounds", "none")

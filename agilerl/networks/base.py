@@ -10,7 +10,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.rng import Purpose, seeds
+from agilerl.core.signatures import also_takes
+from agilerl.core.spaces import flat_size
 from agilerl.errors import ConfigError
 from agilerl.modules.base import EvolvableModule, MutationType, Refused, is_untouched, mutation
 from agilerl.modules.configs import checked_config
@@ -25,9 +28,6 @@ from agilerl.networks import encoders, specs
 from agilerl.networks.encoders import BY_POSITION, DEFAULT_OPTIONS, NetworkOptions, checked_arguments, takes_options
 from agilerl.networks.observations import InputForm, Preprocessor
 from agilerl.networks.stacks import dense_stacks, joined, module_parts, overrides, recurrent_parts, run_recurrent
-from agilerl.rng import Purpose, seeds
-from agilerl.signatures import also_takes
-from agilerl.spaces import flat_size
 
 HEAD_DEFAULTS: dict[str, Any] = {"hidden_size": [64]}
 LARGEST_INPUT = 10.0  # clip of normalised observations, in standard deviations

@@ -17,9 +17,9 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional as F
 
+from agilerl.core.spaces import nested
+from agilerl.core.tree import leaves
 from agilerl.errors import AlgorithmError, ConfigError
-from agilerl.spaces import nested
-from agilerl.tree import leaves
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # limits in the SAC authors' released code
 Draw = Callable[[tuple[int, ...]], Any]

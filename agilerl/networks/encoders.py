@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from gymnasium import spaces
 
+from agilerl.core.signatures import constructor_arguments
+from agilerl.core.spaces import channels_first, flat_size, is_image, is_small, parts_of, short_form
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules import configs
 from agilerl.modules.base import EvolvableModule, MutationType
@@ -23,8 +25,6 @@ from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.modules.resnet import EvolvableResNet
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.observations import InputForm
-from agilerl.signatures import constructor_arguments
-from agilerl.spaces import channels_first, flat_size, is_image, is_small, parts_of, short_form
 
 # Typed configurations determine their encoder.
 ENCODER_OF_CONFIG: dict[type, type[EvolvableModule]] = {

@@ -1,5 +1,5 @@
-"""Module path of earlier versions; see `agilerl.moved` for the new one."""
+"""Module path of earlier versions; see `agilerl.core.moved` for the new one."""
 
-from agilerl.moved import forward
+from agilerl.core.moved import forward
 
 __getattr__ = forward(__name__)

@@ -9,12 +9,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from agilerl.core.signatures import constructor_arguments
+from agilerl.core.spaces import space_from_json, space_to_json
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.gpt import EvolvableGPT
 from agilerl.modules.morph import prefixed
-from agilerl.signatures import constructor_arguments
-from agilerl.spaces import space_from_json, space_to_json
 
 SMALL: dict[str, Any] = {
     "n_layer": 2, "n_embd": 64, "n_head": 4, "dim_feedfwd": 256, "min_layers": 1, "max_layers": 6,
@@ -41,7 +41,7 @@ def vocabularies(observation_space: Any, action_space: Any, algo: str = "A langu
         raise AlgorithmError(
             f"{algo} reads texts and generates tokens: MultiDiscrete([W] * L) observations, padded with 0 on the "
             f"right, and MultiDiscrete([V] * K) actions, V ≤ W, K < L; got {observation_space} and {action_space}. "
-            "fix: an environment of texts, such as agilerl.envs.wordle.Wordle."
+            "fix: an environment of texts, such as agilerl.envs.simulators.wordle.Wordle."
         )
     return sizes[0], sizes[1]
 

@@ -13,9 +13,8 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional as F
 
-from agilerl import foreign
-from agilerl.errors import NotAvailableYetError, ShapeError
-from agilerl.spaces import (
+from agilerl.core import foreign
+from agilerl.core.spaces import (
     WordCounts,
     channels_first,
     check_supported,
@@ -25,7 +24,8 @@ from agilerl.spaces import (
     is_channels_last,
     parts_of,
 )
-from agilerl.transfer import to_device
+from agilerl.core.transfer import to_device
+from agilerl.errors import NotAvailableYetError, ShapeError
 
 FIX = "fix: pass them as the environment gives them, and build the agent from that environment's spaces."
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import Tensor
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.signatures import constructor_arguments, taken_by
+from agilerl.core.spaces import space_from_json, space_to_json
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.modules.base import described, wrong_class
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.networks.encoders import ENCODERS
-from agilerl.signatures import constructor_arguments, taken_by
-from agilerl.spaces import space_from_json, space_to_json
 
 # Options that are attributes of every network, whether or not its class takes them as arguments.
 OPTIONS: dict[str, Any] = {"normalize_images": True, "encoder_name": "encoder", "normalize_observations": False,

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from agilerl import foreign
-from agilerl import tree as trees
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.spaces import swap_channels as channels_first
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.step import VectorLanes, as_lanes
 from agilerl.errors import ConfigError, ShapeError
-from agilerl.spaces import swap_channels as channels_first
 
 # Standard errors behind the best member, beyond which more episodes seldom change the winner. With half a one, four
 # episodes at a time choose as well as eight for every member, with three fifths of the episodes

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.envs.protocol import AGENTS
-from agilerl.envs.team_boards import BOARDS, BoardLanes
+from agilerl.envs.simulators.team_boards import BOARDS, BoardLanes
 from agilerl.errors import ConfigError, unknown_choice
 
 Player = Callable[[BoardLanes, np.random.Generator], np.ndarray]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from agilerl.core.files import sync_folder, write_synced
+from agilerl.core.hostile import READ_PLAIN
 from agilerl.errors import CorruptCheckpoint, RunError
-from agilerl.files import sync_folder, write_synced
-from agilerl.hostile import READ_PLAIN
 
 FORMAT = 1
 # Migrations of older manifests: format n -> a function from the body of format n to that of format n + 1.

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agilerl.core.hostile import read_json
 from agilerl.errors import AgileRLError
-from agilerl.hostile import read_json
 from agilerl.runs.names import RUN
 
 

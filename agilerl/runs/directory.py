@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.config import Manifest, apply_overrides, dump_yaml, load_manifest
-from agilerl.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
+from agilerl.core.env_ids import TEAM_PACKAGES, is_language_id, is_team_id
+from agilerl.core.files import write_atomic
+from agilerl.core.hostile import read_json
+from agilerl.core.redaction import without_secrets
 from agilerl.errors import RunError
-from agilerl.files import write_atomic
-from agilerl.hostile import read_json
-from agilerl.redaction import without_secrets
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import run_command
 from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN, is_group, is_run

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agilerl.core.hostile import NO_LINK, read_json
 from agilerl.errors import RunError
-from agilerl.hostile import NO_LINK, read_json
 
 
 def is_abandoned(folder: Path) -> bool:

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from agilerl.config.yaml_text import parse_yaml
+from agilerl.core.hostile import MIB, read_json, read_text
 from agilerl.errors import AgileRLError, RunError
-from agilerl.hostile import MIB, read_json, read_text
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of

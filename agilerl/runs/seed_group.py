@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.config import Manifest, dump_yaml, load_manifest
+from agilerl.core.files import write_atomic
+from agilerl.core.hostile import read_json
 from agilerl.errors import AgileRLError, RunError
-from agilerl.files import write_atomic
-from agilerl.hostile import read_json
 from agilerl.runs.directory import folder_name, next_folder
 from agilerl.runs.names import CONFIG, GROUP, is_group, is_run
 

@@ -18,9 +18,9 @@ from typing import Any
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.declared import check_value
 from agilerl.config import Manifest
+from agilerl.core.files import write_atomic
+from agilerl.core.hostile import MIB, read_json, read_text
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, unknown_choice
-from agilerl.files import write_atomic
-from agilerl.hostile import MIB, read_json, read_text
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import LINEAGE, REQUESTS

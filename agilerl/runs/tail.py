@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from agilerl.hostile import MIB, READ_PLAIN
+from agilerl.core.hostile import MIB, READ_PLAIN
 
 CHUNK_BYTES = 8 * MIB  # of one read, so that a long file is read in pieces
 CHECKED_BYTES = 1024  # before the offset, compared at every read

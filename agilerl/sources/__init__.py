@@ -13,9 +13,9 @@ SOURCES = {
     "team_transitions": ("agilerl.sources.teams.transitions", "TeamTransitions"),
     "rollouts": ("agilerl.sources.rollouts", "OnPolicySource"),
     "team_rollouts": ("agilerl.sources.teams.rollouts", "TeamRolloutSource"),
-    "completions": ("agilerl.sources.text.language", "LanguageSource"),
-    "preferences": ("agilerl.sources.text.language", "LanguageSource"),
-    "examples": ("agilerl.sources.text.language", "LanguageSource"),
+    "completions": ("agilerl.language.sources.source", "LanguageSource"),
+    "preferences": ("agilerl.language.sources.source", "LanguageSource"),
+    "examples": ("agilerl.language.sources.source", "LanguageSource"),
 }
 # (`Experience.name`, `options.LoopOptions.opponents`) -> (module, class).
 AGAINST = {("team_rollouts", "self"): ("agilerl.sources.teams.self_play", "SelfPlaySource")}

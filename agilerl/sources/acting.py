@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
+from agilerl.core.options import OffPolicyOptions
+from agilerl.core.rng import Purpose
 from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.protocol import begin_step, finish_step
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.options import OffPolicyOptions
-from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import hold_actions, scale_noise_per_lane
 from agilerl.sources.divergence import Watch
 from agilerl.sources.replay import SharedReplay

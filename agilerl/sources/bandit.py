@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
+from agilerl.core.spaces import nested, short_form
 from agilerl.envs.bandit import is_bandit, rounds_of
 from agilerl.envs.lanes import name_of
 from agilerl.envs.step import Lanes, StepBatch
@@ -18,7 +19,6 @@ from agilerl.sources.acting import Acting
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import Running, Shard, Steps
 from agilerl.sources.updates import Updates
-from agilerl.spaces import nested, short_form
 
 MAX_SCALED_ROWS = 1_024  # newest rows of replay, by which inputs are scaled
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from agilerl import foreign
-from agilerl import tree as trees
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import Lanes
-from agilerl.rng import Purpose, seeds, stream
 
 VECTOR_STEPS = 100
 LARGEST_SHARE = 0.01  # maximum share of the run's environment steps, for both copies

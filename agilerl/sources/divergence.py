@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.engine.learner import Learner
 from agilerl.sources.source import Tally
 

@@ -13,8 +13,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from agilerl import foreign
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.core import foreign
+from agilerl.core.options import LoopOptions
+from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.envs.adapters import ChannelsFirstLanes
@@ -23,9 +25,7 @@ from agilerl.envs.observed_masks import MaskedObservations, follow_masks
 from agilerl.envs.returned import short
 from agilerl.envs.step import Lanes, StepBatch, as_lanes
 from agilerl.errors import ConfigError
-from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
-from agilerl.rng import Purpose, seeds
 from agilerl.rollouts.confirmation import SequentialTest, batch_ends
 from agilerl.rollouts.evaluate import EvaluationResult, contested, evaluate
 

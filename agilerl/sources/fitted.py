@@ -14,11 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core import tree as trees
+from agilerl.core.options import LoopOptions
+from agilerl.core.rng import Purpose, seeds, stream
+from agilerl.core.tree import map_leaves
 from agilerl.data.dataset import Dataset
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
@@ -30,10 +33,7 @@ from agilerl.losses.td import take
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
-from agilerl.options import LoopOptions
-from agilerl.rng import Purpose, seeds, stream
 from agilerl.sources.evaluator import Adopts, FitnessEvaluator
-from agilerl.tree import map_leaves
 
 NETWORK: dict[str, Any] = {
     "encoder_config": {"hidden_size": [64]},

@@ -9,14 +9,16 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from agilerl import foreign
 from agilerl.algorithms import DEFAULT_FOR_TEAMS
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import overrides
+from agilerl.core import foreign
+from agilerl.core.env_ids import is_team_id
+from agilerl.core.options import LoopOptions
+from agilerl.core.spaces import without_texts
 from agilerl.engine.choose import Choice, choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.native import available_kernels, kernels_named
-from agilerl.env_ids import is_team_id
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import name_of
 from agilerl.envs.limits import time_limit
@@ -27,7 +29,6 @@ from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.envs.vector import HealingVectEnv, Replicable, make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError
-from agilerl.options import LoopOptions
 from agilerl.sources.custom.calls import check_calls
 from agilerl.sources.custom.learn import CustomLearn, reason_to_run_alone, warn_of_uncalled
 from agilerl.sources.determinism import Probe, probe_determinism
@@ -49,7 +50,6 @@ from agilerl.sources.source import (
     check_shards,
     cut,
 )
-from agilerl.spaces import without_texts
 
 Options = TypeVar("Options", bound=LoopOptions)
 

@@ -13,10 +13,10 @@ from gymnasium import spaces
 
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
 from agilerl.errors import AgileRLWarning
-from agilerl.options import OffPolicyOptions
 from agilerl.sources.acting import Acting
 from agilerl.sources.asynchronous_acting import AsynchronousActing
 from agilerl.sources.custom.learn import CustomLearn, CustomTransitions

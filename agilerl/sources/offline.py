@@ -10,13 +10,16 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.options import LoopOptions, OfflineOptions
+from agilerl.core.rng import Purpose
+from agilerl.core.spaces import mask_width
 from agilerl.data.dataset import Dataset, read_dataset
 from agilerl.engine.learner import Learner
 from agilerl.envs.lanes import name_of
@@ -24,8 +27,6 @@ from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.errors import ConfigError, ReplayError, RunError, ShapeError, warn_once
-from agilerl.options import LoopOptions, OfflineOptions
-from agilerl.rng import Purpose
 from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.determinism import Probe
 from agilerl.sources.divergence import Watch, check_interval, is_finite
@@ -35,7 +36,6 @@ from agilerl.sources.lanes import LaneSource
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Shared, Steps, Tally
 from agilerl.sources.updates import Schedule, Updates
-from agilerl.spaces import mask_width
 
 MAX_UPDATES_AT_ONCE = 32  # updates whose rows are fetched in one call
 

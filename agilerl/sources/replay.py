@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl import foreign
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.core import foreign
+from agilerl.core.tree import concatenate
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ConfigError
-from agilerl.tree import concatenate
 
 
 class SharedReplay:

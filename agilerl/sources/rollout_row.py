@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
 from agilerl.envs.step import StepBatch
 
 

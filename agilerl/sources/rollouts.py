@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.rollouts import remember
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.components.running import RunningMeanStd
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.options import LoopOptions
+from agilerl.core.rng import Purpose
 from agilerl.engine.learner import HiddenStates, Learner
 from agilerl.engine.rollouts import Rollout, learn_rollout, make_rollout
 from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.protocol import begin_step, finish_step
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import EnvError, warn_once
-from agilerl.options import LoopOptions
-from agilerl.rng import Purpose
 from agilerl.rollouts.on_policy import ActingStep, record
 from agilerl.rollouts.step_draws import StepDraws
 from agilerl.sources.custom.learn import CustomLearn, CustomRollouts

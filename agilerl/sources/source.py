@@ -12,10 +12,10 @@ from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.envs.step import Lanes
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.ranks import ONE, Ranks
-from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
 from agilerl.sources.determinism import Probe
 
@@ -498,7 +498,7 @@ class Source(ABC):
         """Play episodes by `sources.evaluator.Divides` from here on; ignored by default."""
 
     def divide_judgement(self, divide: Any) -> None:  # noqa: B027  # optional hook
-        """Score language policies by `sources.text.language.Divides` from here on; ignored by default."""
+        """Score language policies by `language.sources.source.Divides` from here on; ignored by default."""
 
     def faults(self) -> list[str]:
         """Return one line per environment replaced since the last call; none by default."""

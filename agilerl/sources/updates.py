@@ -11,18 +11,18 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.components.prioritized import beta_schedule
+from agilerl.core import tree as trees
+from agilerl.core.options import OfflineOptions, OffPolicyOptions
+from agilerl.core.rng import Purpose
+from agilerl.core.transfer import to_device
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatches, UpdateResult
-from agilerl.options import OfflineOptions, OffPolicyOptions
-from agilerl.rng import Purpose
 from agilerl.sources.divergence import Watch
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.source import Shard
-from agilerl.transfer import to_device
 
 
 @dataclass(frozen=True)

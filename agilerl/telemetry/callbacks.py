@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.errors import CallbackError, ConfigError, nearest
 from agilerl.telemetry.record import Birth, GenerationRecord
 

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from agilerl import foreign
-from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan, Sink
+from agilerl.core import foreign
+from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan, Sink, count, number
 
 REDRAW_SECONDS, BAR_WIDTH = 0.2, 20
 HEARTBEAT_SECONDS = 30.0
@@ -26,15 +26,6 @@ MESSAGES = 20  # number of last messages reprinted after a resize
 COLUMNS = ("#", "parent", "fitness", "trend", "lr", "batch", "net", "last mutation", "")
 DROPPED = ("parent", "batch", "last mutation", "lr", "trend", "", "net")
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "._-=+*#@"
-
-
-def count(number: float) -> str:
-    """950, 5.9k, 280k, 1.2M."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= limit * 0.9995:
-            digits = 0 if abs(number) >= limit * 99.95 else 1
-            return f"{number / limit:.{digits}f}".removesuffix(".0") + unit
-    return f"{number:.0f}"
 
 
 def clock(seconds: float) -> str:
@@ -55,16 +46,6 @@ ENDS = {
 def how_it_ended(stopped: Any) -> str:
     """Why a run ended, in words after its name; `stopped`: see `training.result.EvolveResult`, None if unknown."""
     return ENDS.get(str(stopped), f"was ended by {stopped}" if stopped else "has ended")
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """Significant digits without a needless exponent: 6.3e-4, 0.99, 128; "-" for None."""
-    if value is None:
-        return "-"
-    if value and abs(value) < 1e-2:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return f"{value:.{digits}g}"
 
 
 def score(value: float) -> str:

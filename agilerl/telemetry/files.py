@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.telemetry.record import (
     Arrival,
     BaseSink,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from agilerl.core.redaction import Secret, without_secrets
 from agilerl.errors import ConfigError
-from agilerl.redaction import Secret, without_secrets
 from agilerl.telemetry.trackers import CAPACITY, PATIENCE_S, Tracker
 
 MAX_METRICS, MAX_PARAMS = 1000, 100  # of one request

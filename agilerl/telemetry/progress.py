@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agilerl.redaction import redact
+from agilerl.core.redaction import redact
 from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan
 
 PROGRESS, MESSAGES = "progress.json", "messages.jsonl"

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from agilerl import foreign
-from agilerl.telemetry.console import HEARTBEAT_SECONDS, REDRAW_SECONDS, clock, count, number
-from agilerl.telemetry.record import GenerationRecord, RunPlan
+from agilerl.core import foreign
+from agilerl.telemetry.console import HEARTBEAT_SECONDS, REDRAW_SECONDS, clock
+from agilerl.telemetry.record import GenerationRecord, RunPlan, count, number
 
 LINES_LEFT = 4  # of the terminal, besides the rows
 

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import Any, ClassVar
 
+from agilerl.core.redaction import Secret, redact, without_secrets
 from agilerl.errors import ConfigError, warn_once
-from agilerl.redaction import Secret, redact, without_secrets
 from agilerl.telemetry.record import BaseSink, Birth, GenerationRecord, RunPlan
 
 CAPACITY = 1000

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from agilerl.core.host import return_freed_memory
+from agilerl.core.options import LoopOptions
 from agilerl.errors import RunError
-from agilerl.host import return_freed_memory
 from agilerl.hpo.screening import best_returns
-from agilerl.options import LoopOptions
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.record import Arrival, Birth, MemberRecord
 from agilerl.training.loop import TrainingLoop

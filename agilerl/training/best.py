@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.hpo.screening import recent_returns
 from agilerl.sources.source import MeanReturn
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.algorithms import DEFAULT_FOR_BOX
 from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, preset_for
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.env_ids import is_team_id, resolve_env_id, takes_box_actions
 from agilerl.data.dataset import read_dataset
 from agilerl.data.recording import (
     LANES,
@@ -27,7 +28,6 @@ from agilerl.data.recording import (
     whole_returns,
     write_dataset,
 )
-from agilerl.env_ids import is_team_id, resolve_env_id, takes_box_actions
 from agilerl.envs.limits import DEFAULT_EPISODE_LIMIT, time_limit
 from agilerl.envs.step import Lanes
 from agilerl.envs.vector import make_vect_envs

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.checkpoint import decode_tree, encode_tree
+from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.rollouts.evaluate import EvaluationResult
 from agilerl.sources.evaluator import Episodes
 from agilerl.sources.source import GenerationPlan, Source, Tally, cut

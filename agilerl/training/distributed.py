@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agilerl import foreign
-from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
+from agilerl.core import foreign
+from agilerl.core.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
 from agilerl.hpo.evolution import Evolution
 from agilerl.ranks import Ranks

@@ -12,19 +12,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.core.host import naming_shortage, return_freed_memory
+from agilerl.core.options import LoopOptions
+from agilerl.core.threads import fixed_threads, repeatable_convolutions
 from agilerl.errors import AgileRLWarning
-from agilerl.host import naming_shortage, return_freed_memory
 from agilerl.hpo.dormant import DormantResets
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
 from agilerl.hpo.screening import affordable, best_returns, promising, screened
-from agilerl.options import LoopOptions
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.steering import Inbox, Taken
 from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks, Steering
-from agilerl.threads import fixed_threads, repeatable_convolutions
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline, TimeIsUp
 from agilerl.training.dispatch import Dispatcher

@@ -12,13 +12,13 @@ from typing import Any
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.evaluation import ACTING
 from agilerl.algorithms.base.wrapped import overrides
-from agilerl.checkpoint import load_tree, save_tree
+from agilerl.core.checkpoint import load_tree, save_tree
+from agilerl.core.files import write_atomic
+from agilerl.core.hostile import malformed
 from agilerl.errors import RunError
-from agilerl.files import write_atomic
-from agilerl.hostile import malformed
 from agilerl.runs.directory import RunDirectory
-from agilerl.standalone.policy import PolicyError, policy_of
 from agilerl.telemetry.files import jsonable
+from agilerl.views.standalone.policy import PolicyError, policy_of
 
 
 def write_policy(folder: Path, spec: Mapping[str, Any], state: Mapping[str, Any], is_plain: bool = True) -> None:
@@ -44,7 +44,7 @@ def write_policy(folder: Path, spec: Mapping[str, Any], state: Mapping[str, Any]
         is_plain = False
     loader = folder / "policy.py"
     if is_plain:
-        write_atomic(loader, (resources.files("agilerl") / "standalone" / "policy.py").read_text(encoding="utf-8"))
+        write_atomic(loader, (resources.files("agilerl.views.standalone") / "policy.py").read_text(encoding="utf-8"))
     else:
         loader.unlink(missing_ok=True)
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl import foreign
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.core import foreign
 
 RESOLVED = 1e-7  # relative resolution of float32
 

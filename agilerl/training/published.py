@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import gymnasium as gym
 
-from agilerl import foreign
 from agilerl.algorithms.base.adapted import (
     adapted,
     declares_on_policy,
@@ -21,21 +20,22 @@ from agilerl.algorithms.base.adapted import (
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
-from agilerl.env_ids import check_lookup
+from agilerl.core import foreign
+from agilerl.core.env_ids import check_lookup
+from agilerl.core.files import with_suffix
+from agilerl.core.foreign import SPACES
+from agilerl.core.options import LoopOptions
+from agilerl.core.rng import resolve_seed
+from agilerl.core.spaces import actions_differ, differ, observation_space_channels_to_first
 from agilerl.envs.observed_masks import without_mask
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError, warn_once
-from agilerl.files import with_suffix
-from agilerl.foreign import SPACES
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.options import LoopOptions
 from agilerl.ranks import Ranks, check_launch, joined
-from agilerl.rng import resolve_seed
 from agilerl.sources.custom.learn import trains_by_learn
 from agilerl.sources.source import Source
 from agilerl.sources.teams.transitions import team_in
-from agilerl.spaces import actions_differ, differ, observation_space_channels_to_first
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.errors import AlgorithmError
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.source import Tally

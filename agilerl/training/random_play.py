@@ -10,15 +10,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.options import LoopOptions
+from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.data.recording import Policy, random_policy
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import Lanes
-from agilerl.options import LoopOptions
-from agilerl.rng import Purpose, seeds, stream
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
 from agilerl.sources.evaluator import CheckedLanes
 from agilerl.telemetry.evaluation import Baseline, Evaluation

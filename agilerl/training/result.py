@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted, counted_in
+from agilerl.core import foreign
 from agilerl.hpo.evolution import Births
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.sources.source import MeanReturn, Tally

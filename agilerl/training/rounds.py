@@ -7,7 +7,7 @@ from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from typing import Any
 
-from agilerl.checkpoint import decode_tree, encode_tree
+from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally
 from agilerl.training.dispatch import shard_here, shard_job

@@ -9,22 +9,22 @@ from typing import Any
 
 from gymnasium import spaces
 
-from agilerl import foreign
 from agilerl.algorithms import find_algorithm, worth_a_try
 from agilerl.config import Manifest
+from agilerl.core import foreign
 from agilerl.errors import ConfigError, RunError
-from agilerl.report import RunRecords, write_report
-from agilerl.report.page import fitness_svg
-from agilerl.report.summary import Ended, in_words, measure_of
-from agilerl.report.text import tidy
 from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import METRICS
 from agilerl.runs.records import Member, closing_test
-from agilerl.telemetry import Birth
-from agilerl.telemetry.console import clock, count
+from agilerl.telemetry.console import clock
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval
+from agilerl.telemetry.record import Birth, count
 from agilerl.telemetry.time_spent import TimeSpent
+from agilerl.views.report import RunRecords, write_report
+from agilerl.views.report.page import fitness_svg
+from agilerl.views.report.summary import Ended, in_words, measure_of
+from agilerl.views.report.text import tidy
 
 # Schemes in which stopped members release their steps to the others.
 SHARED_BUDGETS = ("race", "halving")
@@ -253,12 +253,12 @@ class Run:
         seed: int | None = None,
         env: Any = None,
     ) -> Path:
-        """Film the best agent, by default into `best/rollout.webp` of the run; see `agilerl.report.film.record`.
+        """Film the best agent, by default into `best/rollout.webp` of the run; see `agilerl.views.report.film.record`.
 
         Args:
             env: required if the run's environment was passed as an object: a similar one with render_mode="rgb_array".
         """
-        from agilerl.report.film import record  # may set process variables for headless drawing
+        from agilerl.views.report.film import record  # may set process variables for headless drawing
 
         if self.best is None:
             raise RunError("the run has no best agent to film. fix: train on.")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.checkpoint import encode_tree
+from agilerl.core.checkpoint import encode_tree
 from agilerl.errors import RunError
 from agilerl.workers.executor import Executor, Reply
 

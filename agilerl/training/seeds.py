@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.config import Manifest, apply_overrides, going_on
-from agilerl.hostile import read_json
-from agilerl.report.compare import comparison, write_comparison
+from agilerl.core.hostile import read_json
 from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import RUN, is_run
@@ -23,6 +22,7 @@ from agilerl.runs.signals import StopSignals
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
 from agilerl.training.manifest.device import count_gpus, device_of
 from agilerl.training.manifest.launch import resume_training, run_training, score_best
+from agilerl.views.report.compare import comparison, write_comparison
 from agilerl.workers.processes import Ended, Processes, Send, count_of
 
 LOG, PAGE = "console.log", "compare.html"

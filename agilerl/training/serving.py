@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from agilerl.checkpoint import decode_tree, encode_tree
+from agilerl.core.checkpoint import decode_tree, encode_tree
+from agilerl.core.threads import fixed_threads, repeatable_convolutions
 from agilerl.sources.source import Source
-from agilerl.threads import fixed_threads, repeatable_convolutions
 from agilerl.training.dispatch import ONCE
 from agilerl.training.population import evaluation_mode
 from agilerl.training.rounds import evaluated

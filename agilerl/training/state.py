@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
+from agilerl.core import foreign
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.sources.determinism import Probe
 from agilerl.telemetry.files import jsonable

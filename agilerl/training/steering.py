@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import foreign
+from agilerl.core import foreign
 from agilerl.hpo.evolution import Births
 from agilerl.hpo.mutation import MutationRecord
 from agilerl.hpo.tournament import nan_as_worst

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.options import LoopOptions
 from agilerl.hpo.screening import MIN_EPISODES
 from agilerl.hpo.shrinkage import shrink
 from agilerl.hpo.stopping import has_plateaued, still_learns
 from agilerl.hpo.tournament import nan_as_worst
-from agilerl.options import LoopOptions
 from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import TimeIsUp

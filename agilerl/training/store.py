@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from agilerl.checkpoint import decode_tree, encode_tree
+from agilerl.core.checkpoint import decode_tree, encode_tree
+from agilerl.core.hostile import malformed
 from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.errors import AgileRLWarning, RunError
-from agilerl.hostile import malformed
 from agilerl.runs.checkpoints import (
     BEST,
     POPULATION,

@@ -1,5 +1,5 @@
-"""Old import path; see `agilerl.moved` for the new location."""
+"""Old import path; see `agilerl.core.moved` for the new location."""
 
-from agilerl.moved import forward
+from agilerl.core.moved import forward
 
 __getattr__ = forward(__name__)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from agilerl.core.options import OffPolicyOptions
 from agilerl.envs.bandit import BanditEnv, is_bandit, rounds_of
 from agilerl.envs.vector import make_vect_envs
-from agilerl.options import OffPolicyOptions
 from agilerl.sources.bandit import BanditSource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_bandits, check_teams, check_transitions

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import foreign
 from agilerl.algorithms import DEFAULT_BY_GYM
 from agilerl.algorithms.base.adapted import kind_of_experience
+from agilerl.core import foreign
+from agilerl.core.options import LanguageOptions, is_number
+from agilerl.core.rng import resolve_seed
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import EveryFew, TournamentEvolution
+from agilerl.language.sources.games import Games
+from agilerl.language.sources.source import GYMS, ITEMS, LanguageSource, check_gym
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
-from agilerl.options import LanguageOptions, is_number
 from agilerl.ranks import check_launch, joined
-from agilerl.rng import resolve_seed
-from agilerl.sources.text.games import Games
-from agilerl.sources.text.language import GYMS, ITEMS, LanguageSource, check_gym
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink

@@ -9,8 +9,8 @@ from typing import Any
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.declared import TEAM_ROLLOUTS
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.core.options import LoopOptions
 from agilerl.errors import AlgorithmError
-from agilerl.options import LoopOptions
 from agilerl.sources import source_for
 from agilerl.sources.custom.learn import trains_by_learn
 from agilerl.telemetry.record import Sink

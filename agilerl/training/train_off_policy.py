@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from agilerl.options import OffPolicyOptions
+from agilerl.core.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_learns_from, check_teams, check_transitions

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset, read_minari
 from agilerl.errors import AlgorithmError, ConfigError
-from agilerl.options import OfflineOptions
 from agilerl.sources.offline import OfflineSource
 from agilerl.telemetry.record import Sink
 from agilerl.training.published import Request, check_learns_from, check_teams

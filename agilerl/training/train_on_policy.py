@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agilerl.options import LoopOptions
+from agilerl.core.options import LoopOptions
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.record import Sink
 from agilerl.training.population import set_lanes

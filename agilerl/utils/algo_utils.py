@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from agilerl.core.moved import forward
+from agilerl.core.spaces import is_image
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.language.vllm import VLLMConfig
-from agilerl.moved import forward
-from agilerl.spaces import is_image
 
 __all__ = [
     "VLLMConfig", "concatenate_spaces", "get_input_size_from_space", "get_output_size_from_space",

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agilerl.core.redaction import without_secrets
 from agilerl.errors import ConfigError
-from agilerl.redaction import without_secrets
 
 __all__ = ["aggregate_metrics_across_gpus", "consolidate_mutations", "gather_tensor", "init_wandb"]
 

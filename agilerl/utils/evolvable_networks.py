@@ -9,12 +9,12 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+from agilerl.core.spaces import is_image
 from agilerl.modules.activations import activation as known_activation
 from agilerl.modules.custom_components import GumbelSoftmax
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.simba import EvolvableSimBa
 from agilerl.networks.encoders import encoder_class, encoder_config
-from agilerl.spaces import is_image
 
 __all__ = ["create_mlp", "create_simba", "get_activation", "get_default_encoder_config", "is_image_space"]
 

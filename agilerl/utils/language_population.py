@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agilerl.core.rng import resolve_seed
+from agilerl.core.signatures import constructor_signature
 from agilerl.errors import AlgorithmError, ConfigError
-from agilerl.rng import resolve_seed
-from agilerl.signatures import constructor_signature
 from agilerl.utils.legacy import constructor_arguments
 
 OF_THE_CALL = ("self", "index", "hp_config", "device", "accelerator", "wrap", "mut", "seed")

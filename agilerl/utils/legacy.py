@@ -10,9 +10,9 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl.algorithms import available, find_algorithm
+from agilerl.core.signatures import constructor_signature
 from agilerl.errors import AgileRLWarning, ConfigError, nearest, warn_once
 from agilerl.networks.encoders import mapping_of
-from agilerl.signatures import constructor_signature
 
 # Keys of INIT_HP that are read elsewhere or ignored.
 OF_THE_RUN = frozenset({

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
 from agilerl.data.dataset import open_minari, read_minari
 
 __all__ = ["load_minari_dataset", "minari_to_agile_buffer", "minari_to_agile_dataset"]

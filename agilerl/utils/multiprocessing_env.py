@@ -1,5 +1,5 @@
-"""Path of earlier published versions; see `agilerl.moved`."""
+"""Path of earlier published versions; see `agilerl.core.moved`."""
 
-from agilerl.moved import forward
+from agilerl.core.moved import forward
 
 __getattr__ = forward(__name__)

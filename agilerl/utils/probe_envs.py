@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl import tree as trees
 from agilerl.components.data import Transition
+from agilerl.core import tree as trees
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.testing.probes import RecallEnv
 from agilerl.testing.published_probes import PROBES

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError

@@ -15,18 +15,18 @@ from agilerl.algorithms import DEFAULT_FOR_TEAMS, available, find_algorithm, is_
 from agilerl.algorithms.base.agent import check_device
 from agilerl.algorithms.base.declared import STRUCTURE
 from agilerl.algorithms.base.registry import HyperparameterConfig
+from agilerl.core.files import with_suffix
+from agilerl.core.hostile import malformed
+from agilerl.core.moved import forward
+from agilerl.core.rng import resolve_seed
+from agilerl.core.signatures import by_position_or_name, construct, constructor_signature
+from agilerl.core.spaces import observation_space_channels_to_first
 from agilerl.envs.team_infos import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, warn_once
-from agilerl.files import with_suffix
-from agilerl.hostile import malformed
-from agilerl.moved import forward
 from agilerl.networks.specs import check_sizes
-from agilerl.rng import resolve_seed
 from agilerl.rollouts.off_policy import calculate_vectorized_scores
-from agilerl.signatures import by_position_or_name, construct, constructor_signature
-from agilerl.spaces import observation_space_channels_to_first
 from agilerl.training.population import save_population
 from agilerl.utils.distributed import aggregate_metrics_across_gpus, consolidate_mutations, gather_tensor, init_wandb
 from agilerl.utils.language_population import language_population

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from agilerl.core.spaces import nested
+from agilerl.core.tree import map_leaves
 from agilerl.envs.team_vector import AsyncPettingZooVecEnv
-from agilerl.spaces import nested
-from agilerl.tree import map_leaves
 
 __all__ = ["AsyncPettingZooVecEnv", "get_placeholder_value"]
 

@@ -11,7 +11,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from agilerl.safe_path import end_group_with_parent
+from agilerl.core.safe_path import end_group_with_parent
 from agilerl.workers.messages import has_room, receive, send
 from agilerl.workers.processes import end_with_parent
 
@@ -52,7 +52,7 @@ def serve(connection: Connection, place: int) -> None:
         try:
             result = work(job, Report(connection, host))
         except Exception as error:
-            from agilerl.host import is_shortage  # imports torch, as every job has
+            from agilerl.core.host import is_shortage  # imports torch, as every job has
 
             if is_shortage(error):  # memory comes back with a new process only
                 raise
@@ -63,7 +63,7 @@ def serve(connection: Connection, place: int) -> None:
 
 def described(error: Exception) -> dict[str, Any]:
     """Return an exception as plain facts."""
-    from agilerl import foreign
+    from agilerl.core import foreign
     from agilerl.errors import AgileRLError
 
     if isinstance(error, AgileRLError):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.safe_path import as_before, without_working_folder
 from agilerl.errors import AgileRLError
-from agilerl.safe_path import as_before, without_working_folder
 
 PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux' prctl(2)
 RETRIES = 2  # new processes for one argument
@@ -164,7 +164,7 @@ class Processes(Generic[Key]):
 
 def count_of(workers: int | str, at_most: int) -> int:
     """Number of processes for `workers`: a number, or "auto" for one per core; `at_most` of them are useful."""
-    from agilerl.threads import available_cores  # imports torch, which a process may not need
+    from agilerl.core.threads import available_cores  # imports torch, which a process may not need
 
     return min(available_cores() if workers == "auto" else int(workers), at_most)
 

@@ -1,5 +1,5 @@
-"""Wrappers of multi-turn games at their former path; see `agilerl.moved`."""
+"""Wrappers of multi-turn games at their former path; see `agilerl.core.moved`."""
 
-from agilerl.moved import forward
+from agilerl.core.moved import forward
 
 __getattr__ = forward(__name__)

@@ -65,7 +65,7 @@ def test_a_step_with_updates_in_c_keeps_its_budget_of_calls(calls: Any, name: st
 
 
 def test_a_window_counts_the_functions_of_the_package_and_no_comprehensions(calls: Any) -> None:
-    from agilerl.rng import resolve_seed
+    from agilerl.core.rng import resolve_seed
 
     window = calls.Window(1, 1)
     window.progress(0, 0.0)

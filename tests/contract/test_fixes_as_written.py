@@ -12,7 +12,7 @@ import pytest
 import agilerl
 from agilerl.algorithms import DQN, IPPO, find_algorithm
 from agilerl.api import continue_training
-from agilerl.env_ids import resolve_env_id
+from agilerl.core.env_ids import resolve_env_id
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, EnvError
 from agilerl.rollouts.matches import outcomes

@@ -28,7 +28,12 @@ from agilerl.cli.main import app
 from agilerl.config import Manifest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "agilerl"
-KNOWING = ("algorithms", "sources")  # who may ask which algorithm, or which kind, it has to do with
+KNOWING = (
+    "algorithms/",
+    "sources/",
+    "language/algorithms/",
+    "language/sources/",
+)  # who may ask which algorithm, or which kind, it has to do with
 KINDS = {"is_on_policy", "learner_kind", "experience", "combined_reward", "one_at_a_time"}
 
 
@@ -71,7 +76,7 @@ def test_no_class_binds_a_function_that_stands_elsewhere(trees: dict[Path, ast.M
 
 # Who reads objects that are not ours: environments, agents, models, and what a decorator or an annotation carries.
 READERS = (
-    "foreign.py", "hostile.py", "algorithms/base/adapted.py", "algorithms/base/wrapped.py",
+    "core/foreign.py", "core/hostile.py", "algorithms/base/adapted.py", "algorithms/base/wrapped.py",
     "algorithms/base/optimizer.py", "networks/q_networks.py",
 )  # fmt: skip
 MOST_GETATTR = 140
@@ -104,7 +109,7 @@ def test_algorithms_name_no_key_of_a_manifest(trees: dict[Path, ast.Module]) -> 
 
 @pytest.fixture
 def others(trees: dict[Path, ast.Module]) -> dict[Path, ast.Module]:
-    return {path: tree for path, tree in trees.items() if path.relative_to(PACKAGE).parts[0] not in KNOWING}
+    return {path: tree for path, tree in trees.items() if not path.relative_to(PACKAGE).as_posix().startswith(KNOWING)}
 
 
 def test_nobody_else_names_an_algorithm(others: dict[Path, ast.Module]) -> None:
@@ -243,8 +248,8 @@ def test_an_algorithm_in_one_file_trains_evolves_and_is_found_by_every_command(o
 
 
 def test_an_algorithm_in_one_file_makes_populations_and_speaks_for_itself(own_file: Path) -> None:
+    from agilerl.core.importing import import_code
     from agilerl.errors import AlgorithmError
-    from agilerl.importing import import_code
     from agilerl.utils.utils import create_population
 
     import_code([str(own_file)])

@@ -17,18 +17,18 @@ from masked_envs import FORMS, KINDS, CountedTeam, Masks, make, takes_form
 import agilerl
 from agilerl.algorithms import CQN, DQN, IPPO, PPO
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OfflineOptions
+from agilerl.core.spaces import MaskAsFeature, mask_width
+from agilerl.core.tree import map_leaves, take
 from agilerl.data.dataset import read_dataset
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.step import SyncLanes, as_lanes
 from agilerl.errors import EnvError, ShapeError
-from agilerl.export import plain_policy
 from agilerl.networks.distributions import ActionDistribution
-from agilerl.options import OfflineOptions
 from agilerl.sources.offline import fill
-from agilerl.spaces import MaskAsFeature, mask_width
-from agilerl.standalone.policy import LARGEST_INPUT
-from agilerl.tree import map_leaves, take
+from agilerl.views.export import plain_policy
+from agilerl.views.standalone.policy import LARGEST_INPUT
 
 CELLS = [(kind, form) for kind, form in itertools.product(KINDS, FORMS) if takes_form(kind, form)]
 MODES = {mode.name: mode for mode in AutoresetMode}

@@ -13,8 +13,8 @@ from gymnasium import spaces
 
 from agilerl.algorithms import DQN, MADDPG
 from agilerl.components import ReplayBuffer
+from agilerl.core.moved import MOVED, REPLACED
 from agilerl.errors import AlgorithmError
-from agilerl.moved import MOVED, REPLACED
 from agilerl.utils.minari_utils import load_minari_dataset, minari_to_agile_buffer, minari_to_agile_dataset
 from agilerl.wrappers.pettingzoo_wrappers import PettingZooAutoResetParallelWrapper
 

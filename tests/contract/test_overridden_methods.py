@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from agilerl import foreign
 from agilerl.algorithms import DQN, IPPO, PPO, TD3, find_algorithm
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core import foreign
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
 from agilerl.training.train_off_policy import train_off_policy

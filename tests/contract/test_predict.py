@@ -15,8 +15,8 @@ from test_acting import ACTIONS, AGENTS, OBSERVATIONS, SINGLE, TEAMS, made
 import agilerl
 from agilerl.algorithms import DQN, PPO, SAC, find_algorithm
 from agilerl.algorithms.base.wrapped import RSNorm
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import NotAvailableYetError
-from agilerl.rng import Purpose, stream
 
 ROWS = np.random.default_rng(0).uniform(-1, 1, (64, 3)).astype(np.float32)
 

@@ -12,11 +12,11 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import DDPG, MADDPG
+from agilerl.core.signatures import constructor_signature, takes_any_name
 from agilerl.modules import EvolvableLSTM, EvolvableMLP
 from agilerl.networks.actors import StochasticActor
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.networks.value_networks import ValueNetwork
-from agilerl.signatures import constructor_signature, takes_any_name
 
 # Path below `agilerl` -> arguments in the published order; "=value" where the default is the same.
 PUBLISHED = {

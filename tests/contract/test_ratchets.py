@@ -11,10 +11,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 90_740,
+    "lines of the package": 90_731,
     "files of more than 600 lines": 12,
-    "lines loaded by agilerl.algorithms.dqn": 28_903,
-    "lines loaded by agilerl.training.loop": 39_311,
+    "lines loaded by agilerl.algorithms.dqn": 27_760,
+    "lines loaded by agilerl.training.loop": 38_406,
     "imports of the package inside functions": 151,
     "imports of the package by a string": 1,
     "methods that forward self": 30,

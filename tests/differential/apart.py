@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.core.tree import map_leaves
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatches, UpdateResult
 from agilerl.engine.rows.kernels import TORCH, Kernels
-from agilerl.tree import map_leaves
 from tests.differential.off_policy_case import state
 
 TOLERANCE = 1e-10  # relative and absolute

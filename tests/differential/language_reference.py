@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.text.scoring import by_member
+from agilerl.language.algorithms.scoring import by_member
 from agilerl.language.base import BaseModel, load_base, pad_left
 from agilerl.language.generate import PrefixShared, uniform_numbers
 from agilerl.language.scoring import Texts

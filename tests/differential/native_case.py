@@ -10,12 +10,12 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from agilerl.core.tree import map_leaves
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatches, UpdateResult
 from agilerl.engine.rows.kernels import NATIVE, TORCH
 from agilerl.engine.rows.native import NativeUpdates
 from agilerl.native import library as native
-from agilerl.tree import map_leaves
 
 FOUND = native.library()
 BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))

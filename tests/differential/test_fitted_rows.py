@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from agilerl.algorithms import CQN, TD3BC
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OfflineOptions
+from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.data.dataset import read_dataset
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
-from agilerl.options import OfflineOptions
-from agilerl.rng import Purpose, seeds, stream
 from agilerl.sources.fitted import BATCH, EPSILON, LR, TAU, FittedEvaluator, FittedQ
 from agilerl.sources.offline import fill
 

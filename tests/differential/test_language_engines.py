@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms.text.scoring import example_texts, pair_texts
-from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, engines_for
 from agilerl.errors import ConfigError
+from agilerl.language.algorithms.scoring import example_texts, pair_texts
+from agilerl.language.engines import SequentialAdapters, StackedAdapters, engines_for
 from tests.differential.language_reference import WRITERS, base, compare, make, member, moved, samples, written
 
 EXACT = 1e-10  # in float64, after several steps of Adam, which divides rounding by small gradients too

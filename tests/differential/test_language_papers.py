@@ -22,10 +22,10 @@ from language_reference import with_exact_norms
 from plain_language import Adapter, Decoder, Row
 
 from agilerl.algorithms import find_algorithm
+from agilerl.core.rng import Purpose, stream
 from agilerl.language.base import BaseModel, load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym
-from agilerl.rng import Purpose, stream
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning, finetune_llm_sft
 
 EXACT, AFTER_FIFTY = 1e-9, 1e-7  # rounding grows by half with every update of PPO: 1e-14 after ten, 4e-9 after fifty

@@ -29,6 +29,7 @@ from agilerl.algorithms import (
     TD3BC,
     RainbowDQN,
 )
+from agilerl.core.tree import map_leaves
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import NATIVE, TORCH
@@ -38,7 +39,6 @@ from agilerl.envs.vector import make_vect_envs
 from agilerl.native import library as native
 from agilerl.native.library import ACTIVATIONS, Library
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
-from agilerl.tree import map_leaves
 
 FOUND = native.library()
 BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))

@@ -15,13 +15,13 @@ from off_policy_case import BOX, CHOICE, SIZES, assert_equal, batches, of_member
 
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.tree import map_leaves
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner, learner_of
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.vector import make_vect_envs
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
-from agilerl.tree import map_leaves
 
 SPACE = spaces.Dict(
     {

@@ -18,9 +18,9 @@ from test_offline import plain_bc, plain_iql, plain_td3bc
 
 from agilerl.algorithms import BC, IQL, TD3BC
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
 from agilerl.engine.protocol import TransitionBatch
-from agilerl.options import OfflineOptions
 from agilerl.sources.offline import OfflineSource
 from agilerl.training.loop import TrainingLoop
 from agilerl.utils.utils import make_vect_envs

@@ -14,9 +14,9 @@ from off_policy_case import net_config as dense
 
 from agilerl.algorithms import DQN, PPO, SAC, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.spaces import WordCounts
 from agilerl.engine.choose import choose
 from agilerl.envs.vector import make_vect_envs
-from agilerl.spaces import WordCounts
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 

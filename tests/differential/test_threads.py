@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import agilerl
-from agilerl.threads import one_thread
+from agilerl.core.threads import one_thread
 
 
 @pytest.fixture(autouse=True)

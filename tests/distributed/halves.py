@@ -16,13 +16,13 @@ from torch import Tensor
 
 from agilerl.algorithms import find_algorithm
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.engine.rollouts import SequenceRollout, learn_rollout, make_rollout
-from agilerl.envs.wordle import Wordle, wordle_data
-from agilerl.options import OfflineOptions
+from agilerl.envs.simulators.wordle import Wordle, wordle_data
 from agilerl.ranks import ONE, Ranks, joined
 from agilerl.sources.offline import fill
 

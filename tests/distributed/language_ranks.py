@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.text.scoring import by_member, example_texts, own_tokens, pair_texts
-from agilerl.checkpoint import digest_tree
-from agilerl.engine.adapters import engines_for
+from agilerl.core.checkpoint import digest_tree
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.language.algorithms.scoring import by_member, example_texts, own_tokens, pair_texts
 from agilerl.language.base import load_base
+from agilerl.language.engines import engines_for
 from agilerl.language.generate import PrefixShared, uniform_numbers
 from agilerl.language.scoring import Texts
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym

@@ -16,6 +16,7 @@ from merged import Merged
 from torch import Tensor
 
 from agilerl.algorithms import find_algorithm
+from agilerl.core.tree import map_leaves
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch
@@ -23,7 +24,6 @@ from agilerl.engine.rollouts import learn_rollout
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.protocol import AGENTS, LAST_ACTION, PRESENT, WAITING
 from agilerl.ranks import ONE, Ranks, joined
-from agilerl.tree import map_leaves
 
 OBS: dict[str, Any] = {
     "speaker_0": spaces.Box(-1, 1, (3,), np.float64),

@@ -19,8 +19,8 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.team_sequences import TeamSequences
 from agilerl.language.base import load_base
+from agilerl.language.networks import AdapterNetwork
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
-from agilerl.networks.adapters import AdapterNetwork
 from agilerl.ranks import ONE
 
 TOLERANCE = 1e-9  # of weights after 4 to 24 updates in float64, whose sums are taken in another order

@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from agilerl.algorithms import find_algorithm
+from agilerl.core.transfer import step_tensor
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.ranks import ONE
-from agilerl.transfer import step_tensor
 
 # Where agents may be absent, IPPO and MAPPO read once per minibatch which groups decided anything in it.
 PRESENT = {f"{algo} all present": team_halves.Case(algo, absent=(), batch_size=8) for algo in ("IPPO", "MAPPO")}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agilerl.options import LoopOptions
+from agilerl.core.options import LoopOptions
 from agilerl.rollouts.evaluate import EvaluationResult
 from agilerl.sources.evaluator import Episodes, Evaluator
 

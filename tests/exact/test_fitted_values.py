@@ -11,6 +11,7 @@ import torch
 
 from agilerl.algorithms import BC, CQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import Dataset, read_dataset
 from agilerl.engine.learner import Learner
 from agilerl.losses.fitted import (
@@ -20,7 +21,6 @@ from agilerl.losses.fitted import (
     fitted_target,
     value_bounds,
 )
-from agilerl.options import OfflineOptions
 from agilerl.sources.fitted import FittedEvaluator
 from agilerl.sources.offline import fill
 

@@ -10,9 +10,9 @@ import pytest
 
 from agilerl.algorithms import DQN, PPO, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.learner import Learner, RowsGroup
 from agilerl.envs.vector import make_vect_envs
-from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.updates import Schedule
 

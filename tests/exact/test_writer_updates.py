@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms import DPO, LLMPPO
-from agilerl.algorithms.text import scoring
-from agilerl.algorithms.text.batches import TextBatch, without_silent_rows
-from agilerl.algorithms.text.scoring import mean_likelihood
+from agilerl.language.algorithms import scoring
+from agilerl.language.algorithms.batches import TextBatch, without_silent_rows
+from agilerl.language.algorithms.scoring import mean_likelihood
 from agilerl.language.scoring import Texts
 
 F64 = torch.float64

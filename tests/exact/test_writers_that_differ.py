@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.algorithms.text.scoring import example_texts, pair_texts
-from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, engines_for
+from agilerl.language.algorithms.scoring import example_texts, pair_texts
+from agilerl.language.engines import SequentialAdapters, StackedAdapters, engines_for
 from agilerl.language.scoring import Texts
 from tests.differential.apart import TOLERANCE, vary
 from tests.differential.language_reference import base, compare, make, member, moved, samples, written

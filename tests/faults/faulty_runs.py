@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import agilerl
-from agilerl.checkpoint import decode_tree, digest_tree
+from agilerl.core.checkpoint import decode_tree, digest_tree
 from agilerl.data.replay_log import Chunk, ReplayLog
 from agilerl.errors import AgileRLWarning
 from agilerl.runs.checkpoints import Saved, generations, read_checkpoint

@@ -18,6 +18,7 @@ from agilerl.algorithms import DQN, PPO
 from agilerl.cli import app
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.components.rollout_store import RolloutStore as RolloutBuffer
+from agilerl.core.options import LoopOptions, OffPolicyOptions
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.envs.vector import make_vect_envs
@@ -25,7 +26,6 @@ from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.sources.off_policy import OffPolicySource

@@ -11,7 +11,7 @@ import pytest
 from faulty_runs import CASES, digest, newest, resume, train, train_part
 from gymnasium import spaces
 
-from agilerl.checkpoint import decode_tree
+from agilerl.core.checkpoint import decode_tree
 
 
 class Corridor(gym.Env[Any, Any]):

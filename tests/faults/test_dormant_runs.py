@@ -13,10 +13,10 @@ from scheme_runs import REPLAY, SCHEMES, Match, resume, rows_of, state_of, train
 
 import agilerl
 from agilerl.errors import ConfigError
-from agilerl.report.schedule import schedule_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.training.manifest import launch
 from agilerl.training.manifest import workers as manifest_workers
+from agilerl.views.report.schedule import schedule_of
 
 RESETS = {"mutation.reset_dormant": 0.3}  # tiny networks have few units below the usual 0.1
 

@@ -16,16 +16,16 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import agilerl
-from agilerl import tree as trees
 from agilerl.algorithms import BC, CQL, DDPG, DQN, IQL, PPO, SAC, TD3, TD3BC, RainbowDQN
 from agilerl.cli import app
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core import tree as trees
+from agilerl.core.spaces import WordCounts, counts_of
 from agilerl.errors import NotAvailableYetError, RunError
-from agilerl.export import export_onnx, greedy_actions, plain_policy, sample_observations
-from agilerl.spaces import WordCounts, counts_of
-from agilerl.standalone.policy import PolicyError, load
 from agilerl.training.policy_files import write_policy
 from agilerl.utils.utils import agent_from_policy
+from agilerl.views.export import export_onnx, greedy_actions, plain_policy, sample_observations
+from agilerl.views.standalone.policy import PolicyError, load
 from agilerl.wrappers.agent import RSNorm
 
 VECTOR = spaces.Box(np.array([-1, -np.inf, 0, -5], np.float32), np.array([1, np.inf, 300, 5], np.float32))

@@ -24,15 +24,15 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl.algorithms import DQN
-from agilerl.checkpoint import encode_tree, load_tree
 from agilerl.cli import app
 from agilerl.config import load_manifest
+from agilerl.core.checkpoint import encode_tree, load_tree
+from agilerl.core.redaction import Secret, redact, without_secrets
 from agilerl.errors import AgileRLError, EnvError
-from agilerl.redaction import Secret, redact, without_secrets
 from agilerl.runs.directory import RunDirectory
-from agilerl.standalone.policy import PolicyError, load
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.policy_files import load_policy, write_policy
+from agilerl.views.standalone.policy import PolicyError, load
 
 OBS, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)
 NET = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}

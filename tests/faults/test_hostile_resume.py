@@ -17,8 +17,8 @@ from test_hostile_files import DEEP, Touch, evil_module, sealed, torch_zip
 from typer.testing import CliRunner
 
 import agilerl
-from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.cli import app
+from agilerl.core.checkpoint import decode_tree, encode_tree
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from faulty_runs import (
     train_part,
 )
 
-from agilerl import files
+from agilerl.core import files
 from agilerl.data import replay_log
 from agilerl.runs import checkpoints
 from agilerl.training.store import RunStore

@@ -15,7 +15,7 @@ import pytest
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
-from agilerl.checkpoint import digest_tree
+from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection

@@ -16,8 +16,8 @@ from faulty import limit_memory
 from faulty_runs import CASES, digest, newest, resume, run_in, train, train_part
 
 import agilerl
+from agilerl.core.host import is_shortage, naming_shortage
 from agilerl.errors import EnvError, RunError
-from agilerl.host import is_shortage, naming_shortage
 from agilerl.telemetry.record import BaseSink
 
 # Learning begins after the first generation, and needs about 300 MB: 3 members, 512 rows, layers of 8,192.

@@ -19,6 +19,7 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
+from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch
@@ -27,7 +28,6 @@ from agilerl.errors import ConfigError, ReplayError
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.options import OffPolicyOptions
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink, GenerationRecord

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from agilerl.algorithms import PPO
+from agilerl.core.options import LoopOptions
 from agilerl.envs.vector import make_vect_envs
-from agilerl.options import LoopOptions
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.loop import TrainingLoop

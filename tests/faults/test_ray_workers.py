@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import agilerl
-from agilerl.checkpoint import encode_tree
+from agilerl.core.checkpoint import encode_tree
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.cluster import ClusterWorkers
 

@@ -16,8 +16,8 @@ from faulty_runs import CASES, StopAfter, newest, train
 import agilerl
 from agilerl.algorithms import DQN
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
-from agilerl.checkpoint import digest_tree
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import AgileRLWarning, MutationError, RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection

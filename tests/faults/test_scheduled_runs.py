@@ -12,7 +12,7 @@ import agilerl
 from agilerl.api import run_training
 from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError, RunError
-from agilerl.report.schedule import WinnerSchedule, schedule_of, with_changes
+from agilerl.views.report.schedule import WinnerSchedule, schedule_of, with_changes
 from tests.faults.faulty_runs import StopAfter, digest, newest, resume
 
 EVOLVED: dict[str, Any] = {

@@ -14,11 +14,11 @@ from faulty_runs import CASES, TWO_THREADS, StopAfter, child, digest, newest, re
 from test_resume_argument import on_policy_script, script
 
 import agilerl
-import agilerl.threads
+import agilerl.core.threads
+from agilerl.core.options import LoopOptions
+from agilerl.core.threads import fixed_threads
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
-from agilerl.options import LoopOptions
 from agilerl.telemetry.record import BaseSink
-from agilerl.threads import fixed_threads
 
 
 class Threads(BaseSink):
@@ -100,7 +100,7 @@ def test_another_number_of_threads_on_resume_is_an_error_that_names_both(start: 
 
 
 def test_fewer_cores_than_threads_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agilerl.threads, "available_cores", lambda: 1)
+    monkeypatch.setattr(agilerl.core.threads, "available_cores", lambda: 1)
     with pytest.warns(AgileRLWarning, match=r"7 threads share the 1 core of this machine: .* fix"), fixed_threads(7):
         assert torch.get_num_threads() == 7
     assert torch.get_num_threads() == 3

@@ -17,7 +17,7 @@ from structure import sha256_of, structure
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.envs.wordle import Wordle, wordle_data
+from agilerl.envs.simulators.wordle import Wordle, wordle_data
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer

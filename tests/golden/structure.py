@@ -16,7 +16,7 @@ import yaml
 from cases import OF_TORCH, leaves, outline, rounded, weighed
 from safetensors import safe_open
 
-from agilerl.checkpoint import load_tree
+from agilerl.core.checkpoint import load_tree
 
 LONG = 60  # characters from which a part that came before is named and not repeated
 

@@ -11,7 +11,7 @@ from inline_workers import InlineWorkers
 from saved_runs import RUNS, saved_run
 
 import agilerl
-from agilerl.checkpoint import encode_tree
+from agilerl.core.checkpoint import encode_tree
 from agilerl.training.manifest import workers as manifest_workers
 
 

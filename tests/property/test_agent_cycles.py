@@ -18,13 +18,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
+from agilerl.core.tree import leaves
 from agilerl.hpo.mutation import Mutations
 from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.observations import sample_batch
-from agilerl.tree import leaves
 from agilerl.utils.utils import create_population
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

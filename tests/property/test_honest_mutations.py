@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
-from agilerl.checkpoint import digest_tree
+from agilerl.core.checkpoint import digest_tree
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.hpo.parameter_noise import MIN_SCALE, largest_scale

@@ -27,10 +27,10 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import manifest_from
+from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RegistryError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
-from agilerl.signatures import constructor_arguments
 from agilerl.training.manifest.tasks import resolve
 from agilerl.training.published import limit_batches
 from agilerl.training.train_off_policy import train_off_policy
@@ -111,7 +111,7 @@ def reads(tree: ast.AST) -> set[str]:
 def reads_of_others() -> set[str]:
     """What sources, engines, and the functions beside the classes of algorithms read of agents."""
     package, found = Path(agilerl.__file__).parent, set[str]()
-    for room in ("engine", "sources", "algorithms/base", "algorithms/teams", "algorithms/text"):
+    for room in ("engine", "sources", "algorithms/base", "algorithms/teams", "language/algorithms"):
         for path in (package / room).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             is_other = room in ("engine", "sources")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agilerl.algorithms.text import scoring as judging
-from agilerl.options import LoopOptions
+from agilerl.core.options import LoopOptions
+from agilerl.language.algorithms import scoring as judging
 from agilerl.rollouts.evaluate import EvaluationResult
 from agilerl.sources import evaluator as evaluator_module
 from agilerl.sources.evaluator import Evaluator

@@ -14,8 +14,8 @@ import torch
 import agilerl
 from agilerl.algorithms import DQN, PPO, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.hpo import HyperparameterConfig, Mutations, RLParameter, TournamentSelection
-from agilerl.rng import Purpose, seeds, stream
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs

@@ -15,11 +15,11 @@ from agilerl.cli.listing import environments
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.ring import Changes, Mark
 from agilerl.config.schema import Training
+from agilerl.core.options import OffPolicyOptions
 from agilerl.data.replay_log import ReplayLog
 from agilerl.engine.modules import ModuleEngine
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.llm_envs.data import rows_of_batch
-from agilerl.options import OffPolicyOptions
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
 from agilerl.sources.source import MeanReturn

@@ -24,6 +24,7 @@ from agilerl.hpo.parameter_noise import noise
 from agilerl.hpo.screening import promising
 from agilerl.hpo.stopping import is_stuck
 from agilerl.language.base import load_base
+from agilerl.language.sources.source import LanguageSource
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import SFTGym
 from agilerl.modules.layers import NoisyLinear
@@ -31,7 +32,6 @@ from agilerl.networks.observations import bounds_to_unit
 from agilerl.networks.q_networks import QNetwork, RainbowQNetwork
 from agilerl.ranges import from_scale, to_scale
 from agilerl.rollouts.off_policy import uniform_actions
-from agilerl.sources.text.language import LanguageSource
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
 

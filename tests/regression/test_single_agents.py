@@ -26,13 +26,13 @@ from agilerl.algorithms import (
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import Manifest
 from agilerl.errors import AlgorithmError, ShapeError
-from agilerl.export import greedy_actions
 from agilerl.modules.base import DummyEvolvable, EvolvableModule
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.training.manifest.tasks import task_of
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
+from agilerl.views.export import greedy_actions
 from agilerl.wrappers.agent import RSNorm
 from agilerl.wrappers.make_evolvable import MakeEvolvable
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from agilerl.algorithms import DQN
-from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.checkpoint import decode_tree, digest_tree, encode_tree
+from agilerl.core.options import OffPolicyOptions
 from agilerl.hpo import HyperparameterConfig, RLParameter
 from agilerl.hpo.founders import spread_founders
 from agilerl.hpo.screening import promising, screened
-from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import MeanReturn
 from agilerl.training.best import Candidate, Confirmation

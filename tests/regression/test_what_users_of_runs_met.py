@@ -19,7 +19,6 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError, ShapeError
-from agilerl.export import plain_policy
 from agilerl.modules.configs import MlpNetConfig
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
@@ -27,6 +26,7 @@ from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import create_population
 from agilerl.vector import SyncPettingZooVecEnv
+from agilerl.views.export import plain_policy
 from agilerl.wrappers.agent import RSNorm
 
 SHORT: dict[str, Any] = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agilerl.telemetry import Evaluation
+from agilerl.telemetry.evaluation import Evaluation
 
 COLUMNS = (
     "generation", "id", "slot", "parent", "fitness", "score", "env_steps", "updates", "loss", "mutation", "network",

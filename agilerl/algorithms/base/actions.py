@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms.base.transitions import check_discrete_actions, column
+from agilerl.core.transfer import to_device
 from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
@@ -22,7 +23,6 @@ from agilerl.errors import ShapeError, warn_once
 from agilerl.networks.actors import DeterministicActor, get_output_bounds, rescale_action
 from agilerl.networks.distributions import JointActions
 from agilerl.rollouts.off_policy import uniform_actions
-from agilerl.transfer import to_device
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm

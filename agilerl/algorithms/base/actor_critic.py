@@ -20,12 +20,12 @@ from agilerl.algorithms.base.actions import (
     raw_bounds,
 )
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
+from agilerl.core.transfer import to_device
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.losses.actor_critic import discrete_soft_value, soft_policy_loss
 from agilerl.networks.actors import DeterministicActor, StochasticActor
 from agilerl.networks.distributions import categorical_sample, masked_logits, split_normal, squashed_normal_sample
-from agilerl.transfer import to_device
 
 CRITICS = ("critic_1", "critic_2")
 CRITIC_OPTIMIZERS = ("critic_1_optimizer", "critic_2_optimizer")

@@ -44,22 +44,21 @@ from agilerl.algorithms.base.registry import (
     resolve,
 )
 from agilerl.algorithms.base.wrapped import wrapped_from
-from agilerl.checkpoint import load_tree, save_tree
+from agilerl.core.checkpoint import load_tree, save_tree
+from agilerl.core.hostile import malformed
+from agilerl.core.rng import restored_generator
+from agilerl.core.signatures import construct_without_repeats, constructor_arguments, taken_by, takes_any_name
+from agilerl.core.spaces import short_form, space_from_json
+from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import Recipe
 from agilerl.errors import AlgorithmError, ConfigError, RegistryError, RunError, ShapeError
-from agilerl.hostile import malformed
 from agilerl.hpo.architecture import described
 from agilerl.hpo.effects import MutationRecord, reads_actions
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
 from agilerl.networks.specs import check_sizes
-from agilerl.rng import restored_generator
-from agilerl.signatures import construct_without_repeats, constructor_arguments, taken_by, takes_any_name
-from agilerl.spaces import short_form, space_from_json
-from agilerl.telemetry.console import number
-from agilerl.telemetry.record import as_dict
-from agilerl.tree import map_leaves
+from agilerl.telemetry.record import as_dict, number
 
 CACHES = ("_learner",)  # rows and engines: never copied, compared or saved
 ELSEWHERE = (*CACHES, "accelerator")  # rebuilt, or not owned by the agent

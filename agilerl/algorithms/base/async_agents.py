@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import tree
 from agilerl.algorithms.base.transitions import present_of
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_on_policy
+from agilerl.core import tree
+from agilerl.core.spaces import nested
 from agilerl.envs.observed_masks import parted
 from agilerl.envs.teams import TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError
-from agilerl.spaces import nested
 
 
 class AsyncAgentsWrapper(AgentWrapper):

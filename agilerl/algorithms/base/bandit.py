@@ -26,7 +26,6 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from torch import Tensor, nn
 
-from agilerl import tree
 from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.base.actions import DiscreteActions, legal_actions, masked_argmax, seen_with_mask
 from agilerl.algorithms.base.building import build, register_network
@@ -36,6 +35,8 @@ from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.algorithms.base.transitions import as_tensor, check_observation_space, column, sampled_observations
 from agilerl.components.running import RunningMeanStd
+from agilerl.core import tree
+from agilerl.core.spaces import nested
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
 from agilerl.envs.bandit import ROUNDS as ROUNDS_OF_EPISODE
@@ -47,7 +48,6 @@ from agilerl.modules.base import EvolvableModule
 from agilerl.networks.bandits import RewardModule, RewardNetwork
 from agilerl.ranges import Count, Positive, StepsPerUpdate
 from agilerl.ranks import ONE, Ranks
-from agilerl.spaces import nested
 from agilerl.telemetry.evaluation import Evaluation
 
 MAX_SCALE = 2  # of |mean|, deviation and 1 / deviation of features that are learned from unscaled, in large samples

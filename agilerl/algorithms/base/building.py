@@ -13,14 +13,14 @@ from agilerl.algorithms import takes_argument, with_memory
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup, lend
 from agilerl.algorithms.base.wrapped import is_team
+from agilerl.core.rng import Purpose, seeds
+from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.encoders import asks_for_memory
 from agilerl.networks.specs import stand_in
-from agilerl.rng import Purpose, seeds
-from agilerl.signatures import constructor_arguments
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter, resolve
+from agilerl.core.rng import restored_generator
+from agilerl.core.spaces import space_from_json, space_to_json
 from agilerl.errors import NotAvailableYetError
 from agilerl.modules.base import EvolvableModule, MutationType
-from agilerl.rng import restored_generator
-from agilerl.spaces import space_from_json, space_to_json
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.agent import EvolvableAlgorithm

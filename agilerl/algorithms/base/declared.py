@@ -21,10 +21,10 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from agilerl import foreign
+from agilerl.core import foreign
+from agilerl.core.signatures import constructor_signature, constructors, takes_any_name
 from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
 from agilerl.ranges import WHOLE_FROM_ONE
-from agilerl.signatures import constructor_signature, constructors, takes_any_name
 
 _PUBLISHED: Any = object()
 OLD_ARGUMENTS = {  # constructor arguments before 2.0

@@ -15,10 +15,13 @@ import gymnasium as gym
 import numpy as np
 from torch import Tensor
 
-from agilerl import foreign, tree
 from agilerl.algorithms.teams.evaluation import greedy_by_get_action
+from agilerl.core import foreign, tree
+from agilerl.core.env_ids import check_lookup
+from agilerl.core.options import is_number
+from agilerl.core.rng import Purpose, resolve_seed, seeds
+from agilerl.core.threads import one_thread
 from agilerl.engine.protocol import Mask
-from agilerl.env_ids import check_lookup
 from agilerl.envs.generators import isolated
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import follow_masks
@@ -28,12 +31,9 @@ from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, EnvError
 from agilerl.modules.layers import whole
-from agilerl.options import is_number
-from agilerl.rng import Purpose, resolve_seed, seeds
 from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.threads import one_thread
 
 ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 MAX_REPLACEMENTS = 10  # of environments that fail in an evaluation, as in a run

@@ -13,9 +13,9 @@ from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.policy_gradient import PolicyUnit
 from agilerl.algorithms.base.rollouts import HiddenStates
 from agilerl.algorithms.base.schedules import scheduled
+from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateResult
-from agilerl.rng import Purpose, seeds
 
 if TYPE_CHECKING:
     from agilerl.networks.actors import StochasticActor

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agilerl.core.transfer import step_tensor
 from agilerl.modules.morph import Transfer
-from agilerl.transfer import step_tensor
 
 SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")  # running means of squared gradients
 _ANSWER = "__dynamo_disable"  # set on a method by torch's compiler, kept by `torch._disable_dynamo`

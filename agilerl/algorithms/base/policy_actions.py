@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.core.spaces import nested
+from agilerl.core.transfer import to_device
+from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import Mask
 from agilerl.networks.actors import box_action
 from agilerl.networks.distributions import ActionDistribution, uniform_action
-from agilerl.spaces import nested
-from agilerl.transfer import to_device
-from agilerl.tree import map_leaves
 
 
 def legal_tensor(mask: Mask, like: Tensor) -> Tensor | None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agilerl.backward import with_precomputed_gradient
+from agilerl.core.backward import with_precomputed_gradient
 from agilerl.engine.protocol import RolloutBatch
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.losses.actor_critic import approximate_kl, categorical_gradient, clipped_surrogate

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from agilerl.algorithms.base.building import check_memory, check_network, network_config
+from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.actors import ACTION_SCALINGS, SharedActorCritic, StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
 from agilerl.networks.value_networks import ValueNetwork
-from agilerl.rng import Purpose, seeds
 
 if TYPE_CHECKING:
     from agilerl.algorithms.ppo import PPO

@@ -13,16 +13,16 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from agilerl import foreign, tree
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.base.evaluation import greedy_of
 from agilerl.algorithms.teams.evaluation import masks_of, observed
 from agilerl.algorithms.teams.names import keep_ids
+from agilerl.core import foreign, tree
+from agilerl.core.rng import Purpose, stream
+from agilerl.core.spaces import nested
 from agilerl.envs.masks import MASK
 from agilerl.envs.observed_masks import parted
 from agilerl.errors import AlgorithmError, ArgumentError, NotAvailableYetError, ShapeError
-from agilerl.rng import Purpose, stream
-from agilerl.spaces import nested
 
 Policy = Callable[..., Any]  # (observations [E, ...], mask) -> actions [E, ...] of the environment
 

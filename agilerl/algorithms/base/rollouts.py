@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.algorithms.base.transitions import check_discrete_actions
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.spaces import short_form
+from agilerl.core.tree import leaves, map_leaves
 from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, carries_mask, parted, split_mask
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ShapeError, warn_once
-from agilerl.spaces import short_form
-from agilerl.tree import leaves, map_leaves
 
 if TYPE_CHECKING:
     from agilerl.algorithms.ppo import PPO

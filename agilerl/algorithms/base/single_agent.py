@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl import tree
 from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base import transitions
@@ -33,6 +32,12 @@ from agilerl.algorithms.base.transitions import (
     module_inputs,
     sampled_observations,
 )
+from agilerl.core import tree
+from agilerl.core.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.core.signatures import by_position_or_name, construct
+from agilerl.core.spaces import MaskAsFeature, space_from_json
+from agilerl.core.threads import one_thread
+from agilerl.core.tree import map_leaves
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
@@ -41,12 +46,7 @@ from agilerl.envs.observed_masks import parted, without_mask
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.rng import Purpose, resolve_seed, seeds, stream
-from agilerl.signatures import by_position_or_name, construct
-from agilerl.spaces import MaskAsFeature, space_from_json
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.threads import one_thread
-from agilerl.tree import map_leaves
 
 
 class Bound:

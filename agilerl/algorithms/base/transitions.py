@@ -10,11 +10,11 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from agilerl import foreign, tree
+from agilerl.core import foreign, tree
+from agilerl.core.spaces import check_supported, empty_part, is_channels_last, parts_of
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.team import SeenByTeam
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
-from agilerl.spaces import check_supported, empty_part, is_channels_last, parts_of
 
 if TYPE_CHECKING:
     from agilerl.algorithms.base.single_agent import RLAlgorithm

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from agilerl import foreign
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base import predict as predicting
 from agilerl.algorithms.base.transitions import present_of, with_observations
-from agilerl.checkpoint import load_tree, save_tree
 from agilerl.components.running import RunningMeanStd
+from agilerl.core import foreign
+from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT

@@ -11,7 +11,7 @@ from agilerl.algorithms.base.registry import (
 )
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
-from agilerl.algorithms.text.base import LLMAlgorithm
+from agilerl.language.algorithms.base import LLMAlgorithm
 
 __all__ = [
     "EvolvableAlgorithm",

@@ -1,7 +1,7 @@
 """Published import path of the base classes of all algorithms."""
 
 from agilerl.algorithms.core import EvolvableAlgorithm, LLMAlgorithm, MultiAgentRLAlgorithm, RLAlgorithm
-from agilerl.moved import forward
+from agilerl.core.moved import forward
 
 __all__ = ["EvolvableAlgorithm", "LLMAlgorithm", "MultiAgentRLAlgorithm", "RLAlgorithm"]
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.imported.dense import Dense, split, split_critic
+from agilerl.core.spaces import flat_size, is_image, parts_of
 from agilerl.errors import AgileRLError, AlgorithmError, NotAvailableYetError, ShapeError
 from agilerl.networks.actors import DeterministicActor, StochasticActor
 from agilerl.networks.distributions import distribution_of
 from agilerl.networks.q_networks import ContinuousQNetwork, QNetwork
 from agilerl.networks.value_networks import ValueNetwork
-from agilerl.spaces import flat_size, is_image, parts_of
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from agilerl.core.hostile import MIB, read_regular
 from agilerl.errors import NotAvailableYetError, RunError
-from agilerl.hostile import MIB, read_regular
 
 MAX_FILE = 512 * MIB
 MAX_MEMBER = 256 * MIB  # of a zip, unpacked

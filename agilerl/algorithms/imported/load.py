@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from agilerl import foreign
 from agilerl.algorithms.imported import cleanrl, sb3
 from agilerl.algorithms.imported.agents import Place
 from agilerl.algorithms.imported.files import read_zip, shown
+from agilerl.core import foreign
 from agilerl.envs.argument import Factory, environment_argument
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, unknown_choice

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import optim
 
-from agilerl import tree
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup
 from agilerl.algorithms.teams.deterministic import config_of, fitting
 from agilerl.algorithms.teams.networks import networks_by_group
+from agilerl.core import tree
+from agilerl.core.rng import Purpose, seeds
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.paths import resolve
@@ -25,7 +26,6 @@ from agilerl.networks.distributions import distribution_of
 from agilerl.networks.encoders import asks_for_memory
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import ValueNetwork
-from agilerl.rng import Purpose, seeds
 
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.on_policy import TeamPPO

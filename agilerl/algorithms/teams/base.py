@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from agilerl import tree
 from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.copies import space_or_none
@@ -29,6 +28,11 @@ from agilerl.algorithms.teams.names import Losses, group_of, groups_of, keep_ids
 from agilerl.algorithms.teams.names import Named as Named
 from agilerl.algorithms.teams.names import Spaces as Spaces
 from agilerl.algorithms.teams.transitions import FIELDS, ROLES, TeamExperiences
+from agilerl.core import tree
+from agilerl.core.rng import Purpose, resolve_seed, seeds, stream
+from agilerl.core.signatures import by_position_or_name, construct, construct_without_repeats, constructor_arguments
+from agilerl.core.spaces import short_form, space_from_json
+from agilerl.core.threads import one_thread
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
@@ -38,11 +42,7 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.specs import check_sizes
-from agilerl.rng import Purpose, resolve_seed, seeds, stream
-from agilerl.signatures import by_position_or_name, construct, construct_without_repeats, constructor_arguments
-from agilerl.spaces import short_form, space_from_json
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.threads import one_thread
 
 MADE_OF_SPACES = (
     "possible_observation_spaces", "possible_action_spaces", "observation_spaces", "action_spaces",

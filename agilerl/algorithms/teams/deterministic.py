@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl import tree
 from agilerl.algorithms.base import actions as base_actions
 from agilerl.algorithms.base.actions import noise_paths
 from agilerl.algorithms.base.building import check_memory
 from agilerl.algorithms.teams.actions import Alike
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.networks import by_group
+from agilerl.core import tree
+from agilerl.core.signatures import constructor_arguments
+from agilerl.core.spaces import parts_of
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.engine.recipes import AgentLayout, GroupLayout, TeamActorCriticRecipe
@@ -39,8 +41,6 @@ from agilerl.networks.actors import DeterministicActor, get_output_bounds
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.encoders import asks_for_memory, encoder_named, mapping_of
 from agilerl.networks.q_networks import ContinuousQNetwork
-from agilerl.signatures import constructor_arguments
-from agilerl.spaces import parts_of
 
 Team = MultiAgentRLAlgorithm
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import foreign, tree
 from agilerl.algorithms.base.transitions import present_of
+from agilerl.core import foreign, tree
+from agilerl.core.spaces import nested
 from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
@@ -18,7 +19,6 @@ from agilerl.envs.team import MASKED, nothing, seen_by_agents
 from agilerl.envs.team_infos import infos_by_agent
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import ShapeError, unknown_name
-from agilerl.spaces import nested
 
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import tree
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.core import tree
 from agilerl.envs.team import by_name
 from agilerl.envs.teams import AGENTS, PRESENT, STATE
 from agilerl.errors import ShapeError, unknown_name

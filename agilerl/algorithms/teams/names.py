@@ -9,9 +9,9 @@ from typing import Any
 
 import gymnasium as gym
 
+from agilerl.core.spaces import differ
 from agilerl.envs.team import beside_mask, by_name, is_masked
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
-from agilerl.spaces import differ
 
 Spaces = Sequence[gym.Space[Any]] | Mapping[str, gym.Space[Any]]
 

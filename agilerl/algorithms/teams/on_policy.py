@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import tree
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
 from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
@@ -30,6 +29,7 @@ from agilerl.algorithms.teams.names import Losses, Spaces, keep_ids
 from agilerl.algorithms.teams.networks import by_group
 from agilerl.algorithms.teams.policies import TeamPolicies, in_bounds
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.core import tree
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.rollouts import learn_rollout, sequence_kind

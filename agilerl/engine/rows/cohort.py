@@ -14,11 +14,11 @@ from enum import Enum
 import torch
 from torch import Tensor, nn
 
+from agilerl.core.transfer import step_tensor
 from agilerl.engine.parts import MemberBinding, OptimizerBinding, PartName
 from agilerl.engine.rows.kernels import RULES, Columns, LayerViews, NoiseViews
 from agilerl.modules.activations import ACTIVATIONS
 from agilerl.modules.layers import DenseLayer
-from agilerl.transfer import step_tensor
 
 
 class Rows(Enum):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.backward import with_precomputed_gradient
+from agilerl.core.backward import with_precomputed_gradient
 from agilerl.engine.parts import WHOLE, Cluster, MemberBinding, Part, PartKind, PartName, clusters_of, parts_of
 from agilerl.engine.protocol import Network, UpdateResult
 from agilerl.engine.recipes import OffPolicyRecipe, PolicyGradientRecipe

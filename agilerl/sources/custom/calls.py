@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agilerl import foreign
 from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.core import foreign
 from agilerl.errors import AlgorithmError
 
 BY_POSITION: Mapping[str, tuple[str, ...]] = {

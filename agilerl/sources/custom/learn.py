@@ -16,8 +16,6 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.evaluation import environment_actions
 from agilerl.algorithms.base.rollouts import RolloutExperiences
@@ -26,13 +24,16 @@ from agilerl.algorithms.base.wrapped import name_with_wrappers, overrides, overr
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.components.prioritized import beta_schedule
 from agilerl.components.rollout_store import RolloutStore
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.options import LoopOptions, OffPolicyOptions
+from agilerl.core.rng import Purpose
+from agilerl.core.tree import map_leaves
 from agilerl.engine.choose import no_engine_reason
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.returned import short
 from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
 from agilerl.errors import ConfigError, warn_once
-from agilerl.options import LoopOptions, OffPolicyOptions
-from agilerl.rng import Purpose
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import ActingStep, record
 from agilerl.sources.custom.calls import check_calls
@@ -41,7 +42,6 @@ from agilerl.sources.divergence import is_finite
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Steps, Tally, keep_finished
 from agilerl.sources.updates import Schedule
-from agilerl.tree import map_leaves
 
 Chosen = tuple[list[Any], list[Any], list[Any]]
 """Actions, log probabilities and values, [E, ...] for every step."""

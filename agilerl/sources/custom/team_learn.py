@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.algorithms.teams.transitions import TeamExperiences
 from agilerl.components.prioritized import beta_schedule
+from agilerl.core import foreign
+from agilerl.core.options import OffPolicyOptions
+from agilerl.core.rng import Purpose
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.envs.team import Team, TeamObservations, seen_by_agents
 from agilerl.envs.team_infos import infos_by_agent
 from agilerl.errors import ConfigError
-from agilerl.options import OffPolicyOptions
-from agilerl.rng import Purpose
 from agilerl.sources.custom.learn import CustomTransitions
 from agilerl.sources.source import Shard
 from agilerl.sources.teams.idle_agents import without_terminated

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import foreign
 from agilerl.algorithms.base.adapted import adapted
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.base.wrapped import name_with_wrappers, unwrapped
+from agilerl.core import foreign
+from agilerl.core.options import LoopOptions
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.envs.team import Team, seen_by_agents
 from agilerl.envs.team_infos import infos_by_agent
 from agilerl.errors import ConfigError
-from agilerl.options import LoopOptions
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.sources.custom.learn import NEEDED, CustomRollouts
 from agilerl.sources.source import Shard, keep_finished

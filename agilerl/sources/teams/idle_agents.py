@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
+from agilerl.core.spaces import nested
 from agilerl.envs.protocol import AGENTS, LAST_ACTION, PRESENT, WAITING, StepBatch
 from agilerl.envs.team import Team
-from agilerl.spaces import nested
 
 
 def without_terminated(team: Team, batch: StepBatch) -> StepBatch:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from agilerl.core.options import LoopOptions
 from agilerl.engine.rollouts import Rollout
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import ConfigError
-from agilerl.options import LoopOptions
 from agilerl.sources.custom.team_rollouts import CustomTeamRollouts
 from agilerl.sources.rollouts import Group, OnPolicyGeneration, OnPolicySource
 from agilerl.sources.source import Shard, Steps

@@ -20,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl import tree as trees
+from agilerl.core import tree as trees
+from agilerl.core.options import LoopOptions
+from agilerl.core.rng import Purpose
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import Draws, Mask
@@ -30,8 +32,6 @@ from agilerl.engine.team_rollouts import TeamRollout
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.envs.teams import PRESENT
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
-from agilerl.options import LoopOptions
-from agilerl.rng import Purpose
 from agilerl.rollouts.evaluate import EvaluationResult, evaluate
 from agilerl.sources.evaluator import Episodes, Evaluator
 from agilerl.sources.rollouts import Group

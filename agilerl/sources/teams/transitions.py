@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agilerl import foreign
 from agilerl.algorithms.base.wrapped import is_team, unwrapped
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
+from agilerl.core import foreign
+from agilerl.core.options import OffPolicyOptions
+from agilerl.core.spaces import actions_differ, differ
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.teams import Team, team_of
 from agilerl.errors import ConfigError, EnvError
-from agilerl.options import OffPolicyOptions
 from agilerl.sources.custom.team_learn import CustomTeamTransitions
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import Shard, ShardResult, Steps
-from agilerl.spaces import actions_differ, differ
 
 
 class OfTeams(LaneSource[Any]):

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from agilerl import foreign
 from agilerl.algorithms import available, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.algorithms.base.wrapped import AgentWrapper, unwrapped
-from agilerl.checkpoint import decode_tree
 from agilerl.config import Manifest, preset_for
+from agilerl.core import foreign
+from agilerl.core.checkpoint import decode_tree
+from agilerl.core.foreign import SPACES
+from agilerl.core.hostile import malformed
+from agilerl.core.rng import restored_generator
+from agilerl.core.spaces import differ
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RunError
-from agilerl.foreign import SPACES
-from agilerl.hostile import malformed
 from agilerl.networks.specs import check_sizes
-from agilerl.rng import restored_generator
 from agilerl.runs.checkpoints import BEST, POPULATION, Saved, generations, read_checkpoint
-from agilerl.spaces import differ
 from agilerl.telemetry.files import jsonable
 from agilerl.training.run import Run
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from agilerl import foreign
 from agilerl.algorithms.base.evaluation import EvaluatedIn
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
@@ -20,6 +19,9 @@ from agilerl.config import Manifest
 from agilerl.config.experimental import experimental_in
 from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.widths import within_widths
+from agilerl.core import foreign
+from agilerl.core.options import OffPolicyOptions
+from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.dormant import DormantResets, check_resettable
 from agilerl.hpo.evolution import Evolution, TournamentEvolution
@@ -29,8 +31,6 @@ from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSel
 from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving
 from agilerl.hpo.schedule import Change, Schedule, begin_with
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.options import OffPolicyOptions
-from agilerl.rng import Purpose, seeds
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.steering import Taken
 from agilerl.telemetry.evaluation import Baseline, Evaluation

@@ -9,10 +9,12 @@ from typing import Any
 
 import gymnasium as gym
 
-from agilerl import foreign
 from agilerl.algorithms import find_algorithm, is_team
 from agilerl.config import Manifest
 from agilerl.config.presets import check_kind
+from agilerl.core import foreign
+from agilerl.core.host import available_bytes
+from agilerl.core.signatures import constructor_arguments
 from agilerl.envs.argument import UNNAMED, inner_name, is_vector
 from agilerl.envs.generators import isolated
 from agilerl.envs.lanes import spaces_in
@@ -21,8 +23,6 @@ from agilerl.envs.team import is_parallel
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
-from agilerl.host import available_bytes
-from agilerl.signatures import constructor_arguments
 from agilerl.training.manifest.resolve import (
     check_replay,
     hyperparameter_config,

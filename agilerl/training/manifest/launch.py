@@ -18,13 +18,13 @@ from typing import Any
 
 from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.config import Manifest, apply_overrides, changed_settings, dump_yaml, going_on, manifest_from
+from agilerl.core.env_ids import resolve_env_id
+from agilerl.core.files import write_atomic
+from agilerl.core.redaction import redact
+from agilerl.core.threads import available_cores
 from agilerl.engine.rows.native import kernels_named
-from agilerl.env_ids import resolve_env_id
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
-from agilerl.files import write_atomic
 from agilerl.ranks import check_alone
-from agilerl.redaction import redact
-from agilerl.report import write_report
 from agilerl.runs.changes import has_ended_early, pending_settings, record_changes
 from agilerl.runs.checkpoints import set_aside
 from agilerl.runs.commands import command, imports_of, run_command
@@ -34,10 +34,11 @@ from agilerl.runs.records import RunRecords
 from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.steering import Taken, refuse_left_stop
-from agilerl.telemetry import Sink, Sinks, TensorBoardSink, console_sink, tracker_name, tracker_of
-from agilerl.telemetry.console import count
+from agilerl.telemetry.console import console_sink
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.threads import available_cores
+from agilerl.telemetry.record import Sink, Sinks, count
+from agilerl.telemetry.tracker_names import tracker_name, tracker_of
+from agilerl.telemetry.trackers import TensorBoardSink
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest import build, step_cost, time_budget
 from agilerl.training.manifest.device import choose_device, resolve_device
@@ -55,6 +56,7 @@ from agilerl.training.policy_files import write_best
 from agilerl.training.quarantine import DivergedError
 from agilerl.training.run import SHARED_BUDGETS, Run
 from agilerl.training.store import RunStore
+from agilerl.views.report import write_report
 
 KEPT = "files written so far are kept."
 MAX_SPEEDUP = 2.0  # how much faster than so far a resumed run may become within a budget in minutes

@@ -15,11 +15,11 @@ from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.config import Manifest, apply_overrides, has_few_steps, preset_for
 from agilerl.config.schema import Encoder, Network
+from agilerl.core.spaces import channels_first, is_image, is_small, short_form
 from agilerl.errors import AgileRLWarning, ConfigError, NotAvailableYetError
 from agilerl.modules.cnn import usual_layers
 from agilerl.networks.encoders import LSTM_DEFAULTS, volume_encoder
 from agilerl.networks.language import SMALL
-from agilerl.spaces import channels_first, is_image, is_small, short_form
 
 
 def with_encoder(manifest: Manifest, space: Any) -> Manifest:

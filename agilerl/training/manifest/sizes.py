@@ -12,9 +12,9 @@ import numpy as np
 
 from agilerl.config import Manifest
 from agilerl.config.schema import Encoder
+from agilerl.core.spaces import flat_size, nested
+from agilerl.core.tree import leaves
 from agilerl.errors import ConfigError
-from agilerl.spaces import flat_size, nested
-from agilerl.tree import leaves
 
 # Lower bounds, so that no feasible run is rejected: Python objects of one environment, and of one agent.
 LANE_BYTES, AGENT_BYTES = 2_000, 20_000

@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from agilerl import foreign
-from agilerl import tree as trees
 from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_BOX, find_algorithm, is_team
 from agilerl.config import Manifest, apply_overrides, preset_for
+from agilerl.core import foreign
+from agilerl.core import tree as trees
+from agilerl.core.host import count_waits
+from agilerl.core.rng import Purpose, seeds, stream
+from agilerl.core.threads import available_cores
 from agilerl.data.recording import is_bounded, random_policy
-from agilerl.envs.classic import FAST
 from agilerl.envs.healing import start_method
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.masks import MASK
 from agilerl.envs.observed_masks import follow_masks
+from agilerl.envs.simulators.classic import FAST
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import EnvError
-from agilerl.host import count_waits
-from agilerl.rng import Purpose, seeds, stream
-from agilerl.telemetry.console import count
-from agilerl.threads import available_cores
+from agilerl.telemetry.record import count
 
 # A measurement lasts for an episode and at least `MIN_STEPS`, at most `MAX_STEPS`; shorter if time is up.
 MIN_STEPS, MAX_STEPS, MIN_TIMED_STEPS = 64, 1000, 5

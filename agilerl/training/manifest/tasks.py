@@ -6,8 +6,8 @@ from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest
+from agilerl.language.task import LanguageTask
 from agilerl.training.manifest.environment_task import EnvironmentTask, FittedTask, SelfPlayTask
-from agilerl.training.manifest.language_task import LanguageTask
 from agilerl.training.manifest.task import Task
 
 

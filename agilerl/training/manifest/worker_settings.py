@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.config import Manifest
-from agilerl.env_ids import is_language_id
+from agilerl.core.env_ids import is_language_id
+from agilerl.core.threads import available_cores
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.runs.commands import command
-from agilerl.threads import available_cores
 from agilerl.workers.connection import LOCAL, RUNNING, check_installed
 
 NO_RAY = "none"

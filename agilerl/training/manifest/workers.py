@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium
 
 from agilerl.config import Manifest
-from agilerl.importing import import_code
-from agilerl.threads import available_cores
+from agilerl.core.importing import import_code
+from agilerl.core.threads import available_cores
 from agilerl.training.manifest.build import make_founders, make_options, make_replay
 from agilerl.training.manifest.device import count_gpus, device_of
 from agilerl.training.manifest.tasks import task_of

@@ -23,10 +23,10 @@ from agilerl.config.convert import convert
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError
 from agilerl.networks.actors import SharedActorCritic, StochasticActor
 from agilerl.networks.distributions import box_units, distribution_of
-from agilerl.standalone.policy import load
 from agilerl.telemetry.files import jsonable
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
+from agilerl.views.standalone.policy import load
 
 SEEN = spaces.Box(-1, 1, (3,), np.float32)
 DENSE = {"hidden_size": [8], "min_mlp_nodes": 4}

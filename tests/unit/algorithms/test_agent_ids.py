@@ -18,12 +18,12 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.teams import TeamLanes, team_of
 from agilerl.errors import EnvError
-from agilerl.export import file_part
 from agilerl.hpo.mutation import Mutations
 from agilerl.modules.paths import resolve
-from agilerl.standalone.policy import load as load_policy
 from agilerl.telemetry.files import jsonable
 from agilerl.vector import AsyncPettingZooVecEnv, SyncPettingZooVecEnv
+from agilerl.views.export import file_part
+from agilerl.views.standalone.policy import load as load_policy
 
 OBS, ACTIONS = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 8}
@@ -195,7 +195,7 @@ def test_a_whole_run_of_every_other_id(kind: str, algo: str, tmp_path: Path) -> 
     ],
 )
 def test_onnx_files_of_groups(kind: str, tmp_path: Path) -> None:
-    from agilerl.export import export_team
+    from agilerl.views.export import export_team
 
     ids = IDS[kind]
     team = MADDPG(dict.fromkeys(ids, OBS), dict.fromkeys(ids, ACTIONS), net_config=NET, seed=1)

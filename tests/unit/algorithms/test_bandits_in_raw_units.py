@@ -13,11 +13,11 @@ from gymnasium import spaces
 import agilerl
 from agilerl.algorithms import NeuralTS, NeuralUCB
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.export import export_onnx
-from agilerl.standalone.policy import load
 from agilerl.training.policy_files import write_best
 from agilerl.training.train_bandits import train_bandits
 from agilerl.utils.utils import create_population
+from agilerl.views.export import export_onnx
+from agilerl.views.standalone.policy import load
 from agilerl.wrappers.learning import BanditEnv
 
 NET = {"latent_dim": 8, "encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}}

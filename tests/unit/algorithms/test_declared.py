@@ -15,8 +15,8 @@ from gymnasium import spaces
 from agilerl.algorithms import CQL, available, find_algorithm
 from agilerl.algorithms.base.declared import Hyperparameter, check_arguments, hp, hyperparameters
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
-from agilerl.checkpoint import digest_tree
 from agilerl.config.schema import algorithm_model
+from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import AgileRLError, AlgorithmError, ArgumentError
 from agilerl.ranges import Count, Fraction, NonNegative, Positive, PositiveFraction
 

@@ -16,22 +16,22 @@ from gymnasium import spaces
 from safetensors.torch import save_file
 
 import agilerl
-from agilerl import tree as trees
 from agilerl.algorithms import BC, CQL, DDPG, DQN, IPPO, MADDPG, MAPPO, MATD3, PPO, SAC, TD3, RainbowDQN
 from agilerl.components.rollout_buffer import RolloutBuffer
+from agilerl.core import tree as trees
+from agilerl.core.spaces import mask_width
 from agilerl.envs.team import as_action, as_columns
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
-from agilerl.export import export_onnx
 from agilerl.networks.distributions import distribution_of
 from agilerl.rollouts.on_policy import collect_rollouts
 from agilerl.sources.determinism import probe_determinism
-from agilerl.spaces import mask_width
-from agilerl.standalone.policy import load
 from agilerl.telemetry.files import jsonable
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs
 from agilerl.vector import SyncPettingZooVecEnv
+from agilerl.views.export import export_onnx
+from agilerl.views.standalone.policy import load
 
 SEEN = spaces.Box(-1, 1, (2,), np.float32)
 # Parts in the order of the Dict: gear, lamps (two parts), steer.

@@ -12,8 +12,8 @@ from agilerl.algorithms import DDPG, MATD3, SAC, TD3
 from agilerl.data.recording import random_policy
 from agilerl.envs.team import as_action
 from agilerl.networks.actors import rescale_action
-from agilerl.standalone.policy import load
 from agilerl.telemetry.files import jsonable
+from agilerl.views.standalone.policy import load
 
 OBS = Box(-1, 1, (3,))
 SPACE = Box(-3, 9, (2,), np.int64)

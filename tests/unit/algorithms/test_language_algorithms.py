@@ -16,17 +16,17 @@ import agilerl
 from agilerl.algorithms import BC_LM, DQN, ILQL, IQL
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
-from agilerl.envs.wordle import Wordle, wordle_data
+from agilerl.envs.simulators.wordle import Wordle, wordle_data
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, ShapeError
-from agilerl.export import plain_policy
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.networks.language import TokenNetwork
-from agilerl.options import OfflineOptions
 from agilerl.sources.offline import fill
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import agent_from_policy, create_population, make_vect_envs
+from agilerl.views.export import plain_policy
 
 BOTH = pytest.mark.parametrize("algo", ["ILQL", "BC_LM"])
 KINDS: dict[str, Any] = {"ILQL": ILQL, "BC_LM": BC_LM}

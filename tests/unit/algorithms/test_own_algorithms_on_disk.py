@@ -14,7 +14,7 @@ from torch import optim
 
 from agilerl.algorithms.base.copies import plain_spec
 from agilerl.algorithms.core import EvolvableAlgorithm, NetworkGroup, OptimizerWrapper, RLAlgorithm
-from agilerl.checkpoint import save_tree
+from agilerl.core.checkpoint import save_tree
 from agilerl.errors import RunError
 from agilerl.modules.base import DummyEvolvable, EvolvableModule, EvolvableWrapper, ModuleDict
 from agilerl.modules.mlp import EvolvableMLP

@@ -18,11 +18,11 @@ from agilerl.algorithms import DQN, SAC
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.config import preset_for
+from agilerl.core.spaces import short_form
 from agilerl.errors import ConfigError, RunError
-from agilerl.report import RunRecords
-from agilerl.spaces import short_form
 from agilerl.training.run import Run
 from agilerl.utils.utils import create_population
+from agilerl.views.report import RunRecords
 from agilerl.wrappers.agent import RSNorm
 
 VECTORS, CHOICES = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2)

@@ -11,8 +11,8 @@ import torch
 from gymnasium import spaces
 
 import agilerl
-from agilerl import tree as trees
 from agilerl.algorithms import IPPO, PPO
+from agilerl.core import tree as trees
 from agilerl.errors import ConfigError
 from agilerl.training.train_on_policy import train_on_policy
 from agilerl.utils.utils import make_vect_envs

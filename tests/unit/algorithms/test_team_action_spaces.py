@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.checkpoint import digest_tree
+from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import AlgorithmError
-from agilerl.standalone.policy import load
 from agilerl.telemetry.files import jsonable
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
 from agilerl.vector import SyncPettingZooVecEnv
+from agilerl.views.standalone.policy import load
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 8}
 IDS = ["coin_0", "dart_0"]

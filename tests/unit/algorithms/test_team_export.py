@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.export import export_team, sample_observations
-from agilerl.standalone.policy import load
 from agilerl.telemetry.files import jsonable
+from agilerl.views.export import export_team, sample_observations
+from agilerl.views.standalone.policy import load
 
 SCOUT = spaces.Dict(
     {

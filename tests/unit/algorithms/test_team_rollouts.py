@@ -17,11 +17,11 @@ from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.maddpg import MADDPG
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.ppo import PPO
+from agilerl.core.options import LoopOptions
 from agilerl.envs.teams import AGENTS, PRESENT, TeamLanes
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.options import LoopOptions
 from agilerl.sources.source import Shard, Shared
 from agilerl.sources.teams.rollouts import TeamGeneration, TeamRolloutSource
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy

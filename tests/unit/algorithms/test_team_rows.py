@@ -11,11 +11,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from agilerl import tree
 from agilerl.algorithms import MADDPG
 from agilerl.algorithms.teams.actions import TeamActions
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.uniform import ReplayBuffer
+from agilerl.core import tree
 from agilerl.engine.protocol import _unbound
 from agilerl.envs.teams import AGENTS, JOINT, PRESENT
 from agilerl.modules.paths import resolve

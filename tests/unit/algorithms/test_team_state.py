@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.checkpoint import digest_tree
 from agilerl.config import apply_sets, preset_for
+from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import ConfigError, EnvError
 from agilerl.utils.utils import make_multi_agent_vect_envs
 

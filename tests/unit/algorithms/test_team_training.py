@@ -19,7 +19,6 @@ from team_games import Meeting
 import agilerl
 from agilerl.algorithms import MADDPG, MATD3, MultiAgentRLAlgorithm, find_algorithm, register
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
-from agilerl.checkpoint import digest_tree
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
@@ -27,6 +26,7 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import preset_for
+from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, EnvError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
@@ -277,7 +277,7 @@ def test_the_lineage_and_the_report_say_for_whom_a_mutation_was_drawn(tmp_path: 
 
 
 def test_the_loader_of_the_best_policy_acts_as_the_team(tmp_path: Path) -> None:
-    from agilerl.standalone.policy import PolicyError, load
+    from agilerl.views.standalone.policy import PolicyError, load
 
     run = agilerl.train(Meeting, "MATD3", out=tmp_path, **SHORT)
     assert run.path is not None

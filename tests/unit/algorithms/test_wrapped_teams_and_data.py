@@ -13,10 +13,10 @@ import torch
 from agilerl.algorithms import CQN, IPPO, MADDPG, MATD3, TD3BC
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
 from agilerl.envs.teams import TeamObservations
 from agilerl.errors import AlgorithmError, NotAvailableYetError
-from agilerl.options import OfflineOptions
 from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.offline import fill
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy

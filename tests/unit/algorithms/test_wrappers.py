@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from agilerl.algorithms import DDPG, DQN, PPO, SAC, TD3, RainbowDQN
-from agilerl.checkpoint import save_tree
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.checkpoint import save_tree
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection

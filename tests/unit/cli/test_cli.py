@@ -22,7 +22,8 @@ from agilerl.cli import app
 from agilerl.cli.main import user_errors
 from agilerl.config import manifest_from
 from agilerl.errors import ConfigError, EnvError
-from agilerl.telemetry import Birth, Evaluation, GenerationRecord, MemberRecord, RunPlan
+from agilerl.telemetry.evaluation import Evaluation
+from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
 from agilerl.training.result import EvolveResult
 
 COUNT = 4

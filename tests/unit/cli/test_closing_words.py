@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.algorithms import worth_a_try
 from agilerl.cli.main import app
-from agilerl.report.summary import Ended, in_words
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Birth
+from agilerl.views.report.summary import Ended, in_words
 
 LINE = (
     Birth(0, None, 0, "founder"),

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from agilerl.algorithms import available, find_algorithm
 from agilerl.cli import app, doctor
 from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, threads, verdict_of
+from agilerl.core.threads import available_cores
 from agilerl.testing.probes import DiscountedRewardEnv, PolicyEnv
-from agilerl.threads import available_cores
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
 
 ROOT = Path(__file__).resolve().parents[3]

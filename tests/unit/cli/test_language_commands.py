@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 import agilerl
 from agilerl.algorithms import find_algorithm
-from agilerl.checkpoint import digest_tree
 from agilerl.cli import app
 from agilerl.config import Manifest, apply_sets, preset_for
+from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import AgileRLError, ConfigError, EnvError, RunError
 from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
@@ -355,7 +355,7 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(base: Path, monkeypatch: p
     def nobody(*_: Any) -> Any:
         raise OSError(-2, "Name or service not known")
 
-    monkeypatch.setattr("agilerl.training.manifest.language_task.getproxies", dict)
+    monkeypatch.setattr("agilerl.language.task.getproxies", dict)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr("socket.getaddrinfo", nobody)
     with pytest.raises(ConfigError, match=r"no folder owner/name, and the hub .* cannot be reached"):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from agilerl.cli import app
 from agilerl.cli.doctor import environment
-from agilerl.env_ids import import_environment
+from agilerl.core.env_ids import import_environment
 from agilerl.errors import EnvError
 
 IN_PYTHON = "agilerl.train(EnvClass, 'IPPO') in Python"

@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.api import build_manifest
 from agilerl.cli import app
+from agilerl.core.rng import Purpose, stream
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
-from agilerl.rng import Purpose, stream
 from agilerl.runs.commands import command, imports_of
 
 SMALL = ["--population", "2", "--steps", "64", "--num-envs", "4", "--set", "learn_step=16", "--set", "evo_steps=32",

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.components.replay_buffer import (
     MultiStepReplayBuffer,
     PrioritizedMultiStepReplayBuffer,
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
+from agilerl.core.checkpoint import decode_tree, digest_tree, encode_tree
 from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 
 LANES, SIZE = 3, 40

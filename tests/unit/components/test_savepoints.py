@@ -13,7 +13,6 @@ import pytest
 import torch
 from test_replay_pieces import Filling, contents, through_file
 
-from agilerl.checkpoint import digest_tree
 from agilerl.components.frames import FrameStore
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.prioritized import PriorityChanges
@@ -24,6 +23,7 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.components.ring import Mark
+from agilerl.core.checkpoint import digest_tree
 from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import RunError

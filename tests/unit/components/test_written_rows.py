@@ -10,9 +10,9 @@ import pytest
 import torch
 from test_savepoints import KINDS, OBSERVATIONS, World
 
-from agilerl.checkpoint import digest_tree
 from agilerl.components.frames import FRAME, NEXT_FRAME
 from agilerl.components.prioritized import PrioritizedReplayBuffer
+from agilerl.core.checkpoint import digest_tree
 
 pytestmark = pytest.mark.filterwarnings("ignore:masks of legal actions are not kept")
 SEEDS = range(3)

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from agilerl.core.rng import Purpose, seeds
 from agilerl.data.dataset import read_dataset
 from agilerl.data.describe import describe, lines
 from agilerl.data.recording import (
@@ -22,7 +23,6 @@ from agilerl.data.recording import (
     write_dataset,
 )
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, RunError
-from agilerl.rng import Purpose, seeds
 from agilerl.training import datasets
 from agilerl.training.datasets import POLICIES, Maker
 from agilerl.utils.utils import make_vect_envs

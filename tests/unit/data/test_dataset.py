@@ -14,12 +14,12 @@ from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OfflineOptions
+from agilerl.core.spaces import mask_width
 from agilerl.data.dataset import read_dataset, read_minari
-from agilerl.envs.wordle import Wordle, wordle_data
+from agilerl.envs.simulators.wordle import Wordle, wordle_data
 from agilerl.errors import ConfigError, ReplayError, ShapeError
-from agilerl.options import OfflineOptions
 from agilerl.sources.offline import OfflineSource, fill
-from agilerl.spaces import mask_width
 
 
 def steps(**more: Any) -> dict[str, np.ndarray]:

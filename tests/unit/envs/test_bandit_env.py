@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from agilerl.env_ids import resolve_env_id
+from agilerl.core.env_ids import resolve_env_id
 from agilerl.envs.argument import Factory, environment_argument
 from agilerl.envs.bandit import BanditEnv, BanditRounds, disjoint, is_bandit, labelled, rounds_of
 from agilerl.errors import EnvError

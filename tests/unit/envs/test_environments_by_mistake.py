@@ -12,7 +12,7 @@ import pytest
 
 from agilerl.algorithms import find_algorithm
 from agilerl.cli.doctor import BROKEN, environment
-from agilerl.envs.team_boards import BOARDS
+from agilerl.envs.simulators.team_boards import BOARDS
 from agilerl.envs.team_ids import maker_of
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, EnvError

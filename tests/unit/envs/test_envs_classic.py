@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agilerl.env_ids import SHIPPED
-from agilerl.envs.classic import FAST
+from agilerl.core.env_ids import SHIPPED
 from agilerl.envs.protocol import Lanes
+from agilerl.envs.simulators.classic import FAST
 from agilerl.envs.step import SyncLanes
 from agilerl.errors import EnvError
 

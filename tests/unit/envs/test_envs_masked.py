@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agilerl.env_ids import SHIPPED, resolve_env_id
-from agilerl.envs.classic import CARTPOLE_KEPT, FAST, PENDULUM_KEPT
+from agilerl.core.env_ids import SHIPPED, resolve_env_id
+from agilerl.envs.simulators.classic import CARTPOLE_KEPT, FAST, PENDULUM_KEPT
 from agilerl.envs.step import SyncLanes
 from agilerl.envs.vector import make_vect_envs
 
@@ -50,7 +50,7 @@ def test_masked_lanes_show_a_part_of_the_full_ones_and_equal_the_single_environm
 
 def test_ids_are_known_where_they_are_asked_for_and_not_before() -> None:
     code = (
-        "import gymnasium, agilerl.envs.classic, agilerl.envs.vector as v\n"
+        "import gymnasium, agilerl.envs.simulators.classic, agilerl.envs.vector as v\n"
         "assert 'MaskedCartPole-v1' not in gymnasium.registry\n"
         "env = v.make_vect_envs('MaskedCartPole-v1', num_envs=1)\n"
         "assert env.spec.max_episode_steps == 500\n"

@@ -12,11 +12,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agilerl.envs import mujoco
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import SyncLanes
-from agilerl.envs.mujoco import TASKS, MujocoLanes, step_lanes
 from agilerl.envs.protocol import Lanes, StepBatch
+from agilerl.envs.simulators import mujoco
+from agilerl.envs.simulators.mujoco import TASKS, MujocoLanes, step_lanes
 from agilerl.envs.vector import keep_log_out, make_vect_envs
 from agilerl.errors import EnvError, ShapeError
 from agilerl.training.manifest.step_cost import measure
@@ -284,7 +284,8 @@ def test_the_cost_of_a_step_is_measured() -> None:
 
 def test_mujoco_is_not_imported_for_other_environments() -> None:
     code = (
-        "import sys, agilerl.envs.mujoco as m; from agilerl.envs.vector import keep_log_out, make_vect_envs\n"
+        "import sys, agilerl.envs.simulators.mujoco as m\n"
+        "from agilerl.envs.vector import keep_log_out, make_vect_envs\n"
         "make_vect_envs('CartPole-v1', sutton_barto_reward=False).replicate(1)\n"
         "assert len(m.TASKS) == 11 and 'mujoco' not in sys.modules"
     )

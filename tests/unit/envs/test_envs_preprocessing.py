@@ -6,9 +6,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from agilerl.core.options import OffPolicyOptions
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError
-from agilerl.options import OffPolicyOptions
 
 
 def test_atari_gives_four_grey_frames_and_repeats_each_action_four_times() -> None:

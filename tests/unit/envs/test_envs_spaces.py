@@ -12,14 +12,14 @@ from gymnasium import Space, spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl.errors import ConfigError, NotAvailableYetError
-from agilerl.spaces import (
+from agilerl.core.spaces import (
     mask_width,
     observation_space_channels_to_first,
     space_from_json,
     space_to_json,
     swap_channels,
 )
+from agilerl.errors import ConfigError, NotAvailableYetError
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 

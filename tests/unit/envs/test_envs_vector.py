@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import agilerl.errors
-from agilerl.envs.classic import CartPoleLanes
 from agilerl.envs.masks import ActionMasks
+from agilerl.envs.simulators.classic import CartPoleLanes
 from agilerl.envs.step import SyncLanes, VectorLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs, resolve_id
 from agilerl.errors import EnvError, ShapeError

@@ -16,18 +16,18 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import agilerl
-from agilerl import env_ids
-from agilerl import spaces as ours
 from agilerl.algorithms import DQN, PPO, SAC, RainbowDQN
+from agilerl.core import env_ids
+from agilerl.core import spaces as ours
+from agilerl.core.spaces import BUCKETS, WordCounts, counts_of, is_small, space_from_json, space_to_json, without_texts
 from agilerl.engine.choose import choose
 from agilerl.envs.limits import EpisodeLimit, time_limit
 from agilerl.envs.readable import CountedTexts, readable
 from agilerl.envs.step import as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, EnvError
-from agilerl.export import plain_policy
 from agilerl.runs.directory import RunDirectory
-from agilerl.spaces import BUCKETS, WordCounts, counts_of, is_small, space_from_json, space_to_json, without_texts
+from agilerl.views.export import plain_policy
 
 ORDERS = ("Go left.", "go right!")
 
@@ -166,7 +166,7 @@ def test_ids_of_known_packages_import_them_and_say_how_they_are_installed(monkey
 
 def test_nothing_is_imported_for_other_ids() -> None:
     code = (
-        "import sys; from agilerl.env_ids import resolve_env_id; resolve_env_id('CartPole-v1'); "
+        "import sys; from agilerl.core.env_ids import resolve_env_id; resolve_env_id('CartPole-v1'); "
         "print({'minigrid', 'minatar', 'ale_py'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

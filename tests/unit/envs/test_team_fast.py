@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agilerl.core.spaces import differ
+from agilerl.envs.simulators.team_fast import FAST_TEAMS
 from agilerl.envs.step import as_lanes
-from agilerl.envs.team_fast import FAST_TEAMS
 from agilerl.envs.team_vector import team_module
 from agilerl.envs.teams import AGENTS, PRESENT, TeamLanes
 from agilerl.errors import EnvError, ShapeError
-from agilerl.spaces import differ
 from agilerl.utils.utils import make_multi_agent_vect_envs
 
 IDS = sorted(str(env_id) for env_id in FAST_TEAMS if str(env_id).startswith("mpe2"))

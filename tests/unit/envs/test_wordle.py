@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agilerl.data.dataset import read_dataset
-from agilerl.envs.wordle import (
+from agilerl.envs.simulators.wordle import (
     FIRST_COLOURED,
     FIRST_LETTER,
     PLAYERS,

@@ -12,9 +12,9 @@ from agilerl.errors import NotAvailableYetError
 from agilerl.hpo.evolution import EveryFew, Family, TournamentEvolution
 from agilerl.hpo.pbt import TruncationSelection
 from agilerl.hpo.racing import Race, Restarts
-from agilerl.report.summary import _line
 from agilerl.telemetry.record import Birth
 from agilerl.training.quarantine import DivergedError, Quarantine
+from agilerl.views.report.summary import _line
 
 
 class Agent:

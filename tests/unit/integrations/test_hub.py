@@ -19,16 +19,15 @@ from synthetic_runs import birth, member, write_run
 from typer.testing import CliRunner
 
 import agilerl
-from agilerl import hub
-from agilerl.checkpoint import decode_tree, encode_tree
 from agilerl.cli.main import app
+from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.errors import AgileRLError, ConfigError, EnvError, NotAvailableYetError, RunError
-from agilerl.hub import LIMITS, Address, check_repo, download, is_address, local_run
-from agilerl.integrations import hub_push
-from agilerl.integrations.hub_card import mean_reward, metadata, winner_schedule
-from agilerl.integrations.hub_push import bundle_of, push, without_paths
 from agilerl.runs.records import RunRecords
 from agilerl.training.manifest.launch import score_best
+from agilerl.views import hub, hub_push
+from agilerl.views.hub import LIMITS, Address, check_repo, download, is_address, local_run
+from agilerl.views.hub_card import mean_reward, metadata, winner_schedule
+from agilerl.views.hub_push import bundle_of, push, without_paths
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 REPO = "me/dqn-CartPole-v1"
@@ -502,7 +501,7 @@ def test_the_metadata_are_those_that_the_hub_reads(records: RunRecords, tmp_path
     from huggingface_hub import ModelCard, metadata_load
     from huggingface_hub.repocard_data import model_index_to_eval_results
 
-    from agilerl.integrations.hub_card import CardFacts, card
+    from agilerl.views.hub_card import CardFacts, card
 
     path = tmp_path / "README.md"
     path.write_text(card(records, CardFacts(REPO, "apache-2.0", "rollout.webp")), encoding="utf-8")
@@ -522,7 +521,7 @@ def test_the_metadata_are_those_that_the_hub_reads(records: RunRecords, tmp_path
 
 
 def test_the_text_has_the_score_beside_random_play_and_three_lines_that_load(records: RunRecords) -> None:
-    from agilerl.integrations.hub_card import CardFacts, card
+    from agilerl.views.hub_card import CardFacts, card
 
     text = card(records, CardFacts(REPO))
     assert "| this agent | 90.0 | 80.0 to 100.0 | 2 |\n| random play | 22.0 | 20.0 to 24.0 | 2 |" in text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agilerl.integrations.hub_push import _public_line, without_paths
+from agilerl.views.hub_push import _public_line, without_paths
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,16 @@ import pytest
 import torch
 
 from agilerl.algorithms import GRPO
-from agilerl.algorithms.text.scoring import rewards_of
-from agilerl.engine.adapters import SequentialAdapters
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.language import load_tokenizer, tiny_base, tiny_tokenizer
+from agilerl.language.algorithms.scoring import rewards_of
 from agilerl.language.base import BaseModel, load_base, pad_left
 from agilerl.language.ends import end_ids, turn_end
+from agilerl.language.engines import SequentialAdapters
 from agilerl.language.generate import HuggingFace, PrefixShared, Sampling, choose
 from agilerl.language.scoring import first_end
+from agilerl.language.sources.batches import CompletionBatches, Row
+from agilerl.language.sources.games import play
 from agilerl.llm_envs import (
     GuessNumber,
     PreferenceGym,
@@ -29,8 +31,6 @@ from agilerl.llm_envs import (
     TokenObservationWrapper,
 )
 from agilerl.sources.source import Tally
-from agilerl.sources.text.batches import CompletionBatches, Row
-from agilerl.sources.text.games import play
 from tests.differential.language_reference import LORA
 
 EOS = 2

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms import GRPO
-from agilerl.engine.adapters import SequentialAdapters, StackedAdapters, choose_adapters, why_not_stacked
 from agilerl.errors import ConfigError
 from agilerl.language import tiny_tokenizer
 from agilerl.language.base import BaseModel, pad_left, positions_of
+from agilerl.language.engines import SequentialAdapters, StackedAdapters, choose_adapters, why_not_stacked
 from agilerl.language.generate import HuggingFace, PrefixShared, Sampling
 from agilerl.language.scoring import Texts
 

@@ -11,12 +11,12 @@ import torch
 from gymnasium import spaces
 from torch.nn import functional as F
 
+from agilerl.core.spaces import is_channels_last
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules import CnnNetConfig, EvolvableCNN
 from agilerl.modules.cnn import ConvGeometry, centred
 from agilerl.modules.morph import RIDGES, best_ridge, refit
 from agilerl.networks import QNetwork
-from agilerl.spaces import is_channels_last
 
 TWO = spaces.Discrete(2)
 SHAPES = {"Conv1d": (3, 30), "Conv2d": (3, 14, 11), "Conv3d": (2, 11, 12, 11)}

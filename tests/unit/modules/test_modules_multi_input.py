@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 
+from agilerl.core.spaces import space_from_json, space_to_json
 from agilerl.errors import ConfigError, NotAvailableYetError, ShapeError
 from agilerl.modules import (
     CnnNetConfig,
@@ -24,7 +25,6 @@ from agilerl.modules import (
 )
 from agilerl.networks import QNetwork
 from agilerl.networks.observations import sample_batch
-from agilerl.spaces import space_from_json, space_to_json
 
 TWO = spaces.Discrete(2)
 IMAGE = spaces.Box(0, 255, (10, 9, 3), dtype=np.uint8)

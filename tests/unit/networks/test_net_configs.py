@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from agilerl.algorithms import DQN, MADDPG, find_algorithm
+from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import ConfigError
 from agilerl.modules import EvolvableCNN, EvolvableLSTM, EvolvableMLP, EvolvableResNet, EvolvableSimBa
 from agilerl.modules.configs import (
@@ -24,7 +25,6 @@ from agilerl.modules.configs import (
 )
 from agilerl.modules.multi_input import EvolvableMultiInput
 from agilerl.networks.q_networks import QNetwork
-from agilerl.signatures import constructor_arguments
 
 MODULES = {
     MlpNetConfig: EvolvableMLP, CnnNetConfig: EvolvableCNN, ResNetNetConfig: EvolvableResNet,

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from agilerl.core.spaces import space_from_json, space_to_json
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules import (
     CnnNetConfig,
@@ -22,7 +23,6 @@ from agilerl.modules import (
 )
 from agilerl.networks import ContinuousQNetwork, EvolvableNetwork, QNetwork
 from agilerl.networks.observations import sample_batch
-from agilerl.spaces import space_from_json, space_to_json
 
 BOX = spaces.Box(-np.inf, np.inf, (4,))
 TWO = spaces.Discrete(2)

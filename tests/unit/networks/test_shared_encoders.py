@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms import DDPG, SAC, TD3
-from agilerl.checkpoint import load_tree, save_tree
+from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RegistryError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agilerl.backward import with_precomputed_gradient
+from agilerl.core.backward import with_precomputed_gradient
 
 
 def graph(seed: int) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:

@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl.checkpoint import decode_tree, encode_tree, load_tree, save_tree
+from agilerl.core.checkpoint import decode_tree, encode_tree, load_tree, save_tree
+from agilerl.core.files import write_atomic
 from agilerl.errors import CorruptCheckpoint, RunError
-from agilerl.files import write_atomic
 
 TORCH_DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 NUMPY_DTYPES = [np.float32, np.float64, np.int64, np.int32, np.uint8, np.bool_, np.uint32, np.int16]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agilerl import foreign
 from agilerl.cli.options import whole
+from agilerl.core import foreign
 
 
 @pytest.mark.parametrize(

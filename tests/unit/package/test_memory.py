@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from agilerl.host import return_freed_memory
+from agilerl.core.host import return_freed_memory
 
 
 def test_it_says_whether_the_library_can_do_it(monkeypatch: pytest.MonkeyPatch) -> None:

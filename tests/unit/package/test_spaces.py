@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from agilerl.algorithms.core.registry import HyperparameterConfig, RLParameter
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedMultiStepReplayBuffer, ReplayBuffer
+from agilerl.core.tree import leaves
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.hpo.mutation import Mutations
@@ -23,7 +24,6 @@ from agilerl.hpo.tournament import TournamentSelection
 from agilerl.modules.configs import MlpNetConfig
 from agilerl.telemetry.record import BaseSink, RunPlan
 from agilerl.training.train_off_policy import train_off_policy
-from agilerl.tree import leaves
 from agilerl.utils.utils import create_population, make_vect_envs
 from agilerl.wrappers.agent import RSNorm
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from agilerl.cli import app
 from agilerl.errors import RunError
-from agilerl.report.compare import bands, comparison, curve, probability_of_improvement, write_comparison
 from agilerl.runs.records import RunRecords
+from agilerl.views.report.compare import bands, comparison, curve, probability_of_improvement, write_comparison
 
 
 def rows(*best: float) -> list[dict[str, object]]:

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from agilerl.cli import app
 from agilerl.errors import ConfigError, RunError
-from agilerl.report import importance as module
-from agilerl.report import write_report
-from agilerl.report.importance import MIN_LIVES, effects_of, importance, lives_of, of_report, relative_ranks
 from agilerl.runs.records import RunRecords
+from agilerl.views.report import importance as module
+from agilerl.views.report import write_report
+from agilerl.views.report.importance import MIN_LIVES, effects_of, importance, lives_of, of_report, relative_ranks
 
 Gain = Callable[[float, float, np.random.Generator], float]
 

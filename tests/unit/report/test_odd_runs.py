@@ -13,10 +13,10 @@ from PIL import Image
 from synthetic_runs import birth, family, member, write_run
 
 from agilerl.integrations.optuna_export import study_name, study_of
-from agilerl.report import RunRecords, write_report
-from agilerl.report.film import DEFAULT_FPS, Film, _write_pillow, frame_rate
-from agilerl.report.page import SIZE_LIMIT
-from agilerl.watch.folder import find_run, runs_in
+from agilerl.views.report import RunRecords, write_report
+from agilerl.views.report.film import DEFAULT_FPS, Film, _write_pillow, frame_rate
+from agilerl.views.report.page import SIZE_LIMIT
+from agilerl.views.watch.folder import find_run, runs_in
 
 
 def test_an_incomplete_last_row_is_not_read(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_page_of_a_large_population_shows_its_fittest_members(tmp_path: Path) 
 
 
 def test_a_tree_that_no_page_can_hold_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agilerl.report.page.SIZE_LIMIT", 40_000)
+    monkeypatch.setattr("agilerl.views.report.page.SIZE_LIMIT", 40_000)
     page = write_report(family(tmp_path / "r", 40, 40)).read_text()
     assert "The tree has too many members for this page" in page
     assert "Family tree" not in page

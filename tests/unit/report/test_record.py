@@ -16,8 +16,8 @@ from PIL import Image
 import agilerl
 from agilerl.algorithms.dqn import DQN
 from agilerl.errors import ConfigError, EnvError, RunError
-from agilerl.report import film
-from agilerl.report.film import Camera, halved, play, record, without_display
+from agilerl.views.report import film
+from agilerl.views.report.film import Camera, halved, play, record, without_display
 
 NET = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
 

@@ -10,18 +10,18 @@ from synthetic_runs import birth, member, write_run
 
 from agilerl.cli.steering import overview
 from agilerl.integrations.optuna_export import study_of
-from agilerl.report.charts import fitness_chart
-from agilerl.report.compare import curve
-from agilerl.report.importance import _compared, lives_of
-from agilerl.report.lineage import overview as tree_of
-from agilerl.report.lineage import places
-from agilerl.report.schedule import schedule_of
-from agilerl.report.score import scoreboard
 from agilerl.runs.newborns import Newborns, born_together, ended_by
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.record import Steering
-from agilerl.watch.state import RunFollower
-from agilerl.watch.wire import birth_columns
+from agilerl.views.report.charts import fitness_chart
+from agilerl.views.report.compare import curve
+from agilerl.views.report.importance import _compared, lives_of
+from agilerl.views.report.lineage import overview as tree_of
+from agilerl.views.report.lineage import places
+from agilerl.views.report.schedule import schedule_of
+from agilerl.views.report.score import scoreboard
+from agilerl.views.watch.state import RunFollower
+from agilerl.views.watch.wire import birth_columns
 
 NODE = "[64] 64 [64]", "[96] 64 [64]"
 

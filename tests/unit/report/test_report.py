@@ -13,19 +13,19 @@ import pytest
 from synthetic_runs import birth, family, member, write_run
 
 from agilerl.errors import AgileRLWarning, RunError
-from agilerl.integrations.hub_card import CardFacts, card
-from agilerl.report import RunRecords, write_report
-from agilerl.report.charts import Growth, architecture_charts, axes, fitness_chart, growth, hyperparameter_charts
-from agilerl.report.compare import comparison, write_comparison
-from agilerl.report.lineage import bands, mutation_text, overview, places, short_mutation
-from agilerl.report.page import FILM_LIMIT, MARK, MARK_WITHIN, SIZE_LIMIT, command, render, tiles
-from agilerl.report.plot import Scale, linear_ticks, spans_decades
-from agilerl.report.score import scoreboard
-from agilerl.report.text import tidy
-from agilerl.telemetry import Birth
+from agilerl.telemetry.record import Birth
 from agilerl.training.manifest import launch
-from agilerl.watch.state import RunFollower
-from agilerl.watch.wire import facts_of
+from agilerl.views.hub_card import CardFacts, card
+from agilerl.views.report import RunRecords, write_report
+from agilerl.views.report.charts import Growth, architecture_charts, axes, fitness_chart, growth, hyperparameter_charts
+from agilerl.views.report.compare import comparison, write_comparison
+from agilerl.views.report.lineage import bands, mutation_text, overview, places, short_mutation
+from agilerl.views.report.page import FILM_LIMIT, MARK, MARK_WITHIN, SIZE_LIMIT, command, render, tiles
+from agilerl.views.report.plot import Scale, linear_ticks, spans_decades
+from agilerl.views.report.score import scoreboard
+from agilerl.views.report.text import tidy
+from agilerl.views.watch.state import RunFollower
+from agilerl.views.watch.wire import facts_of
 
 # Two founders, 0 the fitter one. Generation 1: 0 lives on beside its unmutated copy 2 and its mutated child 3; 4 is a
 # child of 1. Generation 2: 3 lives on beside its child 5; 6 has been born and not evaluated.
@@ -380,7 +380,7 @@ def test_every_template_is_in_the_package() -> None:
     root = Path(__file__).resolve().parents[3]
     patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["agilerl"]
     packed = {path for pattern in patterns for path in (root / "agilerl").glob(pattern)}
-    templates = {path for path in (root / "agilerl" / "report" / "templates").rglob("*") if path.is_file()}
+    templates = {path for path in (root / "agilerl" / "views" / "report" / "templates").rglob("*") if path.is_file()}
     assert len(templates) == 5
     assert templates <= packed
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agilerl import report, watch
-from agilerl.report.page import KINDS
+from agilerl.views import report, watch
+from agilerl.views.report.page import KINDS
 
 
 def test_every_kind_of_birth_has_a_colour_in_light_and_dark_and_in_print() -> None:

@@ -17,8 +17,8 @@ from agilerl.config import Manifest, load_manifest, manifest_from
 from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.schedule import Change as Changed
 from agilerl.hpo.schedule import candidates
-from agilerl.report.schedule import schedule_manifest, schedule_of
 from agilerl.training.manifest.resolve import check_replay
+from agilerl.views.report.schedule import schedule_manifest, schedule_of
 
 GREW = "[64] 64 [64]", "[96] 64 [64]"
 

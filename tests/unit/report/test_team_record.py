@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.algorithms import MADDPG
 from agilerl.errors import EnvError
-from agilerl.report.film import TeamCamera, play
+from agilerl.views.report.film import TeamCamera, play
 
 IDS = Meeting.possible_agents
 NET = {"encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}, "latent_dim": 4}

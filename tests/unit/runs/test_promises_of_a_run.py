@@ -14,16 +14,16 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import agilerl
-from agilerl import tree as trees
 from agilerl.algorithms import DQN, IPPO, LANGUAGE, PPO, NeuralUCB, available, is_team
 from agilerl.cli import app
-from agilerl.envs.wordle import wordle_data
+from agilerl.core import tree as trees
+from agilerl.envs.simulators.wordle import wordle_data
 from agilerl.errors import NotAvailableYetError
-from agilerl.export import greedy_actions, sample_observations
-from agilerl.integrations.hub_push import bundle_of
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
-from agilerl.standalone.policy import PolicyError, load
 from agilerl.training.policy_files import write_best
+from agilerl.views.export import greedy_actions, sample_observations
+from agilerl.views.hub_push import bundle_of
+from agilerl.views.standalone.policy import PolicyError, load
 
 SMALL: dict[str, Any] = {
     "population": 2, "num_envs": 2, "eval_episodes": 1, "eval_steps": 20, "elite_rescore_episodes": 0, "batch_size": 8,

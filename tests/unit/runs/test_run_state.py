@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from agilerl.checkpoint import decode_tree, digest_tree, encode_tree
+from agilerl.core.checkpoint import decode_tree, digest_tree, encode_tree
+from agilerl.core.rng import restored_generator
 from agilerl.hpo.mutation import Mutations
 from agilerl.modules.base import MutationType
-from agilerl.rng import restored_generator
 from agilerl.training.state import check_savable
 from agilerl.utils.utils import create_population, make_vect_envs
 

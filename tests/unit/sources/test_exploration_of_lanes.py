@@ -10,8 +10,8 @@ import pytest
 import agilerl
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import apply_sets, preset_for
+from agilerl.core.options import OffPolicyOptions
 from agilerl.errors import ConfigError
-from agilerl.options import OffPolicyOptions
 from agilerl.rollouts.off_policy import scale_noise_per_lane
 
 

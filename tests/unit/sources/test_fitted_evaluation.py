@@ -13,12 +13,12 @@ import pytest
 import agilerl
 from agilerl.algorithms import BC_LM, CQL, CQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import LoopOptions, OfflineOptions
 from agilerl.data.dataset import Dataset, read_dataset
 from agilerl.engine.learner import Learner
 from agilerl.errors import AlgorithmError, ConfigError, EnvError, RunError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.options import LoopOptions, OfflineOptions
 from agilerl.sources.fitted import FittedEvaluator, hold_out
 from agilerl.sources.offline import fill
 from agilerl.training.train_offline import train_offline

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agilerl.algorithms.ippo import IPPO
-from agilerl.envs.team_boards import ConnectFourLanes, TicTacToeLanes
+from agilerl.envs.simulators.team_boards import ConnectFourLanes, TicTacToeLanes
 from agilerl.errors import ConfigError
 from agilerl.rollouts.matches import lookahead, outcomes, uniform
 from agilerl.sources.teams.self_play import SelfPlaySource

@@ -15,9 +15,9 @@ from agilerl import errors
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import apply_sets, preset_for
+from agilerl.core.options import LoopOptions, OffPolicyOptions
 from agilerl.envs.step import StepBatch, SyncLanes, VectorLanes
 from agilerl.errors import AgileRLWarning, ConfigError
-from agilerl.options import LoopOptions, OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.rewards import RewardScale
 from agilerl.sources.rollouts import OnPolicyGeneration

@@ -13,10 +13,10 @@ from team_games import Meeting
 
 from agilerl.algorithms import MADDPG
 from agilerl.algorithms.teams.transitions import TeamExperiences
-from agilerl.checkpoint import digest_tree
 from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.core.checkpoint import digest_tree
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.teams import TeamLanes, TeamObservations
 from agilerl.errors import ConfigError

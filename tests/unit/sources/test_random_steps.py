@@ -10,8 +10,8 @@ import pytest
 
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import OffPolicyOptions
 from agilerl.errors import ConfigError
-from agilerl.options import OffPolicyOptions
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.training.loop import TrainingLoop
 from agilerl.utils.utils import make_vect_envs

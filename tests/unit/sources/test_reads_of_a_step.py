@@ -20,17 +20,17 @@ from torch.overrides import TorchFunctionMode
 
 from agilerl.algorithms import find_algorithm
 from agilerl.components.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer
+from agilerl.core.options import OffPolicyOptions
+from agilerl.core.transfer import to_device
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import TORCH
 from agilerl.envs.vector import make_vect_envs
-from agilerl.options import OffPolicyOptions
 from agilerl.ranks import ONE
 from agilerl.sources import off_policy
 from agilerl.sources.divergence import CHECK_INTERVAL, Watch, check_interval
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import Tally
-from agilerl.transfer import to_device
 
 STEPS, LANES = 64, 4
 OBS = spaces.Box(-1, 1, (4,))

@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 import agilerl
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.checkpoint import decode_tree, digest_tree
 from agilerl.cli import app
 from agilerl.config import apply_sets, manifest_from, preset_for
+from agilerl.core.checkpoint import decode_tree, digest_tree
+from agilerl.core.options import LoopOptions
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.envs.teams import AGENTS, PRESENT
 from agilerl.errors import ConfigError, EnvError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.options import LoopOptions
 from agilerl.rollouts.matches import outcomes
 from agilerl.sources import source_for
 from agilerl.sources.evaluator import Episodes

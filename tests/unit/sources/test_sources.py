@@ -14,8 +14,9 @@ from agilerl.algorithms import available, find_algorithm
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.config import preset_for
 from agilerl.config.schema import Training
+from agilerl.core.options import LoopOptions, OffPolicyOptions
 from agilerl.errors import ConfigError
-from agilerl.options import LoopOptions, OffPolicyOptions
+from agilerl.language.sources.source import LanguageSource
 from agilerl.sources import SOURCES, source_for
 from agilerl.sources.bandit import BanditSource
 from agilerl.sources.off_policy import OffPolicySource
@@ -24,7 +25,6 @@ from agilerl.sources.rollouts import OnPolicySource
 from agilerl.sources.source import Shard, ShardResult, Shared
 from agilerl.sources.teams.rollouts import TeamRolloutSource
 from agilerl.sources.teams.transitions import TeamTransitions
-from agilerl.sources.text.language import LanguageSource
 from agilerl.training.manifest.build import OTHER_NAMES, make_options
 from agilerl.utils.utils import create_population, make_vect_envs
 

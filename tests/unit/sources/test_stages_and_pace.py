@@ -14,8 +14,8 @@ import torch
 import agilerl
 from agilerl.algorithms import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.options import LanguageOptions, LoopOptions, OffPolicyOptions
 from agilerl.errors import ConfigError
-from agilerl.options import LanguageOptions, LoopOptions, OffPolicyOptions
 from agilerl.rollouts.evaluate import contested
 from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.off_policy import OffPolicySource

@@ -11,8 +11,8 @@ from scripted_team import Frame, Scripted
 from team_games import Meeting
 
 import agilerl
-from agilerl.checkpoint import digest_tree
 from agilerl.components.replay_buffer import ReplayBuffer
+from agilerl.core.checkpoint import digest_tree
 from agilerl.envs.protocol import AGENTS, PRESENT, StepBatch, TeamStep
 from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.teams import TeamLanes

@@ -13,11 +13,11 @@ import pytest
 import agilerl
 from agilerl import errors
 from agilerl.errors import AgileRLWarning
-from agilerl.export import export_onnx, sample_masks
-from agilerl.standalone.policy import PolicyError, build
-from agilerl.standalone.policy import load as load_plain
 from agilerl.telemetry.record import BaseSink
 from agilerl.testing.probes import MaskedActionEnv
+from agilerl.views.export import export_onnx, sample_masks
+from agilerl.views.standalone.policy import PolicyError, build
+from agilerl.views.standalone.policy import load as load_plain
 
 SHORT: dict[str, Any] = {
     "population": 2, "num_envs": 2, "steps": 32, "training.evo_steps": 16, "eval_episodes": 2, "verbose": False,

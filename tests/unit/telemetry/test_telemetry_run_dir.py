@@ -12,7 +12,7 @@ import torch
 from agilerl.config import preset_for
 from agilerl.errors import RunError
 from agilerl.runs.directory import RunDirectory
-from agilerl.telemetry import Birth, RunPlan
+from agilerl.telemetry.record import Birth, RunPlan
 from agilerl.training.policy_files import load_policy, write_policy
 
 

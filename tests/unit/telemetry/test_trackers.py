@@ -22,8 +22,9 @@ from agilerl.cli.main import app
 from agilerl.cli.tracking import NAMES, chosen_tracker, with_tracker
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.runs.seed_group import SeedGroup
-from agilerl.telemetry import TRACKERS, Birth, GenerationRecord, MemberRecord, RunPlan, tracker_name
 from agilerl.telemetry.mlflow_tracker import MAX_PARAM_LENGTH, MLflowSink, flat
+from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, RunPlan
+from agilerl.telemetry.tracker_names import TRACKERS, tracker_name
 from agilerl.telemetry.trackers import Background, Tracker, TrackioSink, WandbSink
 from agilerl.training.manifest.launch import _tracker
 

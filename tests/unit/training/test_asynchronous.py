@@ -13,7 +13,7 @@ import pytest
 from inline_workers import InlineWorkers
 
 import agilerl
-from agilerl.checkpoint import encode_tree
+from agilerl.core.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.record import GenerationRecord

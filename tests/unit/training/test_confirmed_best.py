@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import agilerl
+from agilerl.core.options import OffPolicyOptions
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
-from agilerl.options import OffPolicyOptions
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.records import RunRecords

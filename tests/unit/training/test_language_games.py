@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from agilerl.algorithms import find_algorithm
-from agilerl.engine.adapters import SequentialAdapters, StackedAdapters
 from agilerl.errors import ConfigError
 from agilerl.language.base import load_base
+from agilerl.language.engines import SequentialAdapters, StackedAdapters
+from agilerl.language.sources import games as text_games
+from agilerl.language.sources.batches import FURTHER, Row
+from agilerl.language.sources.games import GameBatches, Games, flatten_turns, play
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import GuessNumber, SyncMultiTurnVecEnv, TokenObservationWrapper
 from agilerl.llm_envs.games import bounds
 from agilerl.ranks import ONE
 from agilerl.sources.source import Tally
-from agilerl.sources.text import games as text_games
-from agilerl.sources.text.batches import FURTHER, Row
-from agilerl.sources.text.games import GameBatches, Games, flatten_turns, play
 from agilerl.training.train_llm import finetune_llm_multiturn, finetune_llm_reasoning
 
 

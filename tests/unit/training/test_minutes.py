@@ -15,10 +15,10 @@ from agilerl.algorithms.dqn import DQN
 from agilerl.api import build_manifest
 from agilerl.cli.main import app
 from agilerl.config import apply_overrides
+from agilerl.core.options import LoopOptions
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError
 from agilerl.hpo.screening import affordable
-from agilerl.options import LoopOptions
 from agilerl.ranks import ONE
 from agilerl.runs.checkpoints import read_checkpoint
 from agilerl.runs.request import RunRequest

@@ -16,7 +16,7 @@ from agilerl.config import Manifest, apply_overrides, apply_sets, manifest_from,
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.operators import RLParameter
-from agilerl.telemetry.console import number
+from agilerl.telemetry.record import number
 from agilerl.training.manifest.build import make_founders, of_restarts
 from agilerl.training.manifest.environment_task import make_environments
 from agilerl.training.manifest.tasks import resolve

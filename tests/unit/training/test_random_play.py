@@ -15,8 +15,8 @@ from gymnasium import spaces
 import agilerl
 from agilerl.algorithms.dqn import DQN
 from agilerl.algorithms.ppo import PPO
+from agilerl.core.options import LoopOptions
 from agilerl.envs.vector import make_vect_envs
-from agilerl.options import LoopOptions
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.training.manifest import build
 from agilerl.training.random_play import random_play

@@ -18,8 +18,8 @@ from agilerl import errors
 from agilerl.algorithms import LANGUAGE, available, find_algorithm, is_team
 from agilerl.api import build_manifest
 from agilerl.config import apply_overrides, load_manifest, manifest_from, preset_for
+from agilerl.core.host import available_bytes
 from agilerl.errors import AgileRLError, AlgorithmError, ConfigError, EnvError
-from agilerl.host import available_bytes
 from agilerl.modules.cnn import usual_layers
 from agilerl.networks.q_networks import QNetwork
 from agilerl.runs.signals import Stopped, StopSignals

@@ -15,7 +15,7 @@ import pytest
 from inline_workers import InlineWorkers
 
 import agilerl
-from agilerl.checkpoint import encode_tree
+from agilerl.core.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
 from agilerl.sources.evaluator import Episodes
 from agilerl.sources.source import GenerationPlan, cut

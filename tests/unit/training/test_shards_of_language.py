@@ -10,7 +10,7 @@ import pytest
 from inline_workers import InlineWorkers
 
 import agilerl
-from agilerl.checkpoint import encode_tree
+from agilerl.core.checkpoint import encode_tree
 from agilerl.language.base import load_base
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 from agilerl.llm_envs import ReasoningGym

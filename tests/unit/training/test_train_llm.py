@@ -14,17 +14,17 @@ import torch
 
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
-from agilerl.engine.adapters import SequentialAdapters
+from agilerl.core.options import LanguageOptions
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, MutationError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.language.base import pad_left
+from agilerl.language.engines import SequentialAdapters
 from agilerl.language.generate import Sampling
+from agilerl.language.sources.source import LanguageSource
 from agilerl.language.tiny import tiny_tokenizer
 from agilerl.language.vllm import VLLM
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym
-from agilerl.options import LanguageOptions
-from agilerl.sources.text.language import LanguageSource
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning, finetune_llm_sft
 from tests.differential.language_reference import base, folder, prompts
 

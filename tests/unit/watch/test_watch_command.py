@@ -24,7 +24,7 @@ pytest.importorskip("uvicorn")
 from agilerl.cli import training
 from agilerl.cli.main import app
 from agilerl.errors import RunError
-from agilerl.watch import child
+from agilerl.views.watch import child
 from tests.unit.synthetic_runs import family
 
 ROOT = Path(__file__).resolve().parents[3]

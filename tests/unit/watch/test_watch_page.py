@@ -21,16 +21,16 @@ pytest.importorskip("uvicorn")
 
 from synthetic_runs import birth, family, write_run
 
-import agilerl.watch
+import agilerl.views.watch
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.progress import PROGRESS
-from agilerl.watch.folder import RunList, find_group
-from agilerl.watch.seeds import Seeds
-from agilerl.watch.state import RunFollower
-from agilerl.watch.wire import Cursor, entry_facts, plain
+from agilerl.views.watch.folder import RunList, find_group
+from agilerl.views.watch.seeds import Seeds
+from agilerl.views.watch.state import RunFollower
+from agilerl.views.watch.wire import Cursor, entry_facts, plain
 from tests.unit.watch.test_watch_server import TOKEN, serving
 
-STATIC = Path(agilerl.watch.__file__).parent / "static"
+STATIC = Path(agilerl.views.watch.__file__).parent / "static"
 STUB = Path(__file__).with_name("page_stub.mjs")
 
 
@@ -64,7 +64,7 @@ def page(frames: ModuleType) -> Iterator[Any]:
 
 def test_the_winner_is_compared_by_its_numbers() -> None:
     """An object in a text is "[object Object]", whichever member it is, and a chart would not be drawn again."""
-    script = (Path(agilerl.watch.__file__).parent / "static" / "main.js").read_text()
+    script = (Path(agilerl.views.watch.__file__).parent / "static" / "main.js").read_text()
     assert "winner?.id}.${run.now.winner?.generation}" in script
     assert not re.search(r"\$\{[\w.?]*winner\}", script)
 
@@ -73,7 +73,7 @@ def test_quantiles_are_interpolated() -> None:
     """By Node.js where it is installed: the median of an even number of members lies between two of them."""
     if (node := shutil.which("node")) is None:
         pytest.skip("no Node.js here")
-    script = (Path(agilerl.watch.__file__).parent / "static" / "store.js").read_text()
+    script = (Path(agilerl.views.watch.__file__).parent / "static" / "store.js").read_text()
     cases = [
         [[10, 20], 0.5],
         [[0, 10, 100, 200], 0.5],

@@ -26,14 +26,14 @@ from agilerl import algorithms
 from agilerl.errors import ConfigError, RunError
 from agilerl.runs import records
 from agilerl.runs.steering import Request, pending
-from agilerl.watch import film, server
-from agilerl.watch import folder as folders
-from agilerl.watch.film import Film, Studio
-from agilerl.watch.folder import RunList, find_run, root_of, runs_in
-from agilerl.watch.machine import Load, Machine
-from agilerl.watch.server import App, Watch, bind
-from agilerl.watch.state import RunFollower
-from agilerl.watch.wire import Cursor, Event, plain
+from agilerl.views.watch import film, server
+from agilerl.views.watch import folder as folders
+from agilerl.views.watch.film import Film, Studio
+from agilerl.views.watch.folder import RunList, find_run, root_of, runs_in
+from agilerl.views.watch.machine import Load, Machine
+from agilerl.views.watch.server import App, Watch, bind
+from agilerl.views.watch.state import RunFollower
+from agilerl.views.watch.wire import Cursor, Event, plain
 from tests.unit.synthetic_runs import birth, family, member, write_run
 
 TOKEN = "t0ken"
@@ -239,7 +239,7 @@ def test_a_group_of_seeds_is_a_stream_of_its_runs_with_their_curves(tmp_path: Pa
 def test_the_cursor_sends_a_completed_generation_again_and_long_runs_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agilerl.watch.wire.MEMBERS_PER_EVENT", 3)
+    monkeypatch.setattr("agilerl.views.watch.wire.MEMBERS_PER_EVENT", 3)
     path = family(tmp_path / "run", 2, 5)
     text = (path / "metrics.csv").read_text()
     (path / "metrics.csv").write_text("".join(text.splitlines(keepends=True)[:-1]))

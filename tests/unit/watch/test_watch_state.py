@@ -19,9 +19,9 @@ from agilerl.runs.steering import ACTIONS
 from agilerl.runs.tail import Tail
 from agilerl.telemetry.progress import MESSAGES, PROGRESS, ProgressSink
 from agilerl.telemetry.record import GenerationRecord, MemberRecord, RunPlan
-from agilerl.watch import state
-from agilerl.watch.state import LogLine, Progress, RunFollower
-from agilerl.watch.wire import birth_columns, change_text, facts_of, generation_columns
+from agilerl.views.watch import state
+from agilerl.views.watch.state import LogLine, Progress, RunFollower
+from agilerl.views.watch.wire import birth_columns, change_text, facts_of, generation_columns
 from tests.unit.synthetic_runs import birth, family, member, write_run
 
 OPTIONS = {"max_steps": 10_000, "evo_steps": 1000, "evo_first": None, "target": 195.0}
@@ -215,7 +215,7 @@ def test_a_run_that_vanishes_and_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", '{"status": 3', "{}", '{"options": [], "result": 7, "notes": 1}'])
 def test_damaged_facts_leave_a_page(content: str, tmp_path: Path) -> None:
-    from agilerl.watch.wire import Cursor
+    from agilerl.views.watch.wire import Cursor
 
     path = family(tmp_path / "run", 2, 2)
     (path / "run.json").write_text(content)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from agilerl.cli.main import app
 from agilerl.config import apply_overrides
 from agilerl.config.load import preset_for
+from agilerl.core.threads import available_cores
 from agilerl.errors import RunError
-from agilerl.threads import available_cores
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.training.manifest.worker_settings import MAX_SPARE, spare_cores
 from agilerl.workers import later

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import worked_functions as work
 
-from agilerl.threads import available_cores
+from agilerl.core.threads import available_cores
 from agilerl.workers.processes import RETRIES, Ended, Processes, count_of
 
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

@@ -1,0 +1,1 @@
+"""Batched copies of small simulators, equal in bits to the originals, and shipped environments."""

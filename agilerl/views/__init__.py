@@ -1,0 +1,1 @@
+"""Views of a run and what leaves it: report, live page, film, exports, the model hub."""
