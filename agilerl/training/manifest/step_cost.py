@@ -32,11 +32,7 @@ from agilerl.threads import available_cores
 
 # A measurement lasts for an episode and at least `MIN_STEPS`, at most `MAX_STEPS`; shorter if time is up.
 MIN_STEPS, MAX_STEPS, MIN_TIMED_STEPS = 64, 1000, 5
-MIN_LIMIT_SECONDS, SHARE_OF_BUDGET, MAX_LIMIT_SECONDS = (
-    1.0,
-    0.01,
-    5.0,
-)  # for a budget in minutes up to `MAX_LIMIT_SECONDS`
+MIN_LIMIT_SECONDS, SHARE_OF_BUDGET, MAX_LIMIT_SECONDS = 1.0, 0.01, 5.0  # the longest for a budget in minutes
 TRIED = 2  # processes in which an environment is tried
 ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
 WORTH_WORKERS_S = 1e-4  # cost of a step above which lanes run in worker processes

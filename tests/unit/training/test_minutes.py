@@ -124,13 +124,15 @@ def test_an_evaluation_leaves_out_episodes_before_members(
 
 
 def test_evaluation_is_bounded_where_episodes_are_long() -> None:
-    """Episodes of 500 steps (Pendulum-like time limits): evaluations and confirmations of a run with `eval_share` take
-    at most 0.3 and 0.2 of its training steps; without it they take several times as many."""
+    """Episodes of 250 steps (Pendulum-like time limits): evaluations, scored again where selection asks for it, and
+    confirmations of a run with `eval_share` take at most 0.3 and 0.2 of its training steps; without it they take
+    several times as many."""
     gym.register("Long-v0", entry_point=Long)
     try:
         shares = []
         for more in ({"eval_share": 0.3}, {}):
-            settings = {"num_envs": 4, "learn_step": 64, "evo_steps": 1_024, "eval_episodes": 8, "confirm_episodes": 32}
+            settings = {"num_envs": 4, "learn_step": 64, "evo_steps": 1_024, "eval_episodes": 8, "confirm_episodes": 32,
+                        "elite_rescore_episodes": 16}  # fmt: skip
             run = agilerl.train(
                 "Long-v0", "PPO", preset=False, steps=8_192, population=2, out=None, verbose=False, **settings, **more
             )
