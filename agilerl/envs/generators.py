@@ -23,7 +23,7 @@ from agilerl.core import foreign
 from agilerl.core.rng import Purpose
 
 WATCHED_STEPS = 128  # vector steps in which all generators are swapped, to see which of them environments draw from
-MAX_ATTEMPTS, MAX_ATTEMPT_SECONDS = 100, 10.0  # to construct an environment whose port or file another one holds
+MAX_ATTEMPTS, MAX_ATTEMPT_SECONDS = 1_000, 10.0  # to construct an environment whose port or file another one holds
 TAKEN = {errno.EADDRINUSE, errno.EEXIST, errno.EAGAIN}
 T = TypeVar("T")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import random
 from functools import partial
 from pathlib import Path
@@ -159,6 +161,18 @@ def test_a_replaced_worker_draws_other_numbers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(numbers[:, stay], alone[:, stay, 0])
     assert len(np.unique(numbers)) == numbers.size
     lanes.close()
+
+
+def test_an_environment_finds_a_port_beside_some_hundred_others() -> None:
+    """Each worker counts ports from where it was forked, past those of all training, evaluation and confirmation."""
+    ports = itertools.count(1)
+
+    def factory() -> int:
+        if (port := next(ports)) <= 400:
+            raise OSError(errno.EADDRINUSE, "in use")
+        return port
+
+    assert generators.construct([factory, factory]) == [401, 402]
 
 
 def test_two_copies_with_the_same_seeds_are_the_same() -> None:
