@@ -284,8 +284,8 @@ def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
 
 
 def gives_masks(env: Any) -> bool:
-    """Whether the infos of an environment or wrapper may hold masks of its own: not those of a wrapper of Gymnasium or
-    of this package, which pass on what is inside."""
+    """Whether an environment or wrapper may provide masks itself: wrappers of Gymnasium and of this package only pass
+    on the masks of the inner environment."""
     methods = [getattr(type(env), name, None) for name in ("reset", "step")]
     packages = {
         "" if module is None else module.__name__.partition(".")[0] for module in map(inspect.getmodule, methods)
@@ -294,10 +294,10 @@ def gives_masks(env: Any) -> bool:
 
 
 def translation(env: Any, is_source: Callable[[Any], bool] = gives_masks) -> Callable[[Any], Any] | None:
-    """Return the function from masks that the source inside wrappers gives to masks of the action space of `env`.
+    """Return the function from masks of the inner source to masks of the action space of `env`.
 
     An `ActionWrapper` from choices to choices allows what it maps to a legal action. Masks do not apply (None) to the
-    actions of other wrappers with an action space of their own. None instead of a function: there is no such wrapper.
+    actions of other wrappers that change the action space. Returns None without such a wrapper.
     """
     changing = []
     while not is_source(env):
