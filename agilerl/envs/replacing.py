@@ -18,13 +18,13 @@ from agilerl.errors import EnvError
 
 
 class ReplacingLanes:
-    """Lanes of this process that survive a rare fault, as `HealingLanes` do with one worker, at no cost without one.
+    """Lanes of this process that survive a rare fault, like `HealingLanes` with one worker, without overhead.
 
-    The step of all lanes is lost (mask False), their episodes are truncated, and all environments are made again; their
-    new seeds follow from the previous ones. A crash or a hang is one of this process.
+    On a fault the step of all lanes is lost (mask False), their episodes are truncated, and all environments are
+    created again with seeds derived from the previous ones. Crashes and hangs affect this process.
 
     Args:
-        build: creates `SyncLanes` or `TeamLanes`. max_restarts: replacements; one more fault is raised.
+        build: creates `SyncLanes` or `TeamLanes`. max_restarts: maximum replacements; the next fault is raised.
 
     Attributes:
         faults: all failures so far.
@@ -58,7 +58,7 @@ class ReplacingLanes:
         try:
             batch: StepBatch = self.lanes.step(actions, active)
         except EnvError as error:
-            if before is None:  # never reset
+            if before is None:  # no reset so far
                 raise
             obs, info = self._replace(error)
             lost = np.zeros(self.num_lanes, dtype=bool)
@@ -79,7 +79,7 @@ class ReplacingLanes:
         return TeamStep(np.zeros(shape), *np.zeros((3, *shape), bool))
 
     def _replace(self, error: EnvError) -> tuple[Any, dict[str, Any]]:
-        """Make all environments again and begin their next episodes."""
+        """Create all environments again and start their next episodes."""
         if self.faults and not self._has_stepped:
             raise error
         if len(self.faults) >= self.max_restarts:

@@ -1,4 +1,4 @@
-"""Comparison of runs: closing tests with intervals, groups over seeds, probability of improvement, curves."""
+"""Comparison of runs: final evaluations with intervals, groups over seeds, probability of improvement, curves."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class Group:
 
     @cached_property
     def tested(self) -> tuple[RunRecords, ...]:
-        """Runs with a closing test."""
+        """Runs with a final evaluation."""
         return tuple(run for run in self.runs if run.test is not None)
 
     @cached_property
     def returns(self) -> list[list[float]]:
-        """Returns of the closing tests: one list of episodes per run."""
+        """Returns of the final evaluations: one list of episodes per run."""
         return [[float(r) for r in run.test["returns"]] for run in self.tested if run.test is not None]
 
     @cached_property
     def score(self) -> Evaluation | None:
-        """Over the means of the runs, or the episodes of a single run; None without a closing test."""
+        """Over the means of the runs, or the episodes of a single run; None without a final evaluation."""
         if not self.returns:
             return None
         return Evaluation.from_returns(self.units)
