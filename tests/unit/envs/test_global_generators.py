@@ -228,6 +228,7 @@ def test_teams_draw_by_lane_too() -> None:
     assert len(np.unique(alone)) == alone.size
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("should_async_vector", [False, True])
 def test_starts_of_a_run_are_all_different_and_the_same_for_any_number_of_workers(
     should_async_vector: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

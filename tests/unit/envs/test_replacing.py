@@ -158,6 +158,7 @@ class Messages(BaseSink):
         self.lines.append(text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_run_survives_a_rare_fault_wherever_its_lanes_step(num_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on either side of 0.1 ms a step; also in the evaluation of what was trained. `max_restarts` 0: the error."""

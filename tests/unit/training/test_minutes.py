@@ -135,6 +135,7 @@ def test_an_evaluation_leaves_out_episodes_before_members(
     assert affordable(room, length, 4, 8) == expected
 
 
+@pytest.mark.thorough
 def test_evaluation_is_bounded_where_episodes_are_long() -> None:
     """Episodes of 250 steps (Pendulum-like time limits): evaluations, scored again where selection asks for it, and
     confirmations of a run with `eval_share` take at most 0.3 and 0.2 of its training steps; without it they take
@@ -349,6 +350,7 @@ def weights_of(run: Any) -> list[Any]:
     return [value.tolist() for value in run.best.actor.state_dict().values()]
 
 
+@pytest.mark.thorough
 def test_a_run_whose_time_was_up_is_repeated_by_its_configuration_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,6 +442,7 @@ def test_the_steps_of_a_last_generation_fit(left: float, seconds: float, expecte
         assert pace.shortened(seconds, 512, 512, 0, rounded) == expected, "whole vector steps, and whole rollouts"
 
 
+@pytest.mark.thorough
 def test_a_generation_that_takes_much_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first generation time is up: the second one ends at its first vector step, the first one counts."""
     clock = Seconds(1_000.0)

@@ -389,6 +389,7 @@ def test_the_budget_of_a_slow_simulator_needs_no_trial(slow: Any) -> None:
     assert (steps, minutes) == (128, pytest.approx(128 * 4 * 1.25 / 40 / 60)), "16 vector steps of 8 lanes at least"
 
 
+@pytest.mark.thorough
 def test_a_bare_command_trains_a_slow_simulator_on_its_budget(slow: Any, tmp_path: Any) -> None:
     slow(0.002, 2)
     words = ["train", "Simulated-v0", "--minutes", "0.02", "--test-episodes", "2", "--out", str(tmp_path)]
