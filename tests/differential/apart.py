@@ -136,7 +136,9 @@ def assert_same_state(
 ) -> None:
     """All parameters, moments and counts of steps are the expected ones, by name."""
     after = state(list(members))
+    unused = {name: after.pop(name) for name in after.keys() - expected.keys()}  # an optimiser that has made no step
     assert after.keys() == expected.keys()
+    assert not any(value.any() for value in unused.values()), f"{what}: {[*unused]}"
     for name, value in after.items():
         close(value, expected[name], f"{what}: {name}", tolerance)
 

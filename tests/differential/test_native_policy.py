@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import pytest
@@ -13,6 +13,7 @@ from policy_case import CASES, DISCRETE, OBS, SAMPLES, WIDE, member_of, members,
 from torch import Tensor
 
 from agilerl.algorithms import PPO
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.engine.learner import Learner
 from agilerl.engine.recipes import PolicyGradientRecipe, recipe_of
 from agilerl.engine.rollouts import EpochPlan, Rollout
@@ -72,6 +73,24 @@ def test_two_hundred_minibatches_are_those_of_torch(case: str, equal: bool) -> N
     mine = in_c(members(space, equal=equal, **more), of, epochs)
     assert len(mine[-1]) >= 200
     assert_close(mine, in_torch(members(space, equal=equal, **more), of, epochs))
+
+
+SWITCHES = [
+    (option, value)
+    for option, declared in hyperparameters(PPO).items()
+    if not declared.is_number and option != "recurrent"  # which has other encoders
+    for value in (get_args(declared.values) or (True, False)) if value != declared.published
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "value"), SWITCHES)
+def test_a_switch_is_one_of_the_kernel_or_keeps_it_out(option: str, value: Any) -> None:
+    """A recipe that leaves out an option would train without it in C."""
+    if recipe_of(members(WIDE, **{option: value})[0]) is None:
+        return
+    of, epochs = rollout(WIDE, torch.float64), plans(6)
+    populations = [members(WIDE, **{option: value}) for _ in range(2)]
+    assert_close(in_c(populations[0], of, epochs), in_torch(populations[1], of, epochs))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -7,8 +7,8 @@ a call, one of each member resting, and delayed updates that do not begin with a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -16,11 +16,20 @@ import pytest
 import torch
 
 from agilerl.algorithms import BC, CQL, CQN, DDPG, DQN, IQL, SAC, TD3, TD3BC, NeuralUCB, RainbowDQN
+from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatches
+from agilerl.engine.recipes import recipe_of
 from agilerl.engine.rows.kernels import TORCH
-from tests.differential.apart import TOLERANCE, assert_each_learns_as_alone, assert_together_as_alone, close, stacked
+from tests.differential.apart import (
+    TOLERANCE,
+    assert_each_learns_as_alone,
+    assert_together_as_alone,
+    close,
+    stacked,
+    vary,
+)
 from tests.differential.native_case import BOTH, FOUND
 
 KERNELS = [TORCH] if FOUND is None else [TORCH, BOTH]
@@ -162,3 +171,23 @@ def test_outputs_of_many_rows_are_those_of_each_members_network() -> None:
     for member, agent in enumerate(agents):
         for rows in (slice(0, 64), slice(64, 128), slice(128, 150)):
             close(outputs[member, rows], agent.policy_output(obs[member, rows]).detach(), f"{member}, {rows}")
+
+
+def switches() -> list[tuple[str, str, Any]]:
+    """(case, option, value) of all options that are no numbers, of the algorithms that have a kernel."""
+    return [
+        (name, option, value)
+        for name in ("DQN", "CQN", "DDPG", "TD3", "SAC", "SAC, discrete")
+        for option, declared in hyperparameters(CASES[name].kind).items() if not declared.is_number
+        for value in (get_args(declared.values) or (True, False)) if value != declared.published
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "option", "value"), switches())
+def test_a_switch_is_one_of_the_kernel_or_keeps_it_out(name: str, option: str, value: Any) -> None:
+    """A recipe that leaves out an option would train without it in C."""
+    case = replace(CASES[name], options={**CASES[name].options, option: value})
+    agents = members(case)
+    vary(agents)
+    is_in_c = all(recipe_of(agent) is not None for agent in agents)
+    assert_together_as_alone(agents, batches(case, agents), KERNELS if is_in_c else [TORCH])
