@@ -20,7 +20,7 @@ from agilerl.algorithms.teams.on_policy import TeamPPO
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import tree
 from agilerl.core.spaces import nested, space_from_json, space_to_json
-from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, TeamObservations
+from agilerl.envs.protocol import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive

@@ -43,7 +43,7 @@ from agilerl.algorithms.base.registry import (
     is_number,
     resolve,
 )
-from agilerl.algorithms.base.wrapped import wrapped_from
+from agilerl.core import foreign
 from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.core.hostile import malformed
 from agilerl.core.rng import restored_generator
@@ -53,7 +53,6 @@ from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import Recipe
 from agilerl.errors import AlgorithmError, ConfigError, RegistryError, RunError, ShapeError
-from agilerl.hpo.architecture import described
 from agilerl.hpo.effects import MutationRecord, reads_actions
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
@@ -215,9 +214,9 @@ class EvolvableAlgorithm:
         yield from self._described_spaces()
         yield f"settings  {self._settings()}"
         for name, network in self.evaluation_networks().items():
-            form = described(network)
+            describe = foreign.method(network, "describe")
             size = sum(parameter.numel() for parameter in network.parameters())
-            yield f"network   {name} {'' if form is None else f'{form} '}({size:,} parameters)"
+            yield f"network   {name} {'' if describe is None else f'{describe()} '}({size:,} parameters)"
         if self.fitness:
             best = number(max(self.fitness))
             yield f"fitness   {number(self.fitness[-1])}, best {best} of {len(self.fitness)} evaluations"
@@ -617,6 +616,8 @@ class EvolvableAlgorithm:
         tree = load_tree(path)
         with malformed(path):
             if "wrapper" in tree:
+                from agilerl.algorithms.base.wrapped import wrapped_from  # of agents around this one
+
                 return cast(Self, wrapped_from(tree, cls, path, device, accelerator))
             if tree["class"] != cls.__name__:
                 raise RunError(

@@ -12,7 +12,7 @@ from agilerl.algorithms.base.wrapped import AgentWrapper, is_on_policy
 from agilerl.core import tree
 from agilerl.core.spaces import nested
 from agilerl.envs.observed_masks import parted
-from agilerl.envs.teams import TeamObservations
+from agilerl.envs.protocol import TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError
 
 

@@ -12,7 +12,6 @@ from torch import nn, optim
 from agilerl.algorithms import takes_argument, with_memory
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup, lend
-from agilerl.algorithms.base.wrapped import is_team
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
@@ -87,7 +86,7 @@ def _remembering(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
     """Suggest how to get a hidden state: the agent's own argument, or the algorithms that have it."""
     if takes_argument(type(agent), "recurrent"):
         return "recurrent=True"
-    return " or ".join(f"{name}(recurrent=True)" for name in with_memory(is_team(agent)))
+    return " or ".join(f"{name}(recurrent=True)" for name in with_memory(hasattr(agent, "agent_ids")))
 
 
 def network_config(agent: RLAlgorithm, config: Any) -> Any:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms import wrong_actions
-from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base import transitions
 from agilerl.algorithms.base.actions import PlainActions, random_actions
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
@@ -38,7 +37,6 @@ from agilerl.core.signatures import by_position_or_name, construct
 from agilerl.core.spaces import MaskAsFeature, space_from_json
 from agilerl.core.threads import one_thread
 from agilerl.core.tree import map_leaves
-from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
 from agilerl.envs.masks import ActionMasks
@@ -46,7 +44,7 @@ from agilerl.envs.observed_masks import parted, without_mask
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.telemetry.evaluation import Evaluation
+from agilerl.telemetry.evaluation import Callback, Evaluation
 
 
 class Bound:
@@ -355,6 +353,8 @@ class RLAlgorithm(EvolvableAlgorithm):
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
         """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
         self.remember_observations(batch.obs, batch.action)
+        from agilerl.engine.learner import learn_alone  # the engines, which a run chooses from
+
         return learn_alone(self, batch, plain)
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
@@ -430,7 +430,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         loop: int = 1,
         *,
         vectorized: bool = True,
-        callback: playing.Callback | None = None,
+        callback: Callback | None = None,
     ) -> float:
         """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
 
@@ -445,7 +445,9 @@ class RLAlgorithm(EvolvableAlgorithm):
             callback: called at the end of every episode with its return and the info of that step (of all lanes).
         """
         options: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
-        return float(playing.run_test(self, env, swap_channels, max_steps, loop, **options))
+        from agilerl.algorithms.base.evaluation import run_test  # makes environments
+
+        return float(run_test(self, env, swap_channels, max_steps, loop, **options))
 
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
@@ -463,7 +465,9 @@ class RLAlgorithm(EvolvableAlgorithm):
         Raises:
             EnvError: no environment is given and none is known.
         """
-        return playing.evaluate(self, episodes, seed, env, max_steps)
+        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
+
+        return evaluate(self, episodes, seed, env, max_steps)
 
     def begin_episodes(self) -> None:
         """Start an episode in all evaluation environments; for recurrent agents."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from agilerl.core import foreign, tree
 from agilerl.core.spaces import check_supported, empty_part, is_channels_last, parts_of
 from agilerl.engine.protocol import TransitionBatch
-from agilerl.envs.team import SeenByTeam
+from agilerl.envs.protocol import SeenByTeam
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from torch import Tensor
 from agilerl.algorithms.teams.names import group_of
 from agilerl.core.spaces import nested
 from agilerl.core.tree import leaves
-from agilerl.envs.teams import Team
+from agilerl.envs.team import Team
 from agilerl.errors import AlgorithmError
 from agilerl.networks.actors import check_bounded, rescale_action
 from agilerl.networks.distributions import masked_logits

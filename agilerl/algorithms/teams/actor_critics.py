@@ -17,7 +17,7 @@ from agilerl.algorithms.teams.deterministic import config_of, fitting
 from agilerl.algorithms.teams.networks import networks_by_group
 from agilerl.core import tree
 from agilerl.core.rng import Purpose, seeds
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor

@@ -26,7 +26,7 @@ from agilerl.core.spaces import parts_of
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.engine.recipes import AgentLayout, GroupLayout, TeamActorCriticRecipe
-from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
+from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.actor_critic import deterministic_policy_loss
 from agilerl.modules.cnn import EvolvableCNN

@@ -10,26 +10,16 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.transitions import present_of
-from agilerl.core import foreign, tree
+from agilerl.core import tree
 from agilerl.core.spaces import nested
-from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
-from agilerl.envs.team import MASKED, nothing, seen_by_agents
-from agilerl.envs.team_infos import infos_by_agent
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.envs.team import MASKED, nothing
 from agilerl.errors import ShapeError, unknown_name
 
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
-
-
-def greedy_by_get_action(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
-    """Return greedy actions [E, A] of a team for its lanes, by its `get_action`."""
-    takes_infos, seen = foreign.takes(team, "get_action", "infos"), seen_by_agents(team.team, obs)
-    result = team.get_action(seen, infos_by_agent(team.team, obs, {}, mask)) if takes_infos else team.get_action(seen)
-    by_agent = result[0] if isinstance(result, tuple) else result
-    return team.team.join_decided(by_agent)
 
 
 def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndarray:

@@ -13,8 +13,8 @@ from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree
+from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.team import by_name
-from agilerl.envs.teams import AGENTS, PRESENT, STATE
 from agilerl.errors import ShapeError, unknown_name
 
 if TYPE_CHECKING:

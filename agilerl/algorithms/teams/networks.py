@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from agilerl.algorithms import takes_argument
 from agilerl.algorithms.base.building import check_memory
 from agilerl.algorithms.teams.names import Named, group_of
-from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
+from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import ModuleDict
 from agilerl.modules.multi_input import EvolvableMultiInput

@@ -35,8 +35,8 @@ from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, Upd
 from agilerl.engine.rollouts import learn_rollout, sequence_kind
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
+from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import as_action
-from agilerl.envs.teams import PRESENT
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.lstm import EvolvableLSTM

@@ -22,7 +22,7 @@ from agilerl.core.checkpoint import decode_tree, digest_tree
 from agilerl.core.options import LoopOptions
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import ConfigError, EnvError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
