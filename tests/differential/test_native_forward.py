@@ -38,7 +38,8 @@ from agilerl.envs.protocol import AGENTS, JOINT, PRESENT
 from agilerl.envs.vector import make_vect_envs
 from agilerl.native import library as native
 from agilerl.native.library import ACTIVATIONS, Library
-from agilerl.rollouts.evaluate import EvaluationResult, evaluate
+from agilerl.rollouts.episodes import EvaluationResult
+from agilerl.rollouts.evaluate import evaluate
 
 FOUND = native.library()
 BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))

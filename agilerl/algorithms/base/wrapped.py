@@ -523,9 +523,8 @@ def _array(obs: Any) -> np.ndarray:
 # --- queries through wrappers ----------------------------------------------------------------------------------------
 
 
-def unwrapped(agent: Any) -> Any:
-    """Return the agent inside all wrappers, or the agent itself."""
-    return getattr(agent, "unwrapped", agent)
+unwrapped = foreign.bare
+"""The agent inside all wrappers, or the agent itself."""
 
 
 def name_with_wrappers(agent: Any) -> str:
