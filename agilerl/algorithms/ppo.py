@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms.base import rollouts
-from agilerl.algorithms.base.actions import legal_actions, random_actions, seen_with_mask
+from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
@@ -568,7 +568,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
         """Sample uniform legal actions to store, [*shape, *action_shape]."""
         if isinstance(self.action_space, gym.spaces.Discrete):
-            return random_actions(self, rng, shape, mask)
+            return super().random_action(rng, shape, mask)
         action = random_stored(self.action_space, self.distribution, rng, shape, mask)
         return action.reshape(*shape, *self.action_shape)
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms.base import predict as predicting
-from agilerl.algorithms.base import registry as registering
 from agilerl.algorithms.base.copies import (
     clone_optimizer,
     is_part,
@@ -233,7 +232,7 @@ class EvolvableAlgorithm:
 
     def register_network_group(self, group: NetworkGroup) -> None:
         """Register networks for mutation; modules in `group` are replaced by their attribute names."""
-        registering.register_group(self, group)
+        self.registry.groups.append(group.named(self))
 
     def check_registry(self) -> None:
         """Check that the registration is complete.
@@ -464,8 +463,11 @@ class EvolvableAlgorithm:
         for name, value in self.__dict__.items():
             if name in twin.__dict__ or name in CACHES:
                 continue
-            wrapped = isinstance(value, OptimizerWrapper)
-            twin.__dict__[name] = clone_optimizer(value, twin) if wrapped else copy_value(value, memo)
+            if isinstance(value, OptimizerWrapper):
+                updated = [resolve(twin, network) for network in value.network_names or []]
+                twin.__dict__[name] = clone_optimizer(value, updated)
+            else:
+                twin.__dict__[name] = copy_value(value, memo)
         twin.link_encoders()
         if index is not None:
             twin.index = index

@@ -22,8 +22,8 @@ from agilerl.networks.encoders import asks_for_memory
 from agilerl.networks.specs import stand_in
 
 if TYPE_CHECKING:
+    from agilerl.algorithms.base.agent import EvolvableAlgorithm
     from agilerl.algorithms.base.single_agent import RLAlgorithm
-    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 
 
 def check_network(name: str, network: Any) -> EvolvableModule:
@@ -63,7 +63,7 @@ ALWAYS = {
 """Published keys of `net_config` whose behaviour is always enabled here, for algorithms with Box actions."""
 
 
-def check_memory(agent: RLAlgorithm | MultiAgentRLAlgorithm, asked: bool, what: str) -> None:
+def check_memory(agent: EvolvableAlgorithm, asked: bool, what: str) -> None:
     """Raise ConfigError if `what` has a recurrent encoder and the agent keeps no hidden states for it.
 
     Without hidden states every step would start an episode. The check is shared by all algorithms and arguments.
@@ -78,11 +78,11 @@ def check_memory(agent: RLAlgorithm | MultiAgentRLAlgorithm, asked: bool, what: 
         )
 
 
-def _forgetting(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
+def _forgetting(agent: EvolvableAlgorithm) -> str:
     return "recurrent=False" if takes_argument(type(agent), "recurrent") else "this algorithm"
 
 
-def _remembering(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
+def _remembering(agent: EvolvableAlgorithm) -> str:
     """Suggest how to get a hidden state: the agent's own argument, or the algorithms that have it."""
     if takes_argument(type(agent), "recurrent"):
         return "recurrent=True"

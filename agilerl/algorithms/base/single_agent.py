@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.base import transitions
-from agilerl.algorithms.base.actions import PlainActions, random_actions
+from agilerl.algorithms.base.actions import (
+    PlainActions,
+    choices_of,
+    legal_actions,
+    legal_bits,
+    raw_bounds,
+    seen_with_mask,
+)
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.copies import space_or_none
 from agilerl.algorithms.base.declared import TRANSITIONS, Experience
@@ -44,6 +51,7 @@ from agilerl.envs.observed_masks import parted, without_mask
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
+from agilerl.rollouts.off_policy import uniform_actions
 from agilerl.telemetry.evaluation import Callback, Evaluation
 
 
@@ -255,8 +263,33 @@ class RLAlgorithm(EvolvableAlgorithm):
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-        """Sample uniform actions to store, [*shape] int64 or [*shape, A] raw; see `actions.random_actions`."""
-        return random_actions(self, rng, shape, mask)
+        """Sample uniform actions to store: [*shape] int64, or [*shape, A] between the raw bounds.
+
+        `mask` [*shape, W], 1 = legal, applies to discrete and binary actions.
+        """
+        if isinstance(self.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+            choices = choices_of(self)
+            legal = None if mask is None else choices.legal(mask)
+            return uniform_actions(rng.random(shape), choices.count, legal)
+        size = (*shape, self.action_size)
+        if isinstance(self.action_space, gym.spaces.MultiBinary):
+            return legal_bits(rng.uniform(-1, 1, size=size) > 0, mask).astype(np.float32)
+        drawn: np.ndarray = rng.uniform(*raw_bounds(self.policy_module()), size=size).astype(np.float32)
+        return drawn
+
+    def _act_raw(
+        self, obs: Any, training: bool | None, action_mask: np.ndarray | None, epsilon: float = 0.0
+    ) -> np.ndarray:
+        """Implement `get_action` for raw actions: exploring ones to store, or greedy ones for the environment."""
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
+        with torch.no_grad():
+            outputs = self.policy_output(obs)
+        outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs
+        mask = legal_actions(self, action_mask, len(outputs))
+        if not (self.training if training is None else training):
+            return self.environment_action(self.greedy(outputs, mask))
+        draws = self.draw_exploration(self._exploration, outputs.shape[:-1])
+        return self.explore(outputs, draws, epsilon, mask)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Convert stored actions [..., A] to the environment's format."""
@@ -326,7 +359,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         learned = experiences
         if n_experiences is not None:
             one_step, learned = experience_fields(experiences), experience_fields(n_experiences)
-            check_same_rows(self, len(one_step["reward"]), len(learned["reward"]))
+            check_same_rows(self.algo, len(one_step["reward"]), len(learned["reward"]))
             if "discount" not in learned:
                 raise ShapeError(
                     f"{self.algo}.learn got n_experiences without discount, so how many steps they span is not known. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import gymnasium as gym
 import torch
@@ -15,9 +15,6 @@ from agilerl.core.spaces import check_supported, empty_part, is_channels_last, p
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.envs.protocol import SeenByTeam
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
-
-if TYPE_CHECKING:
-    from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
 OLD_FIELDS = {"state": "obs", "next_state": "next_obs"}
@@ -44,11 +41,11 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
     return fields
 
 
-def check_same_rows(agent: RLAlgorithm, count: int, later: int) -> None:
+def check_same_rows(algo: str, count: int, later: int) -> None:
     """Raise ShapeError if n-step and one-step transitions have different rows."""
     if count != later:
         raise ShapeError(
-            f"{agent.algo}.learn got {count} experiences and {later} n_experiences. "
+            f"{algo}.learn got {count} experiences and {later} n_experiences. "
             "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
         )
 
