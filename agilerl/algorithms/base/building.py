@@ -63,13 +63,14 @@ ALWAYS = {
 """Published keys of `net_config` whose behaviour is always enabled here, for algorithms with Box actions."""
 
 
-def check_memory(agent: EvolvableAlgorithm, asked: bool, what: str) -> None:
+def check_memory(agent: Any, asked: bool, what: str) -> None:
     """Raise ConfigError if `what` has a recurrent encoder and the agent keeps no hidden states for it.
 
     Without hidden states every step would start an episode. The check is shared by all algorithms and arguments.
 
     Args:
-        asked: whether the encoder is recurrent. what: argument that requests it, for the message.
+        agent: single agent or team. asked: whether the encoder is recurrent.
+        what: argument that requests it, for the message.
     """
     if asked and not agent.is_recurrent:
         raise ConfigError(

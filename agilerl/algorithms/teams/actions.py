@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -314,6 +314,29 @@ class TeamActions(_Layout):
 def _slices(names: Sequence[str], widths: Sequence[int]) -> dict[str, slice]:
     ends = np.cumsum(widths).tolist()
     return {name: slice(end - width, end) for name, width, end in zip(names, widths, ends, strict=True)}
+
+
+class ActingTeam(Protocol):
+    """A team, as far as its inputs, actions and networks by group read it; see `MultiAgentRLAlgorithm`."""
+
+    algo: str
+    device: torch.device | str
+    agent_ids: list[str]
+    n_agents: int
+    grouped_agents: dict[str, list[str]]
+    possible_observation_spaces: dict[str, Space[Any]]
+    possible_action_spaces: dict[str, Space[Any]]
+    actions: TeamActions
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether acting needs hidden states."""
+
+    def get_group_id(self, agent_id: str) -> str:
+        """Return the group of an agent."""
+
+    def registered(self, kind: str, group: str, network: Any) -> Any:
+        """Assign a network as `<kind>.<group>` and return it."""
 
 
 def team_of_spaces(observation_spaces: Mapping[str, Space[Any]], action_spaces: Mapping[str, Space[Any]]) -> Team:

@@ -188,6 +188,10 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         assert isinstance(policy, EvolvableNetwork)
         return policy
 
+    def agent_policies(self) -> dict[str, Any]:
+        """Return the policy of each agent."""
+        return {agent: resolve(self, f"actors.{self.get_group_id(agent)}") for agent in self.agent_ids}
+
     def reading(self) -> tuple[Any, ...]:
         """See `engine.protocol.Trainable`; one entry per network."""
         return tuple(network.reading() for network in self.evaluation_networks().values())  # type: ignore[operator]
@@ -195,7 +199,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     @property
     def row_input(self) -> Callable[[Any], Any]:
         """Function that converts observations to inputs of networks over rows: by agent, and joint for critics."""
-        return team_networks.row_input(self)
+        return team_networks.row_input(self.agent_policies(), self.joint_network(), self.device)
 
     def policy_program(self, network: Callable[[str], Any], axis: int = 2) -> Callable[[Any], Tensor]:
         """Return a function from prepared observations to concatenated outputs of all policies [..., E, F].

@@ -132,30 +132,29 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
         state[np.asarray(indices, dtype=int)] = 0
         self.noise_state = state
 
+    def _recipe(
+        self, critics: Sequence[str], optimizers: Sequence[str], policy_interval: int, smooths: bool
+    ) -> TeamActorCriticRecipe:
+        """Return the update of a team as data.
 
-def recipe(
-    team: Team, critics: Sequence[str], optimizers: Sequence[str], policy_interval: int, smooths: bool
-) -> TeamActorCriticRecipe:
-    """Return the update of a team as data.
-
-    Args:
-        critics, optimizers: kinds of critics, and of their optimisers, of every group.
-    """
-    actions = team.actions
-    agents = tuple(
-        AgentLayout(name, one.sizes, actions.columns[name].start, actions.widths[name].start, one.width,
-                    actions.masks[name].start)
-        for name, one in zip(actions.agents, actions.each, strict=True)
-    )  # fmt: skip
-    groups = tuple(
-        GroupLayout(
-            tuple(actions.agents.index(agent) for agent in members), f"actors.{group}",
-            tuple(f"{kind}.{group}" for kind in critics), f"actor_optimizers.{group}",
-            tuple(f"{kind}.{group}" for kind in optimizers),
-        )
-        for group, members in team.grouped_agents.items()
-    )  # fmt: skip
-    return TeamActorCriticRecipe(agents, groups, float(team.temperature), policy_interval, smooths)
+        Args:
+            critics, optimizers: kinds of critics, and of their optimisers, of every group.
+        """
+        actions = self.actions
+        agents = tuple(
+            AgentLayout(name, one.sizes, actions.columns[name].start, actions.widths[name].start, one.width,
+                        actions.masks[name].start)
+            for name, one in zip(actions.agents, actions.each, strict=True)
+        )  # fmt: skip
+        groups = tuple(
+            GroupLayout(
+                tuple(actions.agents.index(agent) for agent in members), f"actors.{group}",
+                tuple(f"{kind}.{group}" for kind in critics), f"actor_optimizers.{group}",
+                tuple(f"{kind}.{group}" for kind in optimizers),
+            )
+            for group, members in self.grouped_agents.items()
+        )  # fmt: skip
+        return TeamActorCriticRecipe(agents, groups, float(self.temperature), policy_interval, smooths)
 
 
 def make_actor(team: Team, group: str, seed: int) -> DeterministicActor:

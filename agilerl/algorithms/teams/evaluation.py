@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.transitions import present_of
+from agilerl.algorithms.teams.actions import ActingTeam
 from agilerl.core import tree
 from agilerl.core.spaces import nested
 from agilerl.envs.masks import ActionMasks
@@ -18,11 +19,8 @@ from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.team import MASKED, nothing
 from agilerl.errors import ShapeError, unknown_name
 
-if TYPE_CHECKING:
-    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
-
-def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndarray:
+def as_defined(team: ActingTeam, agent: str, action: np.ndarray, info: Any) -> np.ndarray:
     """Return the action, replaced by the environment-defined action where there is one."""
     defined = None if not isinstance(info, Mapping) else info.get("env_defined_actions", info.get("env_defined_action"))
     if defined is None:
@@ -50,7 +48,7 @@ def _is_of_objects(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
 
 
-def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def observed(team: ActingTeam, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Convert observations by agent, one each or batches, to (team observation, number of lanes).
 
     An agent is absent if it is missing, its row contains NaN, or the presence mask (`SeenByTeam`) says so. The rest of
@@ -85,7 +83,7 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     return {AGENTS: batches, PRESENT: torch.from_numpy(there)}, lanes
 
 
-def _batched(team: Team, agent: str, seen: Any) -> Any:
+def _batched(team: ActingTeam, agent: str, seen: Any) -> Any:
     """Return an agent's observations with a leading lane axis."""
     space = nested(team.possible_observation_spaces[agent])
 
@@ -108,7 +106,7 @@ def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
     return is_finite
 
 
-def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
+def with_nothing(team: ActingTeam, agent: str, rows: Any, given: np.ndarray) -> Any:
     """Replace rows that are not `given` [E] by the placeholder of an absent agent."""
     empty = nothing(team.possible_observation_spaces[agent], len(given))
 
@@ -119,13 +117,13 @@ def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
     return tree.map_leaves(leaf, rows, empty)
 
 
-def mask_beside(team: Team, agent: str, seen: Any) -> Any:
+def mask_beside(team: ActingTeam, agent: str, seen: Any) -> Any:
     """Return the action mask in an agent's observations, as in PettingZoo's board games; None without one."""
     return parted(seen, team.possible_observation_spaces.get(agent))[1]
 
 
 def masks_of(
-    team: Team, infos: Mapping[str, Any], lanes: int, obs: Mapping[str, Any] | None = None
+    team: ActingTeam, infos: Mapping[str, Any], lanes: int, obs: Mapping[str, Any] | None = None
 ) -> np.ndarray | None:
     """Return the team's action mask [E, W] from infos, or from observations where infos have none; None without any."""
     mask: np.ndarray | None = None
@@ -152,7 +150,7 @@ def _with_masks(infos: Mapping[str, Any]) -> dict[str, Any]:
     return {a: info for a, info in infos.items() if isinstance(info, Mapping) and info.get(MASKED[1]) is not None}
 
 
-def stored_action(team: Team, agent: str, actions: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
+def stored_action(team: ActingTeam, agent: str, actions: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
     """Return an agent's stored actions [B, columns], from choices or raw outputs of `get_action`; zeros if absent."""
     one = team.actions.of_agent(agent)
     if agent not in actions:
