@@ -215,7 +215,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     def _build(self, actor_network: Any, critic_network: Any, units: Mapping[str, Any]) -> None:
         """Build policy and value, or use the given ones; a given policy determines `recurrent` and `share_encoders`."""
-        self.actor = make_policy(self, actor_network, units)
+        self.actor = make_policy(self, actor_network, units, self.action_std_init)
         if not isinstance(self.actor, StochasticActor):
             self.__dict__["action_scaling"] = units["action_scaling"]
         if isinstance(self.actor, EvolvableNetwork):

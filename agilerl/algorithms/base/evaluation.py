@@ -31,7 +31,6 @@ from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
 from agilerl.telemetry.evaluation import Callback, Evaluation
 
-ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 MAX_REPLACEMENTS = 10  # of environments that fail in an evaluation, as in a run
 
 

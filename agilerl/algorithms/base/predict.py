@@ -23,6 +23,7 @@ from agilerl.engine.protocol import Mask
 from agilerl.envs.returned import short
 from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, NotAvailableYetError, ShapeError
 
+ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 Policy = Callable[..., Any]  # (observations [E, ...], mask) -> actions [E, ...] of the environment
 
 
