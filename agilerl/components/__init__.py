@@ -3,13 +3,9 @@
 from agilerl.core.lazy import attributes
 
 __all__ = [
-    "MultiAgentReplayBuffer",
-    "MultiStepReplayBuffer",
-    "PrioritizedReplayBuffer",
-    "ReplayBuffer",
-    "RolloutBuffer",
+    "MultiAgentReplayBuffer", "MultiStepReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "RolloutBuffer",
     "Transition",
-]
+]  # fmt: skip
 _HOMES = {
     "data": "Transition",
     "multi_agent_replay_buffer": "MultiAgentReplayBuffer",

@@ -9,12 +9,7 @@ from typing import Any
 
 
 def attributes(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package.
-
-    Args:
-        homes: published names, separated by spaces, by the module of the package that defines them. The modules
-            themselves are attributes too.
-    """
+    """The `__getattr__` and `__dir__` of a package; `homes`: its modules, with the names that each publishes."""
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def find(name: str) -> Any:

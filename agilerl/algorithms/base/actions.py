@@ -33,11 +33,9 @@ class Actor(Protocol):
     action_space: Any
 
     @property
-    def action_size(self) -> int:
-        """Number of components of a Box action."""
+    def action_size(self) -> int: ...
 
-    def policy_module(self) -> nn.Module:
-        """Return the policy."""
+    def policy_module(self) -> nn.Module: ...
 
 
 class PlainActions:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Self, cast
@@ -463,11 +464,9 @@ class EvolvableAlgorithm:
         for name, value in self.__dict__.items():
             if name in twin.__dict__ or name in CACHES:
                 continue
-            if isinstance(value, OptimizerWrapper):
-                updated = [resolve(twin, network) for network in value.network_names or []]
-                twin.__dict__[name] = clone_optimizer(value, updated)
-            else:
-                twin.__dict__[name] = copy_value(value, memo)
+            is_optimizer = isinstance(value, OptimizerWrapper)
+            copied = clone_optimizer(value, partial(resolve, twin)) if is_optimizer else copy_value(value, memo)
+            twin.__dict__[name] = copied
         twin.link_encoders()
         if index is not None:
             twin.index = index

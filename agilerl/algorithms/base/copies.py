@@ -8,7 +8,7 @@ devices) are not owned: they are shared or rebuilt.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -34,9 +34,9 @@ def is_part(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
 
 
-def clone_optimizer(wrapper: OptimizerWrapper, networks: Sequence[nn.Module]) -> OptimizerWrapper:
+def clone_optimizer(wrapper: OptimizerWrapper, network_of: Callable[[str], Any]) -> OptimizerWrapper:
     names, kind, options = wrapper.network_names or [], wrapper.optimizer_cls, wrapper.optimizer_kwargs
-    copied = OptimizerWrapper(kind, list(networks), wrapper.lr, options, names, wrapper.lr_name)
+    copied = OptimizerWrapper(kind, [network_of(name) for name in names], wrapper.lr, options, names, wrapper.lr_name)
     for mine, theirs in zip(wrapper.optimizer.param_groups, copied.optimizer.param_groups, strict=True):
         theirs.update({k: v for k, v in mine.items() if k != "params"})
         for old, new in zip(mine["params"], theirs["params"], strict=True):

@@ -208,9 +208,6 @@ def check_count(agent: Any, count: int, episode_start: Any) -> None:
         )
 
 
-# --- actions ----------------------------------------------------------------------------------------------------------
-
-
 def is_one_observation(space: gym.Space[Any], obs: Any) -> bool:
     """Whether an observation lacks a leading environment axis."""
 

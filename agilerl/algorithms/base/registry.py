@@ -121,8 +121,7 @@ class Registered(Protocol):
 
     registry: MutationRegistry
 
-    def link_encoders(self) -> None:
-        """Connect networks to the encoders that they share."""
+    def link_encoders(self) -> None: ...
 
 
 # --- assignment ---------------------------------------------------------------------------------------------------

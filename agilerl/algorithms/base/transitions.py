@@ -13,7 +13,6 @@ from torch import Tensor
 from agilerl.core import foreign, tree
 from agilerl.core.spaces import check_supported, empty_part, is_channels_last, parts_of
 from agilerl.engine.protocol import TransitionBatch
-from agilerl.envs.protocol import SeenByTeam
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
 
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
@@ -54,11 +53,6 @@ def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
     """Return sampled transitions by name, with `change` applied to all observations."""
     fields = experience_fields(experiences)
     return {**fields, **{name: change(fields[name]) for name in ("obs", "next_obs")}}
-
-
-def present_of(obs: Any) -> Mapping[str, Any] | None:
-    """Return agent -> presence mask [E] of observations by agent; None if absent."""
-    return SeenByTeam.of(obs).present
 
 
 def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:

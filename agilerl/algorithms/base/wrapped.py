@@ -18,13 +18,13 @@ from gymnasium import spaces
 from agilerl.algorithms import find_algorithm
 from agilerl.algorithms.base import predict as predicting
 from agilerl.algorithms.base.evaluation import evaluate, run_test
-from agilerl.algorithms.base.transitions import present_of, with_observations
+from agilerl.algorithms.base.transitions import with_observations
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import foreign
 from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
-from agilerl.envs.protocol import AGENTS, PRESENT, StepBatch, TeamObservations
+from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam, StepBatch, TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.telemetry.evaluation import Callback, Evaluation
 
@@ -366,7 +366,7 @@ class RSNorm(AgentWrapper):
         if not is_team(self.agent):
             _count(statistics, obs)
             return
-        rows, present = obs, present_of(obs) or {}
+        rows, present = obs, SeenByTeam.of(obs).present or {}
         if AGENTS in obs and PRESENT in obs:  # vectorised environment format
             rows, there = obs[AGENTS], np.asarray(obs[PRESENT]).astype(bool)
             present = {agent: there[..., k] for k, agent in enumerate(self.agent.agent_ids)}

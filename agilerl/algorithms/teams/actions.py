@@ -329,14 +329,11 @@ class ActingTeam(Protocol):
     actions: TeamActions
 
     @property
-    def is_recurrent(self) -> bool:
-        """Whether acting needs hidden states."""
+    def is_recurrent(self) -> bool: ...
 
-    def get_group_id(self, agent_id: str) -> str:
-        """Return the group of an agent."""
+    def get_group_id(self, agent_id: str) -> str: ...
 
-    def registered(self, kind: str, group: str, network: Any) -> Any:
-        """Assign a network as `<kind>.<group>` and return it."""
+    def registered(self, kind: str, group: str, network: Any) -> Any: ...
 
 
 def team_of_spaces(observation_spaces: Mapping[str, Space[Any]], action_spaces: Mapping[str, Space[Any]]) -> Team:

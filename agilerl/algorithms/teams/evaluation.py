@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base.transitions import present_of
 from agilerl.algorithms.teams.actions import ActingTeam
 from agilerl.core import tree
 from agilerl.core.spaces import nested
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
-from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam
 from agilerl.envs.team import MASKED, nothing
 from agilerl.errors import ShapeError, unknown_name
 
@@ -69,7 +68,7 @@ def observed(team: ActingTeam, obs: Mapping[str, Any]) -> tuple[dict[str, Any], 
     lanes = next(iter(counts.values()))
     if set(counts.values()) != {lanes}:
         raise ShapeError(f"{team.algo} got observations of different lengths: {counts}. fix: one row a lane.")
-    there, declared = np.zeros((lanes, team.n_agents), np.int8), present_of(obs)
+    there, declared = np.zeros((lanes, team.n_agents), np.int8), SeenByTeam.of(obs).present
     for agent, rows in batches.items():
         present = _rows_without_nan(rows, lanes)
         if not present.all():
