@@ -80,7 +80,7 @@ def team(
 
     from agilerl.algorithms import MATD3
     from agilerl.engine.protocol import TransitionBatches
-    from agilerl.envs.teams import AGENTS, JOINT, PRESENT
+    from agilerl.envs.protocol import AGENTS, JOINT, PRESENT
 
     spaces: dict[str, tuple[Any, Any, list[int]]] = {}
     for group in "abc"[: int(rng.integers(1, 4))]:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base import actions
 from agilerl.algorithms.base.actions import NormalizedBoxActions, masked_argmax, raw_bounds
 from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import DATASET, hp
@@ -108,7 +107,7 @@ class BC(RLAlgorithm):
     @property
     def raw_bounds(self) -> tuple[float, float]:
         """Return the lowest and highest raw action."""
-        return raw_bounds(self)
+        return raw_bounds(self.policy_module())
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """Return the policy's raw actions [..., A], or the most probable legal action [...]."""
@@ -134,7 +133,7 @@ class BC(RLAlgorithm):
         self, obs: Any, training: bool | None = None, action_mask: np.ndarray | None = None, *, epsilon: float = 0.0
     ) -> np.ndarray:
         """See `ActorCritic.get_action`."""
-        return actions.get_action(self, obs, training, action_mask, epsilon)
+        return self._act_raw(obs, training, action_mask, epsilon)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         return self.get_action(obs, False, mask)

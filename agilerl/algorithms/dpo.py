@@ -16,6 +16,7 @@ from agilerl.algorithms.base.schedules import Schedule
 from agilerl.engine.protocol import UpdateResult
 from agilerl.language.algorithms.base import LLMAlgorithm
 from agilerl.language.algorithms.batches import TextBatch
+from agilerl.language.algorithms.scoring import mean_margin, pair_texts, pairs_of
 from agilerl.language.engines import AdapterEngine, SequentialAdapters
 from agilerl.language.scoring import Texts
 from agilerl.losses import completions as losses
@@ -150,8 +151,6 @@ class DPO(LLMAlgorithm):
 
     def learn(self, experiences: Any) -> tuple[float, float]:
         """Perform all optimiser steps on the pairs of `PreferenceGym`; returns (mean loss, mean margin)."""
-        from agilerl.language.algorithms.scoring import pair_texts, pairs_of
-
         engine = SequentialAdapters(self)
         texts = pair_texts([pairs_of(experiences)], self.base)
         results = [self.update(engine, b) for b in self.passes(engine, texts, None, [])]
@@ -160,8 +159,6 @@ class DPO(LLMAlgorithm):
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Return the mean of β · margin over the environment's test split; appended to `fitness`."""
-        from agilerl.language.algorithms.scoring import mean_margin
-
         value = mean_margin([SequentialAdapters(self)], [self], [env], "test")[0]
         self.fitness.append(value)
         return value

@@ -140,7 +140,7 @@ class MADDPG(team_critics.CentralisedCritics):
         return {"gumbel": rng.gumbel(size=(*shape, self.actions.width))}
 
     def recipe(self) -> TeamActorCriticRecipe:
-        return team_critics.recipe(self, ("critics",), ("critic_optimizers",), 1, smooths=False)
+        return self._recipe(("critics",), ("critic_optimizers",), 1, smooths=False)
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Algorithm 1 of the paper for all agents: critics by squared TD error (eq. 6), policies by their critic's

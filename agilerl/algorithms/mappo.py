@@ -20,7 +20,7 @@ from agilerl.algorithms.teams.on_policy import TeamPPO
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import tree
 from agilerl.core.spaces import nested, space_from_json, space_to_json
-from agilerl.envs.teams import AGENTS, JOINT, PRESENT, STATE, TeamObservations
+from agilerl.envs.protocol import AGENTS, JOINT, PRESENT, STATE, TeamObservations
 from agilerl.errors import ShapeError
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
@@ -184,7 +184,9 @@ class MAPPO(TeamPPO):
     @property
     def row_input(self) -> Callable[[Any], Any]:
         joint = self.joint_network().row_input
-        return team_actor_critics.row_input(self, lambda obs: {JOINT: joint(self._joint(obs))})
+        return team_actor_critics.row_input(
+            self.agent_policies(), self.device, lambda obs: {JOINT: joint(self._joint(obs))}
+        )
 
     def state(self) -> dict[str, Any]:
         extra = {} if self.state_space is None else {"state_space": space_to_json(self.state_space)}

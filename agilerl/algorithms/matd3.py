@@ -142,7 +142,7 @@ class MATD3(team_critics.CentralisedCritics):
 
     def recipe(self) -> TeamActorCriticRecipe:
         optimizers = ("critic_1_optimizers", "critic_2_optimizers")
-        return team_critics.recipe(self, CRITICS, optimizers, self.policy_freq, smooths=True)
+        return self._recipe(CRITICS, optimizers, self.policy_freq, smooths=True)
 
     def update(self, engine: UpdateEngine, batch: TransitionBatch) -> UpdateResult:
         """Update as in `MADDPG`, with the three changes of TD3: minimum of two targets, delayed policies, smoothing."""

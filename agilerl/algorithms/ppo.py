@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, optim
 
 from agilerl.algorithms.base import rollouts
-from agilerl.algorithms.base.actions import legal_actions, random_actions, seen_with_mask
+from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
@@ -215,7 +215,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     def _build(self, actor_network: Any, critic_network: Any, units: Mapping[str, Any]) -> None:
         """Build policy and value, or use the given ones; a given policy determines `recurrent` and `share_encoders`."""
-        self.actor = make_policy(self, actor_network, units)
+        self.actor = make_policy(self, actor_network, units, self.action_std_init)
         if not isinstance(self.actor, StochasticActor):
             self.__dict__["action_scaling"] = units["action_scaling"]
         if isinstance(self.actor, EvolvableNetwork):
@@ -568,7 +568,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
         """Sample uniform legal actions to store, [*shape, *action_shape]."""
         if isinstance(self.action_space, gym.spaces.Discrete):
-            return random_actions(self, rng, shape, mask)
+            return super().random_action(rng, shape, mask)
         action = random_stored(self.action_space, self.distribution, rng, shape, mask)
         return action.reshape(*shape, *self.action_shape)
 

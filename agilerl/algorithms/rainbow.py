@@ -209,7 +209,7 @@ class RainbowDQN(RLAlgorithm):
         size = batch.reward.shape[0]
         if n_experiences is not None:
             later = self._batch(n_experiences, self.n_step)
-            check_same_rows(self, size, later.reward.shape[0])
+            check_same_rows(self.algo, size, later.reward.shape[0])
             later = replace(later, weight=batch.weight)
             batch = side_by_side(batch, later) if self.combined_reward else later
         result = self.learn_batch(batch)

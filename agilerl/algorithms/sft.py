@@ -16,6 +16,7 @@ from agilerl.engine.protocol import UpdateResult
 from agilerl.language.algorithms.base import LLMAlgorithm
 from agilerl.language.algorithms.batches import TextBatch
 from agilerl.language.algorithms.generation import of_all_ranks
+from agilerl.language.algorithms.scoring import example_texts, examples_of, mean_likelihood
 from agilerl.language.engines import AdapterEngine, SequentialAdapters
 from agilerl.language.scoring import Texts
 from agilerl.losses.completions import completion_weights
@@ -112,8 +113,6 @@ class SFT(LLMAlgorithm):
 
     def learn(self, experiences: Any) -> float:
         """Perform all optimiser steps on the examples of `SFTGym`; returns the mean loss."""
-        from agilerl.language.algorithms.scoring import example_texts, examples_of
-
         engine = SequentialAdapters(self)
         texts = example_texts([examples_of(experiences)], self.base)
         losses = [float(self.update(engine, b).loss) for b in self.passes(engine, texts, None, [])]
@@ -122,8 +121,6 @@ class SFT(LLMAlgorithm):
 
     def test(self, env: Any, swap_channels: bool = False, max_steps: int | None = None, loop: int = 1) -> float:
         """Return the mean log-probability per completion token of the test split; appended to `fitness`."""
-        from agilerl.language.algorithms.scoring import mean_likelihood
-
         value = mean_likelihood([SequentialAdapters(self)], [self], [env], "test")[0]
         self.fitness.append(value)
         return value

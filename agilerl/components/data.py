@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from agilerl.core.tree import Tree, leaves, map_leaves, untuple
-from agilerl.envs.team import SeenByTeam
+from agilerl.envs.protocol import SeenByTeam
 from agilerl.errors import ConfigError, ShapeError, warn_once
 
 if TYPE_CHECKING:

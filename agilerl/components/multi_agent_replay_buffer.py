@@ -16,8 +16,8 @@ from agilerl.components.row_store import Rows
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
-from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.envs.team import SeenByTeam, by_name, nothing
+from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam
+from agilerl.envs.team import by_name, nothing
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}

@@ -12,56 +12,11 @@ from torch import Tensor
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
-from agilerl.components.row_store import Field, Path, Rows, RowStore, check_rows, plan, put
+from agilerl.components.row_store import Changes, Field, Mark, Path, Rows, RowStore, check_rows, plan, put
 from agilerl.core.hostile import malformed
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 MASKS = ("next_mask", "obs_mask")  # fields that rows may lack
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A point in a buffer's history.
-
-    Attributes:
-        log: incarnation of the contents (`clear` and `load_state` start another). row: rows added before.
-        epoch: epoch of subsequently placed images.
-    """
-
-    log: int
-    row: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Rows `first` .. `first + count - 1`, counted from the first ever added, and images placed meanwhile.
-
-    Attributes:
-        start: place of the first row in memory; the others follow, wrapping around.
-        rows: their contents, None if empty. frames: images with their numbers, None for a buffer without images.
-    """
-
-    first: int
-    count: int
-    start: int
-    rows: Mapping[str, Any] | None
-    frames: Mapping[str, Any] | None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are no changes."""
-        return not self.count and (self.frames is None or not len(self.frames["numbers"]))
-
-    def tree(self) -> dict[str, Any]:
-        """Return plain data."""
-        places = {"first": self.first, "count": self.count, "start": self.start}
-        return {**places, "rows": self.rows, "frames": self.frames}
-
-    @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> Changes:
-        """Restore the result of `tree`."""
-        return cls(**tree)
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,3 +283,51 @@ def put(out: dict[str, Any], path: Sequence[str], values: Any) -> None:
 def numpy_dtype(dtype: torch.dtype) -> Any:
     """Return the NumPy dtype for a torch dtype."""
     return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+# --- logs of rows -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point in a buffer's history.
+
+    Attributes:
+        log: incarnation of the contents (`clear` and `load_state` start another). row: rows added before.
+        epoch: epoch of subsequently placed images.
+    """
+
+    log: int
+    row: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows `first` .. `first + count - 1`, counted from the first ever added, and images placed meanwhile.
+
+    Attributes:
+        start: place of the first row in memory; the others follow, wrapping around.
+        rows: their contents, None if empty. frames: images with their numbers, None for a buffer without images.
+    """
+
+    first: int
+    count: int
+    start: int
+    rows: Mapping[str, Any] | None
+    frames: Mapping[str, Any] | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no changes."""
+        return not self.count and (self.frames is None or not len(self.frames["numbers"]))
+
+    def tree(self) -> dict[str, Any]:
+        """Return plain data."""
+        places = {"first": self.first, "count": self.count, "start": self.start}
+        return {**places, "rows": self.rows, "frames": self.frames}
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> Changes:
+        """Restore the result of `tree`."""
+        return cls(**tree)

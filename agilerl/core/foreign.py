@@ -193,7 +193,7 @@ def single(env: Any) -> Any:
 
 
 def bare(env: Any) -> Any:
-    """Return the environment inside all wrappers."""
+    """Return the environment or agent inside all wrappers."""
     inner = getattr(env, "unwrapped", None)
     return env if inner is None else inner
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.evaluation import greedy_of
+from agilerl.algorithms.base.predict import greedy_of
 from agilerl.core import tree as trees
 from agilerl.core.files import write_atomic
 from agilerl.core.rng import Purpose, seeds, stream

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agilerl.core.tree import map_leaves
 from agilerl.engine.team_rollouts import TeamRollout
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 
 
 def packed(rollout: TeamRollout, team: Any) -> TeamRollout:

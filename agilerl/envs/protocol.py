@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +13,49 @@ from agilerl.core import foreign
 
 AGENTS, PRESENT, STATE = "agents", "present", "state"  # parts of a multi-agent observation
 WAITING, LAST_ACTION = "waiting", "held"  # in stored ones: agents waiting for their next turn, and their action
+JOINT = "joint"  # in preprocessed observations: input of centralised networks
+DEFINED = "env_defined_actions"  # key in infos: action taken by the environment for an agent
+
+
+class SeenByTeam(dict[str, Any]):
+    """Observations by agent and additional data: none here; see `TeamObservations`."""
+
+    present: Mapping[str, Any] | None = None
+    final: Mapping[str, Any] | None = None
+    final_present: Mapping[str, Any] | None = None
+    acted: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, obs: Any) -> SeenByTeam:
+        """Return the observations if they carry additional data; else an empty instance."""
+        return obs if isinstance(obs, SeenByTeam) else cls()
+
+
+class TeamObservations(SeenByTeam):
+    """Observations by agent [E, ...] of a vector environment, with additional data.
+
+    Attributes:
+        present: agent -> [E] bool, observed agents.
+        final: agent -> [E, ...], next observation of the transition: the final one if an episode has ended and the next
+            one has begun, else the observation itself. None after a reset. final_present: agents present then and not
+            terminated.
+        acted: agent -> [E] bool, agents that were present and acted in the last step. None after a reset.
+        state: [E, ...] global states, if shown.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[str, Any],
+        present: Mapping[str, np.ndarray],
+        final: Mapping[str, Any] | None = None,
+        final_present: Mapping[str, np.ndarray] | None = None,
+        acted: Mapping[str, np.ndarray] | None = None,
+        state: Any = None,
+    ) -> None:
+        super().__init__(rows)
+        self.present: Mapping[str, np.ndarray] = present
+        self.final, self.final_present, self.acted = final, final_present, acted
+        self.state = state
 
 
 @dataclass(frozen=True, slots=True)

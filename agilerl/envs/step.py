@@ -12,8 +12,9 @@ from agilerl.core.env_ids import check_lookup
 from agilerl.envs.adapters import LooseEnv, VectorLanes
 from agilerl.envs.lanes import SyncLanes
 from agilerl.envs.protocol import Lanes, StepBatch
+from agilerl.envs.team import is_parallel, team_of
 from agilerl.envs.team_vector import PettingZooVecEnv
-from agilerl.envs.teams import TeamLanes, is_parallel, team_of
+from agilerl.envs.teams import TeamLanes
 from agilerl.envs.vector import Replicable
 from agilerl.errors import EnvError
 

@@ -15,7 +15,7 @@ from agilerl.core import foreign
 from agilerl.core.spaces import MaskAsFeature, mask_width, nested
 from agilerl.core.tree import count_rows, leaves, map_leaves
 from agilerl.envs.lanes import name_of as class_of
-from agilerl.envs.protocol import AGENTS, PRESENT, STATE
+from agilerl.envs.protocol import AGENTS, DEFINED, PRESENT, STATE, TeamObservations
 from agilerl.envs.returned import short
 from agilerl.errors import EnvError
 
@@ -86,6 +86,25 @@ class Team:
         """Join actions in which NaN marks agents that do not act; their columns are 0."""
         joined: np.ndarray = np.nan_to_num(self.join(actions))
         return joined
+
+    def by_agent(self, obs: Any) -> TeamObservations:
+        """Return observations of lanes by agent, with the presence of agents."""
+        is_present = np.asarray(obs[PRESENT]).astype(bool)
+        present = {a: is_present[:, k] for k, a in enumerate(self.agents)}
+        return TeamObservations({a: obs[AGENTS][a] for a in self.agents}, present, state=obs.get(STATE))
+
+    def infos(self, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
+        """Return infos of lanes by agent: presence, masks of legal actions, actions decided by the environment."""
+        present = np.asarray(obs[PRESENT]).astype(bool)
+        infos: dict[str, dict[str, Any]] = {a: {"present": present[:, k]} for k, a in enumerate(self.agents)}
+        for agent in self.agents:
+            columns = self.mask_columns[agent]
+            if mask is not None and columns.stop > columns.start:
+                infos[agent]["action_mask"] = mask[:, columns]
+            if DEFINED in info:
+                decided = info[DEFINED][:, self.columns[agent]]
+                infos[agent][DEFINED] = decided.reshape(len(present), *(self.action_spaces[agent].shape or ()))
+        return infos
 
 
 def slices(widths: Mapping[str, int]) -> dict[str, slice]:
@@ -257,51 +276,3 @@ def beside_mask(space: Space[Any]) -> Space[Any]:
         return space
     rest = {key: part for key, part in space.spaces.items() if key != MASKED[1]}  # type: ignore[attr-defined]
     return rest[MASKED[0]] if set(rest) == {MASKED[0]} else spaces.Dict(rest)
-
-
-class SeenByTeam(dict[str, Any]):
-    """Observations by agent and additional data: none here; see `TeamObservations`."""
-
-    present: Mapping[str, Any] | None = None
-    final: Mapping[str, Any] | None = None
-    final_present: Mapping[str, Any] | None = None
-    acted: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(cls, obs: Any) -> SeenByTeam:
-        """Return the observations if they carry additional data; else an empty instance."""
-        return obs if isinstance(obs, SeenByTeam) else cls()
-
-
-class TeamObservations(SeenByTeam):
-    """Observations by agent [E, ...] of a vector environment, with additional data.
-
-    Attributes:
-        present: agent -> [E] bool, observed agents.
-        final: agent -> [E, ...], next observation of the transition: the final one if an episode has ended and the next
-            one has begun, else the observation itself. None after a reset. final_present: agents present then and not
-            terminated.
-        acted: agent -> [E] bool, agents that were present and acted in the last step. None after a reset.
-        state: [E, ...] global states, if shown.
-    """
-
-    def __init__(
-        self,
-        rows: Mapping[str, Any],
-        present: Mapping[str, np.ndarray],
-        final: Mapping[str, Any] | None = None,
-        final_present: Mapping[str, np.ndarray] | None = None,
-        acted: Mapping[str, np.ndarray] | None = None,
-        state: Any = None,
-    ) -> None:
-        super().__init__(rows)
-        self.present: Mapping[str, np.ndarray] = present
-        self.final, self.final_present, self.acted = final, final_present, acted
-        self.state = state
-
-
-def seen_by_agents(team: Team, obs: Any) -> TeamObservations:
-    """Return the observations of lanes by agent, with the presence of agents."""
-    is_present = np.asarray(obs[PRESENT]).astype(bool)
-    present = {a: is_present[:, k] for k, a in enumerate(team.agents)}
-    return TeamObservations({a: obs[AGENTS][a] for a in team.agents}, present, state=obs.get(STATE))

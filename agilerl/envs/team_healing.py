@@ -10,9 +10,8 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl.envs.healing import HealingLanes, SharedRows
-from agilerl.envs.protocol import StepBatch, TeamStep
+from agilerl.envs.protocol import DEFINED, StepBatch, TeamStep
 from agilerl.envs.team import Team
-from agilerl.envs.team_infos import DEFINED
 from agilerl.envs.teams import TeamLanes
 
 

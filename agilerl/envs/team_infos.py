@@ -9,12 +9,11 @@ import numpy as np
 
 from agilerl.core.spaces import mask_width
 from agilerl.envs.masks import ActionMasks
-from agilerl.envs.protocol import PRESENT
+from agilerl.envs.protocol import DEFINED
 from agilerl.envs.team import Team
 from agilerl.errors import EnvError
 
 WHOSE_TURN = "observe the agent when it can act, or let infos[agent]['active_agent'] say whose turn it is"
-DEFINED = "env_defined_actions"  # key in infos: action taken by the environment for an agent
 
 
 class TeamInfo:
@@ -97,17 +96,3 @@ class TeamInfo:
         if self.defined is not None:
             info[DEFINED] = self.defined.copy()
         return info
-
-
-def infos_by_agent(team: Team, obs: Any, info: Mapping[str, Any], mask: np.ndarray | None) -> dict[str, dict[str, Any]]:
-    """Return the infos of lanes by agent: presence, masks of legal actions, actions decided by the environment."""
-    present = np.asarray(obs[PRESENT]).astype(bool)
-    infos: dict[str, dict[str, Any]] = {a: {"present": present[:, k]} for k, a in enumerate(team.agents)}
-    for agent in team.agents:
-        columns = team.mask_columns[agent]
-        if mask is not None and columns.stop > columns.start:
-            infos[agent]["action_mask"] = mask[:, columns]
-        if DEFINED in info:
-            decided = info[DEFINED][:, team.columns[agent]]
-            infos[agent][DEFINED] = decided.reshape(len(present), *(team.action_spaces[agent].shape or ()))
-    return infos

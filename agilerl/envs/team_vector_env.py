@@ -16,10 +16,9 @@ from agilerl.core.rng import Purpose
 from agilerl.core.rng import seeds as derive_seeds
 from agilerl.envs.generators import Construction, constructing
 from agilerl.envs.healing import Description
-from agilerl.envs.protocol import AGENTS, PRESENT, STATE, Lanes, StepBatch
+from agilerl.envs.protocol import AGENTS, DEFINED, PRESENT, STATE, Lanes, StepBatch, TeamObservations
 from agilerl.envs.returned import short
-from agilerl.envs.team import Team, TeamObservations, as_columns
-from agilerl.envs.team_infos import DEFINED
+from agilerl.envs.team import Team, as_columns
 from agilerl.errors import ConfigError, EnvError, unknown_choice
 
 EnvFactory = Callable[[], Any]

@@ -22,24 +22,11 @@ from agilerl.envs.generators import LaneGenerators, construct
 from agilerl.envs.lanes import Contract, by_lane, check_seeds, failure
 from agilerl.envs.masks import MISNAMED, warn_of_misnamed
 from agilerl.envs.observed_masks import split_mask
-from agilerl.envs.protocol import AGENTS as AGENTS
-from agilerl.envs.protocol import LAST_ACTION as LAST_ACTION
-from agilerl.envs.protocol import PRESENT as PRESENT
-from agilerl.envs.protocol import STATE as STATE
-from agilerl.envs.protocol import WAITING as WAITING
-from agilerl.envs.protocol import StepBatch, TeamStep
+from agilerl.envs.protocol import AGENTS, PRESENT, STATE, StepBatch, TeamStep
 from agilerl.envs.returned import as_info, by_agent, reset_values, short, step_values
-from agilerl.envs.team import MASKED, is_masked, name_of, nothing, space_of
-from agilerl.envs.team import Team as Team
-from agilerl.envs.team import TeamObservations as TeamObservations
-from agilerl.envs.team import is_parallel as is_parallel
-from agilerl.envs.team import team_of as team_of
-from agilerl.envs.team_infos import DEFINED as DEFINED
+from agilerl.envs.team import MASKED, is_masked, name_of, nothing, space_of, team_of
 from agilerl.envs.team_infos import TeamInfo
 from agilerl.errors import EnvError, ShapeError, unknown_name
-
-JOINT = "joint"  # in preprocessed observations: input of centralised networks
-
 
 STEP_PARTS = ("observations", "rewards", "terminations", "truncations")
 ALL_DICTS = [dict] * 5

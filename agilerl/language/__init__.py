@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agilerl.core.lazy import attributes
 from agilerl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,19 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_fingerprint", "fingerprint", "load_tokenizer", "needs", "tiny_base", "tiny_tokenizer"]
 
-_WHERE = {
-    "check_fingerprint": "agilerl.language.tokenizer",
-    "fingerprint": "agilerl.language.tokenizer",
-    "load_tokenizer": "agilerl.language.tokenizer",
-    "tiny_base": "agilerl.language.tiny",
-    "tiny_tokenizer": "agilerl.language.tiny",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'agilerl.language' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+_HOMES = {"tiny": "tiny_base tiny_tokenizer", "tokenizer": "check_fingerprint fingerprint load_tokenizer"}
+__getattr__, __dir__ = attributes(__name__, _HOMES)
 
 
 def needs(package: str, what: str = "language models") -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agilerl.core.lazy import attributes
 
 if TYPE_CHECKING:
     from agilerl.llm_envs.games import GuessNumber, TextGame
@@ -15,39 +16,16 @@ if TYPE_CHECKING:
     from agilerl.llm_envs.sft import SFTGym
 
 __all__ = [
-    "Example",
-    "GuessNumber",
-    "Pair",
-    "PreferenceGym",
-    "Prompt",
-    "ReasoningGym",
-    "RewardError",
-    "SFTGym",
-    "Scores",
-    "SyncMultiTurnVecEnv",
-    "TextGame",
-    "TokenObservationWrapper",
-    "Turns",
-]
-
-_WHERE = {
-    "Example": "prompts",
-    "GuessNumber": "games",
-    "Pair": "prompts",
-    "PreferenceGym": "preference",
-    "Prompt": "prompts",
-    "ReasoningGym": "reasoning",
-    "RewardError": "rewards",
-    "SFTGym": "sft",
-    "Scores": "prompts",
-    "SyncMultiTurnVecEnv": "multiturn",
-    "TextGame": "games",
-    "TokenObservationWrapper": "multiturn",
-    "Turns": "prompts",
+    "Example", "GuessNumber", "Pair", "PreferenceGym", "Prompt", "ReasoningGym", "RewardError", "SFTGym", "Scores",
+    "SyncMultiTurnVecEnv", "TextGame", "TokenObservationWrapper", "Turns",
+]  # fmt: skip
+_HOMES = {
+    "games": "GuessNumber TextGame",
+    "multiturn": "SyncMultiTurnVecEnv TokenObservationWrapper",
+    "preference": "PreferenceGym",
+    "prompts": "Example Pair Prompt Scores Turns",
+    "reasoning": "ReasoningGym",
+    "rewards": "RewardError",
+    "sft": "SFTGym",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'agilerl.llm_envs' has no attribute {name!r}")
-    return getattr(import_module(f"agilerl.llm_envs.{_WHERE[name]}"), name)
+__getattr__, __dir__ = attributes(__name__, _HOMES)

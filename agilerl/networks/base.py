@@ -13,9 +13,9 @@ from torch import Tensor
 from agilerl.core import foreign
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import also_takes
-from agilerl.core.spaces import flat_size
+from agilerl.core.spaces import flat_size, space_to_json
 from agilerl.errors import ConfigError
-from agilerl.modules.base import EvolvableModule, MutationType, Refused, is_untouched, mutation
+from agilerl.modules.base import EvolvableModule, MutationType, Refused, described, is_untouched, mutation
 from agilerl.modules.configs import checked_config
 from agilerl.modules.layered import OUTPUT as LAST
 from agilerl.modules.layered import drawn_amount
@@ -580,7 +580,24 @@ class EvolvableNetwork(EvolvableModule):
         return arguments | {k: v for k, v in configs.items() if k in arguments}
 
     def spec(self) -> dict[str, Any]:
-        return specs.spec_of(self)
+        data = self.get_init_dict()
+        if self.encoder_source is not None:
+            data.pop("encoder_config")
+        for name in ("device", "random_seed", "encoder_cls"):
+            data.pop(name, None)
+        for name in ("observation_space", "action_space"):
+            data[name] = None if data.get(name) is None else space_to_json(data[name])
+        kind = type(self.encoder)
+        if self.encoder_source is not None:
+            data["encoder_cls"] = specs.BORROWED
+        elif kind is not EvolvableMLP:
+            is_builtin = encoders.ENCODERS.get(kind.__name__) is kind
+            data["encoder_cls"] = kind.__name__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
+        for name, usual in specs.OPTIONS.items():  # a subclass need not take them as arguments
+            data[name] = getattr(self, name)
+            if data[name] == usual:
+                del data[name]
+        return {"class": type(self).__name__, **described(data)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], **arguments: Any) -> Self:

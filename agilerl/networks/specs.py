@@ -12,10 +12,9 @@ from torch import Tensor
 
 from agilerl.core import foreign
 from agilerl.core.signatures import constructor_arguments, taken_by
-from agilerl.core.spaces import space_from_json, space_to_json
+from agilerl.core.spaces import space_from_json
 from agilerl.errors import AlgorithmError, ConfigError, RunError
-from agilerl.modules.base import described, wrong_class
-from agilerl.modules.mlp import EvolvableMLP
+from agilerl.modules.base import wrong_class
 from agilerl.networks.encoders import ENCODERS
 
 # Options that are attributes of every network, whether or not its class takes them as arguments.
@@ -32,28 +31,6 @@ class EncoderMismatchError(AlgorithmError, KeyError):
     def __str__(self) -> str:
         """Return the plain message; a KeyError would show it quoted."""
         return str(self.args[0])
-
-
-def spec_of(network: Any) -> dict[str, Any]:
-    """Return the architecture of an `EvolvableNetwork` as JSON-able data, see its `from_spec`."""
-    data: dict[str, Any] = network.get_init_dict()
-    if network.encoder_source is not None:
-        data.pop("encoder_config")
-    for name in ("device", "random_seed", "encoder_cls"):
-        data.pop(name, None)
-    for name in ("observation_space", "action_space"):
-        data[name] = None if data.get(name) is None else space_to_json(data[name])
-    kind = type(network.encoder)
-    if network.encoder_source is not None:
-        data["encoder_cls"] = BORROWED
-    elif kind is not EvolvableMLP:
-        is_builtin = ENCODERS.get(kind.__name__) is kind
-        data["encoder_cls"] = kind.__name__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
-    for name, usual in OPTIONS.items():  # a subclass need not take them as arguments
-        data[name] = getattr(network, name)
-        if data[name] == usual:
-            del data[name]
-    return {"class": type(network).__name__, **described(data)}
 
 
 def made_of_spec(cls: Any, spec: Mapping[str, Any], arguments: dict[str, Any]) -> Any:

@@ -3,15 +3,7 @@
 Published names are re-exported here with lazy imports.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import Any
+from agilerl.core.lazy import attributes
 
 __all__ = ["collect_rollouts", "collect_rollouts_recurrent"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'agilerl.rollouts' has no attribute {name!r}")
-    return getattr(import_module("agilerl.rollouts.on_policy"), name)
+__getattr__, __dir__ = attributes(__name__, {"on_policy": "collect_rollouts collect_rollouts_recurrent"})

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +19,7 @@ from agilerl.envs.observed_masks import follow_masks
 from agilerl.envs.protocol import Lanes
 from agilerl.envs.step import VectorLanes, as_lanes
 from agilerl.errors import ConfigError, ShapeError
+from agilerl.rollouts.episodes import EvaluationResult
 
 # Standard errors behind the best member, beyond which more episodes seldom change the winner. With half a one, four
 # episodes at a time choose as well as eight for every member, with three fifths of the episodes
@@ -33,23 +33,6 @@ class Actor(Protocol):
     def act_greedy(self, obs: np.ndarray, mask: np.ndarray | None = None) -> Any:
         """Return actions [N, E, ...] for obs [N, E, ...] and mask [N, E, A] of legal actions or None; nested like the
         spaces."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationResult:
-    """Scores of all members.
-
-    Attributes:
-        returns: [N, episodes] float64, undiscounted; column i of every member was played with the same seed. For
-            several agents [N, episodes, M], if requested.
-        lengths: [N, episodes] int64, transitions. env_steps: total transitions.
-        cut: [N, episodes] bool, whether the episode was truncated at `max_steps` rather than by the environment.
-    """
-
-    returns: np.ndarray
-    lengths: np.ndarray
-    env_steps: int
-    cut: np.ndarray
 
 
 def evaluate(

@@ -16,7 +16,7 @@ from agilerl.core import tree as trees
 from agilerl.core.rng import Purpose, seeds, stream
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import follow_masks
-from agilerl.envs.step import Lanes
+from agilerl.envs.protocol import Lanes
 
 VECTOR_STEPS = 100
 LARGEST_SHARE = 0.01  # maximum share of the run's environment steps, for both copies

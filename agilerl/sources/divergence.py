@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agilerl.core import foreign
-from agilerl.engine.learner import Learner
 from agilerl.sources.source import Tally
+
+if TYPE_CHECKING:
+    from agilerl.engine.learner import Learner
 
 CHECK_INTERVAL = 16  # vector steps, on an accelerator
 

@@ -7,13 +7,11 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.core import foreign
 from agilerl.core.options import LoopOptions
 from agilerl.core.rng import Purpose, seeds
@@ -22,49 +20,20 @@ from agilerl.engine.learner import Learner
 from agilerl.envs.adapters import ChannelsFirstLanes
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import MaskedObservations, follow_masks
+from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.returned import short
-from agilerl.envs.step import Lanes, StepBatch, as_lanes
+from agilerl.envs.step import as_lanes
 from agilerl.errors import ConfigError
 from agilerl.ranks import ONE, Ranks
 from agilerl.rollouts.confirmation import SequentialTest, batch_ends
-from agilerl.rollouts.evaluate import EvaluationResult, contested, evaluate
+from agilerl.rollouts.episodes import Episodes, EvaluationResult
+from agilerl.rollouts.evaluate import contested, evaluate
 
 # Episodes of a confirmation between two decisions, if `confirm_screen` does not say how many.
 CONFIRMATION_BATCH = 16
 
 # Seed blocks of `Purpose.EVALUATION` within one generation, so that no two uses share an episode.
 _FITNESS, _RESCORE = 0, 1
-
-
-@dataclass(frozen=True)
-class Episodes:
-    """Consecutive episodes of one evaluation, optionally one stage of it.
-
-    Attributes:
-        seeds: [episodes] one seed per episode. first: number of the first episode within the evaluation.
-        planned: number of episodes of the whole evaluation; for a confirmation, before any are added.
-    """
-
-    seeds: np.ndarray
-    first: int
-    planned: int
-
-    @classmethod
-    def of(cls, seeds: np.ndarray) -> Self:
-        """All episodes of an evaluation."""
-        return cls(seeds, 0, len(seeds))
-
-    def __len__(self) -> int:
-        return len(self.seeds)
-
-    @property
-    def numbers(self) -> np.ndarray:
-        """Episode numbers [episodes] within the evaluation."""
-        return self.first + np.arange(len(self))
-
-    def part(self, begin: int, end: int) -> Self:
-        """Return episodes `begin` to `end` as one stage."""
-        return type(self)(self.seeds[begin:end], self.first + begin, self.planned)
 
 
 class CheckedLanes:
@@ -145,7 +114,7 @@ def lanes_for(agent: Any, lanes: Lanes, swap_channels: bool = False) -> Lanes:
 
     Observations are left unchanged for custom agents that do not declare how they read them.
     """
-    space = foreign.observation_space(unwrapped(agent))
+    space = foreign.observation_space(foreign.bare(agent))
     lanes = lanes if space is None else follow_masks(lanes, space)
     return ChannelsFirstLanes(lanes) if swap_channels else lanes
 

@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.core import foreign
 from agilerl.core.rng import Purpose, seeds, stream
-from agilerl.envs.step import Lanes
+from agilerl.envs.protocol import Lanes
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.ranks import ONE, Ranks
 from agilerl.rollouts.off_policy import EpisodeTracker, Finished
@@ -85,7 +85,7 @@ class Running:
 def trained_with_masks(agents: Sequence[Any]) -> None:
     """Mark agents as trained with masks of legal actions: stored in their files, and required when they act."""
     for agent in agents:
-        inner = unwrapped(agent)
+        inner = foreign.bare(agent)
         if not adapted(inner).action_masks:
             inner.action_masks = True
 

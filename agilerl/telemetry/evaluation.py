@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ RESAMPLES = 5000
 MIN_COMPARED, CHANCE = 5, 0.05  # for a standard error; probability of a difference by chance
 
 Verdict = Literal["better", "worse", "no better", "unclear"]
+Callback = Callable[[float, dict[str, Any]], None]  # called with the return of an episode and its last info
 
 
 @dataclass(frozen=True)

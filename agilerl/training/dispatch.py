@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.core.checkpoint import decode_tree, encode_tree
-from agilerl.rollouts.evaluate import EvaluationResult
-from agilerl.sources.evaluator import Episodes
+from agilerl.rollouts.episodes import Episodes, EvaluationResult
 from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.training.scheduling import Piece, Scheduler, Steps
 

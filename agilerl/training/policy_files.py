@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.evaluation import ACTING
+from agilerl.algorithms.base.predict import ACTING
 from agilerl.algorithms.base.wrapped import overrides
 from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.core.files import write_atomic

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
-from agilerl.algorithms.base.wrapped import unwrapped
 from agilerl.core import foreign
 
 RESOLVED = 1e-7  # relative resolution of float32
@@ -43,7 +42,7 @@ def save_population(population: Sequence[Any], base: str | Path, overwrite: bool
 
 def weights_of(population: Sequence[Any]) -> list[Tensor]:
     """Copy all learned weights of the members' networks; [] if an agent does not expose any."""
-    agents = [unwrapped(agent) for agent in population]
+    agents = [foreign.bare(agent) for agent in population]
     if not all(isinstance(agent, EvolvableAlgorithm) for agent in agents):
         return []
     networks = (network for agent in agents for network in agent.evaluation_networks().values())

@@ -19,7 +19,8 @@ from agilerl.data.recording import Policy, random_policy
 from agilerl.engine.protocol import Mask
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.step import Lanes
-from agilerl.rollouts.evaluate import EvaluationResult, evaluate
+from agilerl.rollouts.episodes import EvaluationResult
+from agilerl.rollouts.evaluate import evaluate
 from agilerl.sources.evaluator import CheckedLanes
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.training.deadline import Deadline

@@ -21,7 +21,7 @@ from agilerl.core.moved import forward
 from agilerl.core.rng import resolve_seed
 from agilerl.core.signatures import by_position_or_name, construct, constructor_signature
 from agilerl.core.spaces import observation_space_channels_to_first
-from agilerl.envs.team_infos import DEFINED
+from agilerl.envs.protocol import DEFINED
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError, warn_once

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from agilerl.algorithms.base.evaluation import ACTING, greedy_of
+from agilerl.algorithms.base.predict import ACTING, greedy_of
 from agilerl.algorithms.base.wrapped import overrides, unwrapped
 from agilerl.algorithms.teams.base import weights_of
 from agilerl.core import tree as trees

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,38 @@ def test_the_facade_names_what_it_has() -> None:
     assert issubclass(agilerl.AgileRLWarning, UserWarning)
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         agilerl.trian  # noqa: B018
+
+
+LAZY = [f"agilerl.{name}" for name in ["components", "hpo", "language", "llm_envs", "modules", "networks", "rollouts"]]
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_package_gives_the_names_that_it_publishes(name: str) -> None:
+    package = importlib.import_module(name)
+    names: dict[str, object] = {}
+    exec(f"from {name} import *", names)
+    assert set(package.__all__) == names.keys() - {"__builtins__"}
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
+def test_a_package_loads_only_the_modules_whose_names_are_used() -> None:
+    code = (
+        "import sys\nfrom agilerl.modules import EvolvableMLP\nimport agilerl.modules\n"
+        "assert agilerl.modules.gpt is sys.modules['agilerl.modules.gpt']\n"
+        "print([m for m in ('bert', 'cnn', 'gpt', 'mlp') if f'agilerl.modules.{m}' in sys.modules])"
+    )
+    assert python("-c", code).strip() == "['gpt', 'mlp']"
+
+
+def test_an_agent_loads_no_environments_before_it_plays() -> None:
+    code = (
+        "import sys\nimport agilerl.algorithms.dqn\n"
+        "print([m for m in ('envs.lanes', 'engine.learner', 'algorithms.base.wrapped', 'hpo.mutation')"
+        " if f'agilerl.{m}' in sys.modules])"
+    )
+    assert python("-c", code).strip() == "[]"
 
 
 TRAINING = {

@@ -11,16 +11,28 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 90_731,
+    "lines of the package": 90_730,
     "files of more than 600 lines": 12,
-    "lines loaded by agilerl.algorithms.dqn": 27_760,
-    "lines loaded by agilerl.training.loop": 38_406,
-    "imports of the package inside functions": 151,
-    "imports of the package by a string": 1,
-    "methods that forward self": 30,
-    "names without content": 340,
+    "lines loaded by agilerl.algorithms.dqn": 15_560,
+    "lines loaded by agilerl.training.loop": 25_970,
+    "imports of the package inside functions": 141,
+    "imports of the package by a string": 0,
+    "methods that forward self": 11,
+    "names without content": 338,
 }
 SLACK = 0.02
+# Modules that functions import, and what the others do without until then.
+LATE = {
+    "agilerl.algorithms.base.evaluation": "environments, which an agent needs for `test` and `evaluate` alone",
+    "agilerl.algorithms.base.wrapped": "wrappers, which `load` needs for the file of a wrapped agent",
+    "agilerl.core.host": "torch, which a worker imports with its first job",
+    "agilerl.core.threads": "torch, as above",
+    "agilerl.engine.learner": "engines, which an agent needs for its own `learn` alone",
+    "agilerl.language.vllm": "an optional package",
+    "agilerl.modules.activations": "torch, which manifests without network settings do without",
+    "agilerl.modules.configs": "torch, as above",
+    "agilerl.views.report.film": "drawing, which may set variables of the process",
+}
 MAX_FILE_LINES = 600
 # Words that say nothing of a value's content, and bounds that are neither MAX_ nor MIN_.
 EMPTY_NAMES = {
@@ -54,13 +66,13 @@ def is_ours(node: ast.AST) -> bool:
 
 
 def inner_imports(nodes: list[ast.AST]) -> set[int]:
-    """Lines inside functions that import modules of the package."""
+    """Lines inside functions that import modules of the package, other than those of `LATE`."""
     spans = [
         (node.lineno, node.end_lineno or 0)
         for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    imports = [node.lineno for node in nodes if is_ours(node)]  # type: ignore[attr-defined]
+    imports = [node.lineno for node in nodes if is_ours(node) and getattr(node, "module", "") not in LATE]  # type: ignore[attr-defined]
     return {line for line in imports if any(first < line <= last for first, last in spans)}
 
 
@@ -83,7 +95,9 @@ def imports_by_string(nodes: list[ast.AST]) -> int:
 
 
 def forwarding_methods(nodes: list[ast.AST]) -> list[str]:
-    """Methods whose whole body is a call of a function outside of the class with `self` first."""
+    """Methods whose whole body is a call of a function of ours, outside of the class, with `self` first."""
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) and not is_ours(node)]
+    others = {"self", "super", "object", *((name.asname or name.name) for node in imports for name in node.names)}
     methods = []
     for group in (node for node in nodes if isinstance(node, ast.ClassDef)):
         for method in (node for node in group.body if isinstance(node, ast.FunctionDef)):
@@ -92,7 +106,7 @@ def forwarding_methods(nodes: list[ast.AST]) -> list[str]:
             call = call.value if isinstance(call, ast.YieldFrom) else call
             if isinstance(call, ast.Call) and call.args and name_of(call.args[0]) == "self":
                 called = name_of(call.func)
-                if called and not called[0].isupper() and called.split(".")[0] not in ("self", "super"):
+                if called and not called[0].isupper() and called.split(".")[0] not in others:
                     methods.append(f"{group.name}.{method.name}")
     return methods
 
@@ -132,16 +146,18 @@ def test_the_structure_only_gets_simpler() -> None:
 
 def test_what_is_measured_by_hand() -> None:
     code = (
-        "from agilerl import a\nMOST_A = 1\n"
+        "from agilerl import a\nfrom copy import copy\nMOST_A = 1\n"
         "class B:\n"
         "    def c(self, own):\n        'Text.'\n        return f(self, own)\n"
         "    def d(self):\n        import agilerl.x\n        import os\n        return self.f(self)\n"
         "    def e(self):\n        return C(self)\n"
         "    def g(self):\n        yield from m.f(self)\n"
+        "    def i(self):\n        return copy(self)\n"
+        "    def j(self):\n        from agilerl.language.vllm import VLLM\n"
         "def h():\n    left = import_module('agilerl.y')\n    return left, import_module(left)\n"
     )
     nodes = list(ast.walk(ast.parse(code)))
-    assert inner_imports(nodes) == {8}
+    assert inner_imports(nodes) == {9}
     assert imports_by_string(nodes) == 1
     assert forwarding_methods(nodes) == ["B.c", "B.g"]
     assert empty_names(nodes) == ["MOST_A", "left", "own"]

@@ -14,7 +14,6 @@ from gymnasium.spaces import Box, Discrete
 
 import agilerl
 from agilerl.algorithms import IPPO, MADDPG, MAPPO, MATD3
-from agilerl.algorithms.base.predict import _team_action
 from agilerl.errors import ConfigError
 
 NET = {"latent_dim": 8, "encoder_config": {"hidden_size": [8]}, "head_config": {"hidden_size": [8]}}
@@ -64,5 +63,5 @@ def test_functions_behind_methods_of_teams_take_their_names() -> None:
     team = IPPO([Box(-1, 1, (3,))] * 2, [Discrete(3)] * 2, agent_ids=["0", "1"], net_config=NET, seed=0)
     assert team.environment_actions(actions={0: 1, 1: 2}) == {0: 1, 1: 2}
     obs = {agent: np.zeros(3, np.float32) for agent in (0, 1)}
-    actions = _team_action(team=team, obs=obs, mask=None, policy=team._greedy, episode_start=None)
+    actions = team.predicted_actions(obs=obs, mask=None, policy=team._greedy, episode_start=None)
     assert list(actions) == [0, 1]

@@ -10,7 +10,7 @@ import torch
 
 from agilerl.algorithms import MATD3
 from agilerl.engine.protocol import TransitionBatches
-from agilerl.envs.teams import AGENTS, JOINT, PRESENT
+from agilerl.envs.protocol import AGENTS, JOINT, PRESENT
 from tests.differential.native_case import network_config, random_fields, rates
 
 BOX = gym.spaces.Box(np.float32([-2, 0]), np.float32([3, 1]))

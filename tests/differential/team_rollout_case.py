@@ -13,7 +13,7 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rollouts import learn_rollout
 from agilerl.engine.team_rollouts import make_team_rollout
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 
 OBS = {
     "speaker_0": spaces.Box(-1, 1, (3,), np.float64),

@@ -17,7 +17,7 @@ from agilerl.algorithms.mappo import MAPPO
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.engine.choose import choose
 from agilerl.engine.rollouts import plan_epoch
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 
 # --- a textbook loop -------------------------------------------------------------------------------------------------
 

@@ -34,11 +34,12 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.rows.kernels import NATIVE, TORCH
 from agilerl.engine.rows.native_forward import NativeForward
-from agilerl.envs.teams import AGENTS, JOINT, PRESENT
+from agilerl.envs.protocol import AGENTS, JOINT, PRESENT
 from agilerl.envs.vector import make_vect_envs
 from agilerl.native import library as native
 from agilerl.native.library import ACTIVATIONS, Library
-from agilerl.rollouts.evaluate import EvaluationResult, evaluate
+from agilerl.rollouts.episodes import EvaluationResult
+from agilerl.rollouts.evaluate import evaluate
 
 FOUND = native.library()
 BOTH = replace(NATIVE, whole=(torch.float32, torch.float64))

@@ -13,7 +13,7 @@ from team_case import BOX, TEAMS, batches, members
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.engine.learner import Learner
 from agilerl.engine.recipes import TeamActorCriticRecipe, recipe_of
-from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
+from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.native.library import ACTIVATIONS, Library
 
 OF_TEAMS = pytest.mark.parametrize("team", TEAMS)

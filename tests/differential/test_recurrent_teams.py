@@ -20,7 +20,7 @@ from agilerl.engine.learner import HiddenStates, Learner
 from agilerl.engine.rollouts import learn_rollout, plan_epoch
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.engine.team_sequences import TeamSequenceRollout
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 
 OBS = {
     "walker_0": spaces.Box(-1, 1, (3,), np.float64),

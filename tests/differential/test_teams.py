@@ -17,7 +17,7 @@ from agilerl.algorithms.matd3 import MATD3
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import TransitionBatch
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 
 OBS = {
     "speaker_0": spaces.Box(-1, 1, (3,)),

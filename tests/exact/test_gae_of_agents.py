@@ -12,7 +12,7 @@ from gymnasium import spaces
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.engine.protocol import RolloutBatch
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.losses.returns import following_values, gae, gae_of_agents
 
 GAMMA = LAMBDA = 0.5

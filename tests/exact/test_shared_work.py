@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agilerl.rollouts.evaluate import EvaluationResult
-from agilerl.sources.evaluator import Episodes
+from agilerl.rollouts.episodes import Episodes, EvaluationResult
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Tally
 from agilerl.training import rounds as rounds_module
 from agilerl.training.dispatch import Dispatcher, WorkerState

@@ -11,7 +11,7 @@ import torch
 
 from agilerl.algorithms import IPPO, MADDPG, MAPPO, MATD3
 from agilerl.engine.rows.kernels import TORCH
-from agilerl.envs.teams import JOINT
+from agilerl.envs.protocol import JOINT
 from tests.differential.apart import CALLS, SHRINK, assert_each_learns_as_alone, assert_same_state, moved, vary
 from tests.differential.native_case import BOTH, FOUND
 from tests.differential.off_policy_case import state

@@ -21,9 +21,9 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs import healing
 from agilerl.envs.masks import ActionMasks
-from agilerl.envs.protocol import StepBatch
+from agilerl.envs.protocol import AGENTS, StepBatch
 from agilerl.envs.team_healing import HealingTeamLanes
-from agilerl.envs.teams import AGENTS, TeamLanes
+from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError
 from agilerl.sources.replay import SharedReplay
 from agilerl.telemetry.record import BaseSink

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agilerl.core.options import LoopOptions
 from agilerl.language.algorithms import scoring as judging
-from agilerl.rollouts.evaluate import EvaluationResult
+from agilerl.rollouts.episodes import EvaluationResult
 from agilerl.sources import evaluator as evaluator_module
 from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.teams import self_play as self_play_module

@@ -7,7 +7,7 @@ An algorithm declares one format, which converts stored actions for the environm
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -22,12 +22,20 @@ from agilerl.envs.observed_masks import by_row, parted
 from agilerl.errors import ShapeError, warn_once
 from agilerl.networks.actors import DeterministicActor, get_output_bounds, rescale_action
 from agilerl.networks.distributions import JointActions
-from agilerl.rollouts.off_policy import uniform_actions
-
-if TYPE_CHECKING:
-    from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 ROUNDING = 1e-6  # float32 tolerance, as a fraction of the bounds' distance
+
+
+class Actor(Protocol):
+    """An agent, as far as its format of actions reads it; see `RLAlgorithm`."""
+
+    algo: str
+    action_space: Any
+
+    @property
+    def action_size(self) -> int: ...
+
+    def policy_module(self) -> nn.Module: ...
 
 
 class PlainActions:
@@ -36,19 +44,19 @@ class PlainActions:
     raw = False
     """Whether `get_action` returns stored actions in training, which `environment` must still convert."""
 
-    def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
+    def environment(self, agent: Actor, action: np.ndarray) -> np.ndarray:
         """Convert stored actions [..., A] to the environment's format."""
         return action
 
-    def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
+    def stored(self, agent: Actor, action: np.ndarray) -> tuple[np.ndarray, int]:
         """Return the stored form of environment actions [N, ...], and how many lay outside of the bounds."""
         return action, 0
 
-    def legal(self, agent: RLAlgorithm, mask: np.ndarray) -> np.ndarray:
+    def legal(self, agent: Actor, mask: np.ndarray) -> np.ndarray:
         """Convert the environment's masks [..., Σn] to masks [..., A] over the policy's choices."""
         return mask
 
-    def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
+    def prepare(self, agent: Actor, action: Tensor, count: int) -> Tensor:
         """Convert stored actions for the update: int64 [B] for discrete spaces."""
         owner = f"{agent.algo}.learn"
         if isinstance(agent.action_space, gym.spaces.Discrete):
@@ -59,15 +67,15 @@ class PlainActions:
 class DiscreteActions(PlainActions):
     """For Discrete and MultiDiscrete spaces with one output per joint action, whose index is stored."""
 
-    def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
+    def environment(self, agent: Actor, action: np.ndarray) -> np.ndarray:
         """Convert joint-action indices [...] to actions [..., *shape] of the space."""
         return JointActions.of(agent.action_space, agent.algo).decode(action)
 
-    def legal(self, agent: RLAlgorithm, mask: np.ndarray) -> np.ndarray:
+    def legal(self, agent: Actor, mask: np.ndarray) -> np.ndarray:
         """Convert component masks [..., Σn] to joint-action masks."""
         return choices_of(agent).legal(mask)
 
-    def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
+    def prepare(self, agent: Actor, action: Tensor, count: int) -> Tensor:
         """Convert actions of the space [B, *shape] to joint-action indices [B] int64."""
         choices, owner = choices_of(agent), f"{agent.algo}.learn"
         wanted = (count, *choices.shape)
@@ -101,7 +109,7 @@ class NormalizedBoxActions(PlainActions):
 
     raw = True
 
-    def environment(self, agent: RLAlgorithm, action: np.ndarray) -> np.ndarray:
+    def environment(self, agent: Actor, action: np.ndarray) -> np.ndarray:
         """Map raw actions [..., A] to the bounds and shape of the space."""
         space = agent.action_space
         if not isinstance(space, gym.spaces.Box):
@@ -111,7 +119,7 @@ class NormalizedBoxActions(PlainActions):
         shaped: np.ndarray = scaled.reshape((*action.shape[:-1], *space.shape))
         return shaped
 
-    def stored(self, agent: RLAlgorithm, action: np.ndarray) -> tuple[np.ndarray, int]:
+    def stored(self, agent: Actor, action: np.ndarray) -> tuple[np.ndarray, int]:
         """Map Box actions [N, *shape] to raw actions [N, A] float32, the inverse of `environment`.
 
         Actions outside of the bounds are clipped. Rows that exceed them by more than rounding are counted.
@@ -135,13 +143,13 @@ class NormalizedBoxActions(PlainActions):
                 "fix: finite ones."
             )
         low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
-        width, (lowest, highest) = high - low, raw_bounds(agent)
+        width, (lowest, highest) = high - low, raw_bounds(agent.policy_module())
         rounding = ROUNDING * np.maximum(width, 1.0)
         outside = int(((values < low - rounding) | (values > high + rounding)).any(-1).sum())
         share = np.where(width > 0, (np.clip(values, low, high) - low) / np.where(width > 0, width, 1.0), 0.5)
         return (lowest + share * (highest - lowest)).astype(np.float32), outside
 
-    def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
+    def prepare(self, agent: Actor, action: Tensor, count: int) -> Tensor:
         """Convert stored raw actions [B, A] to the policy's dtype; int64 [B] for discrete spaces."""
         if isinstance(agent.action_space, gym.spaces.Discrete):
             return super().prepare(agent, action, count)
@@ -159,33 +167,14 @@ def range_of(policy: nn.Module) -> str:
     return policy.output_activation if isinstance(policy, DeterministicActor) else "Tanh"
 
 
-def raw_bounds(agent: RLAlgorithm) -> tuple[float, float]:
-    """Return the lowest and highest raw action."""
-    return get_output_bounds(range_of(agent.policy_module()))
+def raw_bounds(policy: nn.Module) -> tuple[float, float]:
+    """Return the lowest and highest raw action of a policy."""
+    return get_output_bounds(range_of(policy))
 
 
-def choices_of(agent: RLAlgorithm) -> JointActions:
+def choices_of(agent: Actor) -> JointActions:
     """Return the numbering of joint actions. AlgorithmError for a space with too many combinations."""
     return JointActions.of(agent.action_space, agent.algo)
-
-
-def random_actions(
-    agent: RLAlgorithm, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None
-) -> np.ndarray:
-    """Sample uniform actions to store: [*shape] int64, or [*shape, A] between the raw bounds.
-
-    `mask` [*shape, W], 1 = legal, applies to discrete and binary actions.
-    """
-    space = agent.action_space
-    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-        choices = choices_of(agent)
-        legal = None if mask is None else choices.legal(mask)
-        return uniform_actions(rng.random(shape), choices.count, legal)
-    size = (*shape, agent.action_size)
-    if isinstance(space, gym.spaces.MultiBinary):
-        return legal_bits(rng.uniform(-1, 1, size=size) > 0, mask).astype(np.float32)
-    drawn: np.ndarray = rng.uniform(*raw_bounds(agent), size=size).astype(np.float32)
-    return drawn
 
 
 def legal_bits(bits: np.ndarray, mask: Mask = None) -> np.ndarray:
@@ -207,7 +196,7 @@ def masked_argmax(outputs: Tensor, mask: Mask = None) -> np.ndarray:
     return outputs.max(-1).indices.cpu().numpy()  # faster than argmax on a transposed view
 
 
-def legal_joint_actions(agent: RLAlgorithm, mask: Any, lanes: int) -> np.ndarray | None:
+def legal_joint_actions(agent: Actor, mask: Any, lanes: int) -> np.ndarray | None:
     """Convert a caller's mask, single or [E, ...], to joint-action masks [E, A]; None stays None."""
     legal = legal_actions(agent, mask, lanes)
     return None if legal is None else choices_of(agent).legal(legal)
@@ -288,26 +277,6 @@ def gaussian(numbers: np.ndarray, mean: Any, std: Any) -> np.ndarray:
     return noise
 
 
-# --- acting with raw actions ----------------------------------------------------------------------------------------
-
-
-def get_action(
-    agent: Any, obs: Any, training: bool | None, action_mask: np.ndarray | None, epsilon: float = 0.0
-) -> np.ndarray:
-    """Return actions of an agent with raw actions: exploring ones to store, or greedy ones for the environment."""
-    obs, action_mask = seen_with_mask(agent, obs, action_mask)
-    with torch.no_grad():
-        outputs = agent.policy_output(obs)
-    outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs
-    mask = legal_actions(agent, action_mask, len(outputs))
-    if not (agent.training if training is None else training):
-        greedy: np.ndarray = agent.environment_action(agent.greedy(outputs, mask))
-        return greedy
-    draws = agent.draw_exploration(agent._exploration, outputs.shape[:-1])
-    action: np.ndarray = agent.explore(outputs, draws, epsilon, mask)
-    return action
-
-
 def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) -> np.ndarray:
     """Draw noise [T, E, A] for the coming vector steps and advance `noise_state` to its end."""
     numbers = rng.standard_normal((steps, lanes, agent.action_size))
@@ -319,19 +288,3 @@ def noise_paths(agent: Any, rng: np.random.Generator, steps: int, lanes: int) ->
     path = ornstein_uhlenbeck(state, numbers, agent.mean_noise, agent.theta, agent.expl_noise, agent.dt)
     agent.noise_state = path[-1].copy()
     return path
-
-
-def action_noise(agent: Any, action: Any = None) -> np.ndarray:
-    """Return the noise of one vector step for actions [E, A] as [E, A] float32. E defaults to that of the last call."""
-    if action is None:
-        action = np.asarray(agent.noise_state)
-    lanes = int(np.asarray(np.shape(action)[:-1], int).prod())
-    noise: np.ndarray = noise_paths(agent, agent._exploration, 1, lanes)[0].reshape(np.shape(action)).astype(np.float32)
-    return noise
-
-
-def reset_action_noise(agent: Any, indices: Any) -> None:
-    """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
-    state = np.array(agent.noise_state)
-    state[np.asarray(indices, dtype=int)] = 0
-    agent.noise_state = state

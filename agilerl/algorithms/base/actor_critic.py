@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.base import actions
 from agilerl.algorithms.base.actions import (
     NormalizedBoxActions,
     masked_argmax,
@@ -61,7 +60,7 @@ class ActorCritic(RLAlgorithm):
             Raw actions [E, A] in training (see `environment_action`), else [E, *shape] within the bounds of the space;
             int64 [E] for Discrete actions.
         """
-        return actions.get_action(self, obs, training, action_mask, epsilon)
+        return self._act_raw(obs, training, action_mask, epsilon)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         return self.get_action(obs, False, mask)
@@ -82,7 +81,7 @@ class DeterministicActorCritic(ActorCritic):
     @property
     def raw_bounds(self) -> tuple[float, float]:
         """Lowest and highest raw action."""
-        return raw_bounds(self)
+        return raw_bounds(self.policy_module())
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """Return the policy's raw actions [..., A]."""
@@ -101,11 +100,16 @@ class DeterministicActorCritic(ActorCritic):
 
     def action_noise(self, action: Any = None) -> np.ndarray:
         """Return noise [E, A] float32 of one vector step for actions [E, A]; E defaults to that of the last call."""
-        return actions.action_noise(self, action)
+        shape = np.shape(self.noise_state if action is None else action)
+        lanes = int(np.prod(shape[:-1], dtype=int))
+        noise: np.ndarray = noise_paths(self, self._exploration, 1, lanes)[0].reshape(shape).astype(np.float32)
+        return noise
 
     def reset_action_noise(self, indices: Any) -> None:
         """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
-        actions.reset_action_noise(self, indices)
+        state = np.array(self.noise_state)
+        state[np.asarray(indices, dtype=int)] = 0
+        self.noise_state = state
 
 
 class StochasticActorCritic(ActorCritic):

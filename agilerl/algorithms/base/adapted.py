@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
-from agilerl.algorithms.base.wrapped import unwrapped
+from agilerl.core import foreign
 
 CAPABILITIES = (
     "experience", "learns_language", "reads_texts", "imitates", "shares_in_populations", "reads_alone",
@@ -67,7 +67,7 @@ class AdaptedAgent:
     @property
     def unwrapped(self) -> Any:
         """The agent inside all wrappers: the object itself, not a view."""
-        return unwrapped(self._adapted)
+        return foreign.bare(self._adapted)
 
 
 def adapted(agent: Any) -> AdaptedAgent:

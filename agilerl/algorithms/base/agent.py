@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Self, cast
@@ -17,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms.base import predict as predicting
-from agilerl.algorithms.base import registry as registering
 from agilerl.algorithms.base.copies import (
     clone_optimizer,
     is_part,
@@ -43,7 +43,7 @@ from agilerl.algorithms.base.registry import (
     is_number,
     resolve,
 )
-from agilerl.algorithms.base.wrapped import wrapped_from
+from agilerl.core import foreign
 from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.core.hostile import malformed
 from agilerl.core.rng import restored_generator
@@ -53,7 +53,6 @@ from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import UpdateResult
 from agilerl.engine.recipes import Recipe
 from agilerl.errors import AlgorithmError, ConfigError, RegistryError, RunError, ShapeError
-from agilerl.hpo.architecture import described
 from agilerl.hpo.effects import MutationRecord, reads_actions
 from agilerl.modules.base import EvolvableModule
 from agilerl.modules.copying import copy_value
@@ -215,9 +214,9 @@ class EvolvableAlgorithm:
         yield from self._described_spaces()
         yield f"settings  {self._settings()}"
         for name, network in self.evaluation_networks().items():
-            form = described(network)
+            describe = foreign.method(network, "describe")
             size = sum(parameter.numel() for parameter in network.parameters())
-            yield f"network   {name} {'' if form is None else f'{form} '}({size:,} parameters)"
+            yield f"network   {name} {'' if describe is None else f'{describe()} '}({size:,} parameters)"
         if self.fitness:
             best = number(max(self.fitness))
             yield f"fitness   {number(self.fitness[-1])}, best {best} of {len(self.fitness)} evaluations"
@@ -234,7 +233,7 @@ class EvolvableAlgorithm:
 
     def register_network_group(self, group: NetworkGroup) -> None:
         """Register networks for mutation; modules in `group` are replaced by their attribute names."""
-        registering.register_group(self, group)
+        self.registry.groups.append(group.named(self))
 
     def check_registry(self) -> None:
         """Check that the registration is complete.
@@ -465,8 +464,9 @@ class EvolvableAlgorithm:
         for name, value in self.__dict__.items():
             if name in twin.__dict__ or name in CACHES:
                 continue
-            wrapped = isinstance(value, OptimizerWrapper)
-            twin.__dict__[name] = clone_optimizer(value, twin) if wrapped else copy_value(value, memo)
+            is_optimizer = isinstance(value, OptimizerWrapper)
+            copied = clone_optimizer(value, partial(resolve, twin)) if is_optimizer else copy_value(value, memo)
+            twin.__dict__[name] = copied
         twin.link_encoders()
         if index is not None:
             twin.index = index
@@ -617,6 +617,8 @@ class EvolvableAlgorithm:
         tree = load_tree(path)
         with malformed(path):
             if "wrapper" in tree:
+                from agilerl.algorithms.base.wrapped import wrapped_from  # of agents around this one
+
                 return cast(Self, wrapped_from(tree, cls, path, device, accelerator))
             if tree["class"] != cls.__name__:
                 raise RunError(

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from agilerl.algorithms.base.transitions import present_of
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_on_policy
 from agilerl.core import tree
 from agilerl.core.spaces import nested
 from agilerl.envs.observed_masks import parted
-from agilerl.envs.teams import TeamObservations
+from agilerl.envs.protocol import SeenByTeam, TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError
 
 
@@ -46,7 +45,7 @@ class AsyncAgentsWrapper(AgentWrapper):
         """Return observations by agent with NaN replaced by zeros, and presence masks; absent agents are dropped."""
         if not isinstance(obs, Mapping):
             return obs
-        declared = present_of(obs)
+        declared = SeenByTeam.of(obs).present
         rows: dict[str, Any] = {}
         present: dict[str, np.ndarray] = {}
         for agent, seen in obs.items():

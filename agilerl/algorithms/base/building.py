@@ -12,7 +12,6 @@ from torch import nn, optim
 from agilerl.algorithms import takes_argument, with_memory
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import NetworkGroup, lend
-from agilerl.algorithms.base.wrapped import is_team
 from agilerl.core.rng import Purpose, seeds
 from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, warn_once
@@ -23,8 +22,8 @@ from agilerl.networks.encoders import asks_for_memory
 from agilerl.networks.specs import stand_in
 
 if TYPE_CHECKING:
+    from agilerl.algorithms.base.agent import EvolvableAlgorithm
     from agilerl.algorithms.base.single_agent import RLAlgorithm
-    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 
 
 def check_network(name: str, network: Any) -> EvolvableModule:
@@ -64,13 +63,14 @@ ALWAYS = {
 """Published keys of `net_config` whose behaviour is always enabled here, for algorithms with Box actions."""
 
 
-def check_memory(agent: RLAlgorithm | MultiAgentRLAlgorithm, asked: bool, what: str) -> None:
+def check_memory(agent: Any, asked: bool, what: str) -> None:
     """Raise ConfigError if `what` has a recurrent encoder and the agent keeps no hidden states for it.
 
     Without hidden states every step would start an episode. The check is shared by all algorithms and arguments.
 
     Args:
-        asked: whether the encoder is recurrent. what: argument that requests it, for the message.
+        agent: single agent or team. asked: whether the encoder is recurrent.
+        what: argument that requests it, for the message.
     """
     if asked and not agent.is_recurrent:
         raise ConfigError(
@@ -79,15 +79,15 @@ def check_memory(agent: RLAlgorithm | MultiAgentRLAlgorithm, asked: bool, what: 
         )
 
 
-def _forgetting(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
+def _forgetting(agent: EvolvableAlgorithm) -> str:
     return "recurrent=False" if takes_argument(type(agent), "recurrent") else "this algorithm"
 
 
-def _remembering(agent: RLAlgorithm | MultiAgentRLAlgorithm) -> str:
+def _remembering(agent: EvolvableAlgorithm) -> str:
     """Suggest how to get a hidden state: the agent's own argument, or the algorithms that have it."""
     if takes_argument(type(agent), "recurrent"):
         return "recurrent=True"
-    return " or ".join(f"{name}(recurrent=True)" for name in with_memory(is_team(agent)))
+    return " or ".join(f"{name}(recurrent=True)" for name in with_memory(hasattr(agent, "agent_ids")))
 
 
 def network_config(agent: RLAlgorithm, config: Any) -> Any:

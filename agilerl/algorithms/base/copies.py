@@ -8,8 +8,8 @@ devices) are not owned: they are shared or rebuilt.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,14 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter, resolve
+from agilerl.algorithms.base.registry import HyperparameterConfig, RLParameter
 from agilerl.core.rng import restored_generator
 from agilerl.core.spaces import space_from_json, space_to_json
 from agilerl.errors import NotAvailableYetError
 from agilerl.modules.base import EvolvableModule, MutationType
-
-if TYPE_CHECKING:
-    from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 _DTYPES: dict[str, type] = {"int": int, "float": float, "ndarray": np.ndarray}
 SPACE = "gymnasium space"  # the only key of an encoded space in a network's specification
@@ -37,10 +34,9 @@ def is_part(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
 
 
-def clone_optimizer(wrapper: OptimizerWrapper, twin: EvolvableAlgorithm) -> OptimizerWrapper:
+def clone_optimizer(wrapper: OptimizerWrapper, network_of: Callable[[str], Any]) -> OptimizerWrapper:
     names, kind, options = wrapper.network_names or [], wrapper.optimizer_cls, wrapper.optimizer_kwargs
-    networks = [resolve(twin, name) for name in names]
-    copied = OptimizerWrapper(kind, networks, wrapper.lr, options, names, wrapper.lr_name)
+    copied = OptimizerWrapper(kind, [network_of(name) for name in names], wrapper.lr, options, names, wrapper.lr_name)
     for mine, theirs in zip(wrapper.optimizer.param_groups, copied.optimizer.param_groups, strict=True):
         theirs.update({k: v for k, v in mine.items() if k != "params"})
         for old, new in zip(mine["params"], theirs["params"], strict=True):

@@ -6,16 +6,13 @@ The functions accept any agent, wrapped or not: any object with `seed`, `trainin
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from torch import Tensor
 
-from agilerl.algorithms.teams.evaluation import greedy_by_get_action
+from agilerl.algorithms.base.predict import greedy_of
 from agilerl.core import foreign, tree
 from agilerl.core.env_ids import check_lookup
 from agilerl.core.options import is_number
@@ -25,7 +22,6 @@ from agilerl.engine.protocol import Mask
 from agilerl.envs.generators import isolated
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.observed_masks import follow_masks
-from agilerl.envs.returned import short
 from agilerl.envs.step import as_lanes
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
 from agilerl.envs.vector import make_vect_envs
@@ -33,11 +29,9 @@ from agilerl.errors import ConfigError, EnvError
 from agilerl.modules.layers import whole
 from agilerl.rollouts.evaluate import evaluate as evaluate_lanes
 from agilerl.rollouts.evaluate import test_agent
-from agilerl.telemetry.evaluation import Evaluation
+from agilerl.telemetry.evaluation import Callback, Evaluation
 
-ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 MAX_REPLACEMENTS = 10  # of environments that fail in an evaluation, as in a run
-Callback = Callable[[float, dict[str, Any]], None]
 
 
 class EvaluatedIn:
@@ -80,47 +74,6 @@ class EvaluatedIn:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EvaluatedIn, (None, self.eval_steps, self.training, self.workers)
-
-
-def greedy_of(agent: Any) -> Callable[..., Any]:
-    """Return the agent's greedy policy, (observations [E, ...], mask) -> actions [E, ...] for the environment.
-
-    A class of the user with a `get_action` acts by it, in the mode that the agent is in, unless it overrides `_greedy`.
-    """
-    if not foreign.defined_outside(type(agent), "get_action", unless="_greedy"):
-        policy: Callable[..., Any] = agent._greedy
-        return policy
-    return partial(greedy_by_get_action if hasattr(agent, "agent_ids") else _by_get_action, agent)
-
-
-def _by_get_action(agent: Any, obs: Any, mask: Mask = None) -> Any:
-    """Return greedy actions by the agent's `get_action`, with those of the named arguments that it takes."""
-    named = {"epsilon": 0.0} | ({} if mask is None else {"action_mask": mask})
-    taken = {name: value for name, value in named.items() if foreign.takes(agent, "get_action", name)}
-    result = agent.get_action(obs, **taken)
-    return environment_actions(agent, result[0] if isinstance(result, tuple) else result, tree.count_rows(obs))
-
-
-def environment_actions(agent: Any, action: Any, count: int) -> Any:
-    """Return the result of a user's `get_action` as `count` actions of the agent's space, clipped to its bounds.
-
-    Raises:
-        ConfigError: other than one action for each observation.
-    """
-    space = agent.action_space
-    if not isinstance(space, gym.Space) or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        return action
-    array = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
-    shape = (count, *(space.shape or ()))
-    if array.dtype.kind not in "biuf" or array.size != math.prod(shape):
-        raise ConfigError(
-            f"{type(agent).__name__}.get_action returned {short(action)} for {count} observations; expected one action "
-            f"of {space} for each. fix: an array of shape {shape}."
-        )
-    array = array.reshape(shape)
-    if isinstance(space, gym.spaces.Box):
-        return np.clip(array, space.low, space.high)
-    return np.rint(array).astype(space.dtype)
 
 
 def run_test(

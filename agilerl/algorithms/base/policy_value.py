@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 
 from agilerl.algorithms.base.building import check_memory, check_network, network_config
+from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.base import EvolvableModule
@@ -17,14 +18,11 @@ from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
 from agilerl.networks.value_networks import ValueNetwork
 
-if TYPE_CHECKING:
-    from agilerl.algorithms.ppo import PPO
-
 ADAM_EPS = 1e-5  # of the authors' released code (openai/baselines, ppo2/model.py)
 POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # `net_config` keys that the critic ignores
 
 
-def check_policy(agent: PPO, action_scaling: str, noise_persistence: float) -> None:
+def check_policy(agent: RLAlgorithm, action_scaling: str, noise_persistence: float) -> None:
     """Check that the actions have a distribution, and that units and noise fit them.
 
     Raises:
@@ -45,7 +43,7 @@ def check_policy(agent: PPO, action_scaling: str, noise_persistence: float) -> N
         )
 
 
-def make_policy(agent: PPO, given: Any, units: Mapping[str, Any]) -> EvolvableModule:
+def make_policy(agent: RLAlgorithm, given: Any, units: Mapping[str, Any], action_std_init: float) -> EvolvableModule:
     """Return the policy passed by the user, or build one from `net_config`.
 
     Args:
@@ -65,14 +63,14 @@ def make_policy(agent: PPO, given: Any, units: Mapping[str, Any]) -> EvolvableMo
     for name, value in units.items():
         arguments.setdefault(name, value)
     if distribution_of(agent.action_space).has_normal:
-        arguments.setdefault("log_std_init", math.log(agent.action_std_init))
+        arguments.setdefault("log_std_init", math.log(action_std_init))
     if agent.recurrent:
         arguments["recurrent"] = True
     cls = SharedActorCritic if agent.share_encoders else StochasticActor
     return cls(agent.observation_space, agent.action_space, device=agent.device, random_seed=agent.seed, **arguments)
 
 
-def make_value(agent: PPO, given: Any) -> EvolvableModule:
+def make_value(agent: RLAlgorithm, given: Any) -> EvolvableModule:
     """Return the value network passed by the user, or build one from `net_config` that preprocesses like the policy."""
     if given is not None:
         check_memory(agent, isinstance(given, EvolvableNetwork) and given.recurrent, "critic_network")
@@ -87,7 +85,7 @@ def make_value(agent: PPO, given: Any) -> EvolvableModule:
     return ValueNetwork(agent.observation_space, device=agent.device, random_seed=weight_seed, **arguments)
 
 
-def check_sharing(agent: PPO, critic_network: Any) -> None:
+def check_sharing(agent: RLAlgorithm, critic_network: Any) -> None:
     """Raise AlgorithmError if the policy contradicts `share_encoders` or a separate value network."""
     is_shared = isinstance(agent.actor, SharedActorCritic)
     if is_shared and critic_network is not None:

@@ -5,6 +5,7 @@ The functions accept any agent, wrapped or not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -12,18 +13,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
 from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
-from agilerl.algorithms.base.evaluation import greedy_of
-from agilerl.algorithms.teams.evaluation import masks_of, observed
-from agilerl.algorithms.teams.names import keep_ids
 from agilerl.core import foreign, tree
 from agilerl.core.rng import Purpose, stream
 from agilerl.core.spaces import nested
-from agilerl.envs.masks import MASK
-from agilerl.envs.observed_masks import parted
-from agilerl.errors import AlgorithmError, ArgumentError, NotAvailableYetError, ShapeError
+from agilerl.engine.protocol import Mask
+from agilerl.envs.returned import short
+from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, NotAvailableYetError, ShapeError
 
+ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 Policy = Callable[..., Any]  # (observations [E, ...], mask) -> actions [E, ...] of the environment
 
 
@@ -71,8 +71,8 @@ def predict(
         if agent.is_recurrent:
             agent._playing = _begun(agent, state, episode_start)
         is_team = hasattr(agent, "agent_ids")
-        action = (_team_action if is_team else _action)(agent, obs, mask, policy, episode_start)
-        return action, agent._playing if agent.is_recurrent else None
+        act_once = agent.predicted_actions if is_team else partial(_action, agent)
+        return act_once(obs, mask, policy, episode_start), agent._playing if agent.is_recurrent else None
     finally:
         agent.set_training_mode(before)
         if agent.is_recurrent:
@@ -97,7 +97,56 @@ def act(agent: Any, obs: Any, mask: Any = None, **unknown: Any) -> Any:
     return predict(agent, obs, mask=mask)[0]
 
 
-# --- sampling ---------------------------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------------------------
+
+
+def greedy_of(agent: Any) -> Callable[..., Any]:
+    """Return the agent's greedy policy, (observations [E, ...], mask) -> actions [E, ...] for the environment.
+
+    A class of the user with a `get_action` acts by it, in the mode that the agent is in, unless it overrides `_greedy`.
+    """
+    if not foreign.defined_outside(type(agent), "get_action", unless="_greedy"):
+        policy: Callable[..., Any] = agent._greedy
+        return policy
+    return partial(_by_get_action_of_team if hasattr(agent, "agent_ids") else _by_get_action, agent)
+
+
+def _by_get_action(agent: Any, obs: Any, mask: Mask = None) -> Any:
+    """Return greedy actions by the agent's `get_action`, with those of the named arguments that it takes."""
+    named = {"epsilon": 0.0} | ({} if mask is None else {"action_mask": mask})
+    taken = {name: value for name, value in named.items() if foreign.takes(agent, "get_action", name)}
+    result = agent.get_action(obs, **taken)
+    return environment_actions(agent, result[0] if isinstance(result, tuple) else result, tree.count_rows(obs))
+
+
+def environment_actions(agent: Any, action: Any, count: int) -> Any:
+    """Return the result of a user's `get_action` as `count` actions of the agent's space, clipped to its bounds.
+
+    Raises:
+        ConfigError: other than one action for each observation.
+    """
+    space = agent.action_space
+    if not isinstance(space, gym.Space) or isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return action
+    array = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
+    shape = (count, *(space.shape or ()))
+    if array.dtype.kind not in "biuf" or array.size != math.prod(shape):
+        raise ConfigError(
+            f"{type(agent).__name__}.get_action returned {short(action)} for {count} observations; expected one action "
+            f"of {space} for each. fix: an array of shape {shape}."
+        )
+    array = array.reshape(shape)
+    if isinstance(space, gym.spaces.Box):
+        return np.clip(array, space.low, space.high)
+    return np.rint(array).astype(space.dtype)
+
+
+def _by_get_action_of_team(team: Any, obs: Any, mask: Mask = None) -> np.ndarray:
+    """Return greedy actions [E, A] of a team for its lanes, by its `get_action`."""
+    takes_infos, seen = foreign.takes(team, "get_action", "infos"), team.team.by_agent(obs)
+    result = team.get_action(seen, team.team.infos(obs, {}, mask)) if takes_infos else team.get_action(seen)
+    joined: np.ndarray = team.team.join_decided(result[0] if isinstance(result, tuple) else result)
+    return joined
 
 
 def sampled_of(agent: Any, rng: np.random.Generator) -> Policy:
@@ -142,12 +191,12 @@ def _begun(agent: Any, state: Any, episode_start: Any) -> Any:
         return None
     begun = {key: part.clone() for key, part in state.items()}
     for part in begun.values():
-        if part.shape[1] == len(starts):  # `_check_count` names any other
+        if part.shape[1] == len(starts):  # `check_count` names any other
             part[:, torch.from_numpy(starts).to(part.device)] = 0
     return begun
 
 
-def _check_count(agent: Any, count: int, episode_start: Any) -> None:
+def check_count(agent: Any, count: int, episode_start: Any) -> None:
     """Raise ShapeError unless state and `episode_start` are of `count` environments."""
     parts = {} if not agent.is_recurrent or agent._playing is None else agent._playing
     sizes = {int(part.shape[1]) for part in parts.values()}
@@ -159,10 +208,7 @@ def _check_count(agent: Any, count: int, episode_start: Any) -> None:
         )
 
 
-# --- actions ----------------------------------------------------------------------------------------------------------
-
-
-def _is_one(space: gym.Space[Any], obs: Any) -> bool:
+def is_one_observation(space: gym.Space[Any], obs: Any) -> bool:
     """Whether an observation lacks a leading environment axis."""
 
     def lacks(part: gym.Space[Any], values: Any) -> bool:
@@ -175,22 +221,10 @@ def _is_one(space: gym.Space[Any], obs: Any) -> bool:
 
 def _action(agent: Any, obs: Any, mask: Any, policy: Policy, episode_start: Any) -> Any:
     obs, mask = seen_with_mask(agent, obs, mask, warns=False)
-    is_one = _is_one(agent.observation_space, obs)
+    is_one = is_one_observation(agent.observation_space, obs)
     if is_one:
         obs = tree.map_leaves(lambda x: np.asarray(x)[None], obs)
     count = tree.count_rows(obs)
-    _check_count(agent, count, episode_start)
+    check_count(agent, count, episode_start)
     actions = policy(obs, legal_actions(agent, mask, count))
     return tree.take(actions, 0) if is_one else actions
-
-
-@keep_ids
-def _team_action(team: Any, obs: Any, mask: Any, policy: Policy, episode_start: Any) -> dict[str, Any]:
-    masks = {agent: {MASK: agent_mask} for agent, agent_mask in dict(mask or {}).items()}
-    seen, lanes = observed(team, obs)
-    _check_count(team, lanes, episode_start)
-    each = team.team.split(policy(seen, masks_of(team, masks, lanes, obs)))
-    first = next(iter(obs))
-    space = team.possible_observation_spaces[first]
-    is_one = _is_one(space, parted(obs[first], space)[0])
-    return {agent: tree.take(each[agent], 0) if is_one else each[agent] for agent in obs}

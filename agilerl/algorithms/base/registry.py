@@ -9,7 +9,7 @@ import copy
 import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -17,9 +17,6 @@ from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.errors import RegistryError
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
 from agilerl.modules.paths import resolve as resolve
-
-if TYPE_CHECKING:
-    from agilerl.algorithms.base.agent import EvolvableAlgorithm
 
 __all__ = ["HyperparameterConfig", "MutationRegistry", "NetworkGroup", "OptimizerConfig", "RLParameter", "resolve"]
 _COUNTERS = ("index", "seed", "learn_counter")  # numeric, but not hyperparameters
@@ -54,6 +51,15 @@ class NetworkGroup:
             raise TypeError("NetworkGroup needs eval_network. fix: NetworkGroup(eval_network=self.actor, policy=True)")
         self.shared_networks = shared_networks if shared_networks is not None else shared
         self.policy = policy
+
+    def named(self, agent: Registered) -> NetworkGroup:
+        """Return the group by the names of attributes of the agent."""
+        shared = self.shared_networks
+        shared = [] if shared is None else shared if isinstance(shared, list | tuple) else [shared]
+        names = [_network_name(agent, network) for network in (self.eval_network, *shared)]
+        group = copy.copy(self)
+        group.eval_network, group.shared_networks = names[0], names[1:]
+        return group
 
 
 @dataclass(frozen=True)
@@ -110,10 +116,18 @@ class MutationRegistry:
         return (groups, optimizers, *((tuple(self.encoder_sources.items()),) if self.encoder_sources else ()))
 
 
+class Registered(Protocol):
+    """An object whose networks, optimisers and hyperparameters are registered."""
+
+    registry: MutationRegistry
+
+    def link_encoders(self) -> None: ...
+
+
 # --- assignment ---------------------------------------------------------------------------------------------------
 
 
-def assigned(agent: EvolvableAlgorithm, name: str, value: Any) -> None:
+def assigned(agent: Registered, name: str, value: Any) -> None:
     """Assign an attribute and register the value.
 
     Assigning an `OptimizerWrapper` records which networks it updates. A new learning rate is passed to its optimiser.
@@ -138,7 +152,7 @@ def assigned(agent: EvolvableAlgorithm, name: str, value: Any) -> None:
         resolve(agent, registry.followers[name])(name, value)
 
 
-def _register_optimizer(agent: EvolvableAlgorithm, name: str, wrapper: OptimizerWrapper) -> None:
+def _register_optimizer(agent: Registered, name: str, wrapper: OptimizerWrapper) -> None:
     if wrapper.network_names is None:
         wrapper.network_names = [_name_of(agent, module, name) for module in wrapper.networks]
     if wrapper.lr_name is None:
@@ -149,7 +163,7 @@ def _register_optimizer(agent: EvolvableAlgorithm, name: str, wrapper: Optimizer
     registry.watched.add(wrapper.lr_name)
 
 
-def _modules(agent: EvolvableAlgorithm) -> Iterator[tuple[str, Any]]:
+def _modules(agent: Registered) -> Iterator[tuple[str, Any]]:
     """Iterate over (path, value) of the attributes, then over the contents of containers among them."""
     yield from agent.__dict__.items()
     for name, value in agent.__dict__.items():
@@ -157,7 +171,7 @@ def _modules(agent: EvolvableAlgorithm) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{key}", part) for key, part in value.items())
 
 
-def _name_of(agent: EvolvableAlgorithm, module: Any, where: str) -> str:
+def _name_of(agent: Registered, module: Any, where: str) -> str:
     name = next((k for k, v in _modules(agent) if v is module), None)
     if name is None:
         raise AttributeError(
@@ -167,7 +181,7 @@ def _name_of(agent: EvolvableAlgorithm, module: Any, where: str) -> str:
     return name
 
 
-def _learning_rate_name(agent: EvolvableAlgorithm, lr: float, where: str) -> str:
+def _learning_rate_name(agent: Registered, lr: float, where: str) -> str:
     numeric = {k: v for k, v in agent.__dict__.items() if is_number(v)}
     same = [k for k, v in numeric.items() if v is lr]
     equal = [k for k, v in numeric.items() if v == lr]
@@ -183,17 +197,7 @@ def _learning_rate_name(agent: EvolvableAlgorithm, lr: float, where: str) -> str
 # --- groups and shared encoders -----------------------------------------------------------------------------------
 
 
-def register_group(agent: EvolvableAlgorithm, group: NetworkGroup) -> None:
-    """Register networks for mutation; modules in `group` are replaced by their attribute names."""
-    named = copy.copy(group)
-    named.eval_network = _network_name(agent, group.eval_network)
-    shared = group.shared_networks
-    shared = [] if shared is None else shared if isinstance(shared, list | tuple) else [shared]
-    named.shared_networks = [_network_name(agent, network) for network in shared]
-    agent.registry.groups.append(named)
-
-
-def _network_name(agent: EvolvableAlgorithm, network: Any) -> str:
+def _network_name(agent: Registered, network: Any) -> str:
     if not isinstance(network, str):
         return _name_of(agent, network, "register_network_group")
     if network.split(".")[0] not in agent.__dict__:
@@ -201,13 +205,13 @@ def _network_name(agent: EvolvableAlgorithm, network: Any) -> str:
     return network
 
 
-def lend(agent: EvolvableAlgorithm, reader: str, encoder_source: str) -> None:
+def lend(agent: Registered, reader: str, encoder_source: str) -> None:
     """Drop the encoder of the network `reader`; it reads the features of `encoder_source` from here on."""
     agent.registry.encoder_sources[reader] = encoder_source
     agent.registry.watched.add(reader)
 
 
-def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
+def _check_reader(agent: Registered, name: str, network: Any) -> None:
     """Check that `network` can replace a network with a shared encoder."""
     encoder_source = agent.registry.encoder_sources[name]
     if not hasattr(network, "check_same_encoder"):
@@ -219,7 +223,7 @@ def _check_reader(agent: EvolvableAlgorithm, name: str, network: Any) -> None:
         network.check_same_encoder(resolve(agent, encoder_source))
 
 
-def follow(agent: EvolvableAlgorithm, method: str, *names: str) -> None:
+def follow(agent: Registered, method: str, *names: str) -> None:
     """Call `method` (name, value) whenever one of the attributes `names` changes."""
     agent.registry.followers |= dict.fromkeys(names, method)
     agent.registry.watched |= set(names)

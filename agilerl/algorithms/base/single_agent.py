@@ -15,9 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms import wrong_actions
-from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base import transitions
-from agilerl.algorithms.base.actions import PlainActions, random_actions
+from agilerl.algorithms.base.actions import (
+    PlainActions,
+    choices_of,
+    legal_actions,
+    legal_bits,
+    raw_bounds,
+    seen_with_mask,
+)
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.copies import space_or_none
 from agilerl.algorithms.base.declared import TRANSITIONS, Experience
@@ -38,7 +44,6 @@ from agilerl.core.signatures import by_position_or_name, construct
 from agilerl.core.spaces import MaskAsFeature, space_from_json
 from agilerl.core.threads import one_thread
 from agilerl.core.tree import map_leaves
-from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import as_input, raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
 from agilerl.envs.masks import ActionMasks
@@ -46,7 +51,8 @@ from agilerl.envs.observed_masks import parted, without_mask
 from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
-from agilerl.telemetry.evaluation import Evaluation
+from agilerl.rollouts.off_policy import uniform_actions
+from agilerl.telemetry.evaluation import Callback, Evaluation
 
 
 class Bound:
@@ -257,8 +263,33 @@ class RLAlgorithm(EvolvableAlgorithm):
         raise NotImplementedError("an algorithm with update() must implement explore(outputs, draws, epsilon, mask)")
 
     def random_action(self, rng: np.random.Generator, shape: tuple[int, ...], mask: Mask = None) -> np.ndarray:
-        """Sample uniform actions to store, [*shape] int64 or [*shape, A] raw; see `actions.random_actions`."""
-        return random_actions(self, rng, shape, mask)
+        """Sample uniform actions to store: [*shape] int64, or [*shape, A] between the raw bounds.
+
+        `mask` [*shape, W], 1 = legal, applies to discrete and binary actions.
+        """
+        if isinstance(self.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+            choices = choices_of(self)
+            legal = None if mask is None else choices.legal(mask)
+            return uniform_actions(rng.random(shape), choices.count, legal)
+        size = (*shape, self.action_size)
+        if isinstance(self.action_space, gym.spaces.MultiBinary):
+            return legal_bits(rng.uniform(-1, 1, size=size) > 0, mask).astype(np.float32)
+        drawn: np.ndarray = rng.uniform(*raw_bounds(self.policy_module()), size=size).astype(np.float32)
+        return drawn
+
+    def _act_raw(
+        self, obs: Any, training: bool | None, action_mask: np.ndarray | None, epsilon: float = 0.0
+    ) -> np.ndarray:
+        """Implement `get_action` for raw actions: exploring ones to store, or greedy ones for the environment."""
+        obs, action_mask = seen_with_mask(self, obs, action_mask)
+        with torch.no_grad():
+            outputs = self.policy_output(obs)
+        outputs = outputs.unsqueeze(0) if outputs.dim() == 1 else outputs
+        mask = legal_actions(self, action_mask, len(outputs))
+        if not (self.training if training is None else training):
+            return self.environment_action(self.greedy(outputs, mask))
+        draws = self.draw_exploration(self._exploration, outputs.shape[:-1])
+        return self.explore(outputs, draws, epsilon, mask)
 
     def environment_action(self, action: np.ndarray) -> np.ndarray:
         """Convert stored actions [..., A] to the environment's format."""
@@ -328,7 +359,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         learned = experiences
         if n_experiences is not None:
             one_step, learned = experience_fields(experiences), experience_fields(n_experiences)
-            check_same_rows(self, len(one_step["reward"]), len(learned["reward"]))
+            check_same_rows(self.algo, len(one_step["reward"]), len(learned["reward"]))
             if "discount" not in learned:
                 raise ShapeError(
                     f"{self.algo}.learn got n_experiences without discount, so how many steps they span is not known. "
@@ -355,6 +386,8 @@ class RLAlgorithm(EvolvableAlgorithm):
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
         """Perform one update from a prepared batch [B, ...]; `plain` forces plain torch modules. No member axis."""
         self.remember_observations(batch.obs, batch.action)
+        from agilerl.engine.learner import learn_alone  # the engines, which a run chooses from
+
         return learn_alone(self, batch, plain)
 
     def make_batch(self, experiences: Any) -> TransitionBatch:
@@ -430,7 +463,7 @@ class RLAlgorithm(EvolvableAlgorithm):
         loop: int = 1,
         *,
         vectorized: bool = True,
-        callback: playing.Callback | None = None,
+        callback: Callback | None = None,
     ) -> float:
         """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
 
@@ -445,7 +478,9 @@ class RLAlgorithm(EvolvableAlgorithm):
             callback: called at the end of every episode with its return and the info of that step (of all lanes).
         """
         options: dict[str, Any] = {"vectorized": vectorized, "callback": callback}
-        return float(playing.run_test(self, env, swap_channels, max_steps, loop, **options))
+        from agilerl.algorithms.base.evaluation import run_test  # makes environments
+
+        return float(run_test(self, env, swap_channels, max_steps, loop, **options))
 
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
@@ -463,7 +498,9 @@ class RLAlgorithm(EvolvableAlgorithm):
         Raises:
             EnvError: no environment is given and none is known.
         """
-        return playing.evaluate(self, episodes, seed, env, max_steps)
+        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
+
+        return evaluate(self, episodes, seed, env, max_steps)
 
     def begin_episodes(self) -> None:
         """Start an episode in all evaluation environments; for recurrent agents."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import gymnasium as gym
 import torch
@@ -13,11 +13,7 @@ from torch import Tensor
 from agilerl.core import foreign, tree
 from agilerl.core.spaces import check_supported, empty_part, is_channels_last, parts_of
 from agilerl.engine.protocol import TransitionBatch
-from agilerl.envs.team import SeenByTeam
 from agilerl.errors import AlgorithmError, NotAvailableYetError, ShapeError
-
-if TYPE_CHECKING:
-    from agilerl.algorithms.base.single_agent import RLAlgorithm
 
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
 OLD_FIELDS = {"state": "obs", "next_state": "next_obs"}
@@ -44,11 +40,11 @@ def experience_fields(experiences: Any) -> dict[str, Any]:
     return fields
 
 
-def check_same_rows(agent: RLAlgorithm, count: int, later: int) -> None:
+def check_same_rows(algo: str, count: int, later: int) -> None:
     """Raise ShapeError if n-step and one-step transitions have different rows."""
     if count != later:
         raise ShapeError(
-            f"{agent.algo}.learn got {count} experiences and {later} n_experiences. "
+            f"{algo}.learn got {count} experiences and {later} n_experiences. "
             "fix: n_step_memory.sample_from_indices(experiences['idxs'])."
         )
 
@@ -57,11 +53,6 @@ def with_observations(experiences: Any, change: Any) -> dict[str, Any]:
     """Return sampled transitions by name, with `change` applied to all observations."""
     fields = experience_fields(experiences)
     return {**fields, **{name: change(fields[name]) for name in ("obs", "next_obs")}}
-
-
-def present_of(obs: Any) -> Mapping[str, Any] | None:
-    """Return agent -> presence mask [E] of observations by agent; None if absent."""
-    return SeenByTeam.of(obs).present
 
 
 def side_by_side(first: TransitionBatch, second: TransitionBatch) -> TransitionBatch:

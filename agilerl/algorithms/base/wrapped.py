@@ -16,19 +16,17 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base import predict as predicting
-from agilerl.algorithms.base.transitions import present_of, with_observations
+from agilerl.algorithms.base.evaluation import evaluate, run_test
+from agilerl.algorithms.base.transitions import with_observations
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import foreign
 from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
-from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.envs.step import StepBatch
-from agilerl.envs.teams import TeamObservations
+from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam, StepBatch, TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
-from agilerl.telemetry.evaluation import Evaluation
+from agilerl.telemetry.evaluation import Callback, Evaluation
 
 ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
 OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
@@ -100,7 +98,7 @@ class AgentWrapper:
         return predicting.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
-        return playing.greedy_of(self.agent)(self.observe(obs), mask)
+        return predicting.greedy_of(self.agent)(self.observe(obs), mask)
 
     def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
         return predicting.sampled_of(self.agent, rng)(self.observe(obs), mask)
@@ -150,7 +148,7 @@ class AgentWrapper:
         loop: int = 1,
         *,
         vectorized: bool = True,
-        callback: playing.Callback | None = None,
+        callback: Callback | None = None,
         by_agent: bool = False,
     ) -> Any:
         """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
@@ -158,7 +156,7 @@ class AgentWrapper:
         The training mode is restored and the result is appended to `fitness`. See `RLAlgorithm.test`. With `by_agent`
         the returns of each agent [M] are returned, and their mean is appended.
         """
-        return playing.run_test(
+        return run_test(
             self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
         )
 
@@ -166,7 +164,7 @@ class AgentWrapper:
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
     ) -> Evaluation:
         """Run greedy episodes and summarise their returns; see `RLAlgorithm.evaluate`."""
-        return playing.evaluate(self, episodes, seed, env, max_steps)
+        return evaluate(self, episodes, seed, env, max_steps)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """Return an independent copy of wrapper and agent."""
@@ -368,7 +366,7 @@ class RSNorm(AgentWrapper):
         if not is_team(self.agent):
             _count(statistics, obs)
             return
-        rows, present = obs, present_of(obs) or {}
+        rows, present = obs, SeenByTeam.of(obs).present or {}
         if AGENTS in obs and PRESENT in obs:  # vectorised environment format
             rows, there = obs[AGENTS], np.asarray(obs[PRESENT]).astype(bool)
             present = {agent: there[..., k] for k, agent in enumerate(self.agent.agent_ids)}
@@ -525,9 +523,8 @@ def _array(obs: Any) -> np.ndarray:
 # --- queries through wrappers ----------------------------------------------------------------------------------------
 
 
-def unwrapped(agent: Any) -> Any:
-    """Return the agent inside all wrappers, or the agent itself."""
-    return getattr(agent, "unwrapped", agent)
+unwrapped = foreign.bare
+"""The agent inside all wrappers, or the agent itself."""
 
 
 def name_with_wrappers(agent: Any) -> str:

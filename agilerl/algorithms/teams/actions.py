@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from agilerl.algorithms.teams.names import group_of
 from agilerl.core.spaces import nested
 from agilerl.core.tree import leaves
-from agilerl.envs.teams import Team
+from agilerl.envs.team import Team
 from agilerl.errors import AlgorithmError
 from agilerl.networks.actors import check_bounded, rescale_action
 from agilerl.networks.distributions import masked_logits
@@ -314,6 +314,26 @@ class TeamActions(_Layout):
 def _slices(names: Sequence[str], widths: Sequence[int]) -> dict[str, slice]:
     ends = np.cumsum(widths).tolist()
     return {name: slice(end - width, end) for name, width, end in zip(names, widths, ends, strict=True)}
+
+
+class ActingTeam(Protocol):
+    """A team, as far as its inputs, actions and networks by group read it; see `MultiAgentRLAlgorithm`."""
+
+    algo: str
+    device: torch.device | str
+    agent_ids: list[str]
+    n_agents: int
+    grouped_agents: dict[str, list[str]]
+    possible_observation_spaces: dict[str, Space[Any]]
+    possible_action_spaces: dict[str, Space[Any]]
+    actions: TeamActions
+
+    @property
+    def is_recurrent(self) -> bool: ...
+
+    def get_group_id(self, agent_id: str) -> str: ...
+
+    def registered(self, kind: str, group: str, network: Any) -> Any: ...
 
 
 def team_of_spaces(observation_spaces: Mapping[str, Space[Any]], action_spaces: Mapping[str, Space[Any]]) -> Team:

@@ -17,7 +17,7 @@ from agilerl.algorithms.teams.deterministic import config_of, fitting
 from agilerl.algorithms.teams.networks import networks_by_group
 from agilerl.core import tree
 from agilerl.core.rng import Purpose, seeds
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import AlgorithmError, ConfigError, unknown_name
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
@@ -143,12 +143,16 @@ def own_rows(obs: Any, agents: Sequence[str], axis: int) -> Any:
 # --- observations -----------------------------------------------------------------------------------------------------
 
 
-def row_input(team: TeamPPO, joint: Callable[[Any], Mapping[str, Any]] | None = None) -> Callable[[Any], Any]:
+def row_input(
+    policies: Mapping[str, EvolvableNetwork],
+    device: torch.device | str,
+    joint: Callable[[Any], Mapping[str, Any]] | None = None,
+) -> Callable[[Any], Any]:
     """Return a function that converts observations to inputs of networks over rows; `joint` adds inputs of values."""
-    readers = {agent: resolve(team, f"actors.{team.get_group_id(agent)}").row_input for agent in team.agent_ids}
+    readers = {agent: policy.row_input for agent, policy in policies.items()}
 
     def prepare(obs: Any) -> dict[str, Any]:
-        present = torch.as_tensor(obs[PRESENT], device=team.device)
+        present = torch.as_tensor(obs[PRESENT], device=device)
         seen = {agent: read(obs[AGENTS][agent]) for agent, read in readers.items()}
         return {AGENTS: seen, **({} if joint is None else joint(obs)), PRESENT: present}
 

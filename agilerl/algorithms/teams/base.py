@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from agilerl.algorithms.base import evaluation as playing
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.copies import space_or_none
 from agilerl.algorithms.base.declared import TEAM_TRANSITIONS, Experience
+from agilerl.algorithms.base.evaluation import evaluate, run_test
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.predict import Policy, check_count, is_one_observation
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
 from agilerl.algorithms.base.transitions import check_not_empty
 from agilerl.algorithms.teams import networks as team_networks
@@ -36,13 +37,15 @@ from agilerl.core.threads import one_thread
 from agilerl.engine.learner import learn_alone
 from agilerl.engine.modules import raw_output
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateResult
-from agilerl.envs.teams import AGENTS, PRESENT, TeamObservations
+from agilerl.envs.masks import MASK
+from agilerl.envs.observed_masks import parted
+from agilerl.envs.protocol import AGENTS, PRESENT, TeamObservations
 from agilerl.errors import ConfigError, RunError, ShapeError, unknown_name
 from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.specs import check_sizes
-from agilerl.telemetry.evaluation import Evaluation
+from agilerl.telemetry.evaluation import Callback, Evaluation
 
 MADE_OF_SPACES = (
     "possible_observation_spaces", "possible_action_spaces", "observation_spaces", "action_spaces",
@@ -185,6 +188,10 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         assert isinstance(policy, EvolvableNetwork)
         return policy
 
+    def agent_policies(self) -> dict[str, Any]:
+        """Return the policy of each agent."""
+        return {agent: resolve(self, f"actors.{self.get_group_id(agent)}") for agent in self.agent_ids}
+
     def reading(self) -> tuple[Any, ...]:
         """See `engine.protocol.Trainable`; one entry per network."""
         return tuple(network.reading() for network in self.evaluation_networks().values())  # type: ignore[operator]
@@ -192,7 +199,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     @property
     def row_input(self) -> Callable[[Any], Any]:
         """Function that converts observations to inputs of networks over rows: by agent, and joint for critics."""
-        return team_networks.row_input(self)
+        return team_networks.row_input(self.agent_policies(), self.joint_network(), self.device)
 
     def policy_program(self, network: Callable[[str], Any], axis: int = 2) -> Callable[[Any], Tensor]:
         """Return a function from prepared observations to concatenated outputs of all policies [..., E, F].
@@ -405,7 +412,7 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         loop: int = 1,
         sum_scores: bool = True,
         *,
-        callback: playing.Callback | None = None,
+        callback: Callback | None = None,
     ) -> Any:
         """Return the mean greedy return of the first finished episode per environment, averaged over `loop` rounds.
 
@@ -421,13 +428,13 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
             A float, or float64 [M].
         """
         options: dict[str, Any] = {"callback": callback, "by_agent": not sum_scores}
-        return playing.run_test(self, env, swap_channels, max_steps, loop, **options)
+        return run_test(self, env, swap_channels, max_steps, loop, **options)
 
     def evaluate(
         self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
     ) -> Evaluation:
         """Run greedy episodes and summarise their returns; see `RLAlgorithm.evaluate`."""
-        return playing.evaluate(self, episodes, seed, env, max_steps)
+        return evaluate(self, episodes, seed, env, max_steps)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, A] for team lanes."""
@@ -438,6 +445,18 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
     def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> np.ndarray:
         """Return sampled actions [E, A] for team lanes; the greedy ones of policies without a distribution."""
         return self._greedy(obs, mask)
+
+    @keep_ids
+    def predicted_actions(self, obs: Any, mask: Any, policy: Policy, episode_start: Any) -> dict[str, Any]:
+        """Return the actions of a policy by agent; see `predict.predict`."""
+        masks = {agent: {MASK: agent_mask} for agent, agent_mask in dict(mask or {}).items()}
+        team_obs, lanes = observed(self, obs)
+        check_count(self, lanes, episode_start)
+        actions = self.team.split(policy(team_obs, masks_of(self, masks, lanes, obs)))
+        first = next(iter(obs))
+        space = self.possible_observation_spaces[first]
+        is_one = is_one_observation(space, parted(obs[first], space)[0])
+        return {agent: tree.take(actions[agent], 0) if is_one else actions[agent] for agent in obs}
 
     # --- files, copies, populations -----------------------------------------------------------------------------------
 

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.base import actions as base_actions
-from agilerl.algorithms.base.actions import noise_paths
+from agilerl.algorithms.base.actions import noise_paths, range_of
 from agilerl.algorithms.base.building import check_memory
 from agilerl.algorithms.teams.actions import Alike
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
@@ -26,7 +25,7 @@ from agilerl.core.spaces import parts_of
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, TransitionBatch, UpdateEngine
 from agilerl.engine.recipes import AgentLayout, GroupLayout, TeamActorCriticRecipe
-from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
+from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.losses.actor_critic import deterministic_policy_loss
 from agilerl.modules.cnn import EvolvableCNN
@@ -122,39 +121,40 @@ class CentralisedCritics(MultiAgentRLAlgorithm):
 
     def action_noise(self, agent_id: str | None = None) -> np.ndarray:
         """Return noise [E, C] float32 of one vector step for all Box components, or for those of one agent."""
-        noise = base_actions.action_noise(self)
+        noise = noise_paths(self, self._exploration, 1, len(self.noise_state))[0].astype(np.float32)
         ends = np.cumsum([one.size for one in self.actions.each])
         parts = dict(zip(self.actions.agents, np.split(noise, ends[:-1], -1), strict=True))
         return noise if agent_id is None else parts[agent_id]
 
     def reset_action_noise(self, indices: Any) -> None:
         """Reset the Ornstein-Uhlenbeck state in the lanes `indices` to 0."""
-        base_actions.reset_action_noise(self, indices)
+        state = np.array(self.noise_state)
+        state[np.asarray(indices, dtype=int)] = 0
+        self.noise_state = state
 
+    def _recipe(
+        self, critics: Sequence[str], optimizers: Sequence[str], policy_interval: int, smooths: bool
+    ) -> TeamActorCriticRecipe:
+        """Return the update of a team as data.
 
-def recipe(
-    team: Team, critics: Sequence[str], optimizers: Sequence[str], policy_interval: int, smooths: bool
-) -> TeamActorCriticRecipe:
-    """Return the update of a team as data.
-
-    Args:
-        critics, optimizers: kinds of critics, and of their optimisers, of every group.
-    """
-    actions = team.actions
-    agents = tuple(
-        AgentLayout(name, one.sizes, actions.columns[name].start, actions.widths[name].start, one.width,
-                    actions.masks[name].start)
-        for name, one in zip(actions.agents, actions.each, strict=True)
-    )  # fmt: skip
-    groups = tuple(
-        GroupLayout(
-            tuple(actions.agents.index(agent) for agent in members), f"actors.{group}",
-            tuple(f"{kind}.{group}" for kind in critics), f"actor_optimizers.{group}",
-            tuple(f"{kind}.{group}" for kind in optimizers),
-        )
-        for group, members in team.grouped_agents.items()
-    )  # fmt: skip
-    return TeamActorCriticRecipe(agents, groups, float(team.temperature), policy_interval, smooths)
+        Args:
+            critics, optimizers: kinds of critics, and of their optimisers, of every group.
+        """
+        actions = self.actions
+        agents = tuple(
+            AgentLayout(name, one.sizes, actions.columns[name].start, actions.widths[name].start, one.width,
+                        actions.masks[name].start)
+            for name, one in zip(actions.agents, actions.each, strict=True)
+        )  # fmt: skip
+        groups = tuple(
+            GroupLayout(
+                tuple(actions.agents.index(agent) for agent in members), f"actors.{group}",
+                tuple(f"{kind}.{group}" for kind in critics), f"actor_optimizers.{group}",
+                tuple(f"{kind}.{group}" for kind in optimizers),
+            )
+            for group, members in self.grouped_agents.items()
+        )  # fmt: skip
+        return TeamActorCriticRecipe(agents, groups, float(self.temperature), policy_interval, smooths)
 
 
 def make_actor(team: Team, group: str, seed: int) -> DeterministicActor:
@@ -166,7 +166,7 @@ def make_actor(team: Team, group: str, seed: int) -> DeterministicActor:
 
 def check_range(team: Team, group: str, policy: nn.Module) -> None:
     """Raise ConfigError for a policy of Box actions whose output activation has another range than RAW_RANGE."""
-    activation = base_actions.range_of(policy)
+    activation = range_of(policy)
     if isinstance(team.action_space[group], gym.spaces.Box) and get_output_bounds(activation) != RAW_RANGE:
         raise ConfigError(
             f"{team.algo}: the policy of the group {group!r} has output_activation={activation!r}, whose range is "

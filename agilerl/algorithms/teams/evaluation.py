@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base.transitions import present_of
-from agilerl.core import foreign, tree
+from agilerl.algorithms.teams.actions import ActingTeam
+from agilerl.core import tree
 from agilerl.core.spaces import nested
-from agilerl.engine.protocol import Mask
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import parted
-from agilerl.envs.team import MASKED, nothing, seen_by_agents
-from agilerl.envs.team_infos import infos_by_agent
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam
+from agilerl.envs.team import MASKED, nothing
 from agilerl.errors import ShapeError, unknown_name
 
-if TYPE_CHECKING:
-    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
-
-def greedy_by_get_action(team: Team, obs: Any, mask: Mask = None) -> np.ndarray:
-    """Return greedy actions [E, A] of a team for its lanes, by its `get_action`."""
-    takes_infos, seen = foreign.takes(team, "get_action", "infos"), seen_by_agents(team.team, obs)
-    result = team.get_action(seen, infos_by_agent(team.team, obs, {}, mask)) if takes_infos else team.get_action(seen)
-    by_agent = result[0] if isinstance(result, tuple) else result
-    return team.team.join_decided(by_agent)
-
-
-def as_defined(team: Team, agent: str, action: np.ndarray, info: Any) -> np.ndarray:
+def as_defined(team: ActingTeam, agent: str, action: np.ndarray, info: Any) -> np.ndarray:
     """Return the action, replaced by the environment-defined action where there is one."""
     defined = None if not isinstance(info, Mapping) else info.get("env_defined_actions", info.get("env_defined_action"))
     if defined is None:
@@ -60,7 +47,7 @@ def _is_of_objects(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
 
 
-def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def observed(team: ActingTeam, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Convert observations by agent, one each or batches, to (team observation, number of lanes).
 
     An agent is absent if it is missing, its row contains NaN, or the presence mask (`SeenByTeam`) says so. The rest of
@@ -81,7 +68,7 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     lanes = next(iter(counts.values()))
     if set(counts.values()) != {lanes}:
         raise ShapeError(f"{team.algo} got observations of different lengths: {counts}. fix: one row a lane.")
-    there, declared = np.zeros((lanes, team.n_agents), np.int8), present_of(obs)
+    there, declared = np.zeros((lanes, team.n_agents), np.int8), SeenByTeam.of(obs).present
     for agent, rows in batches.items():
         present = _rows_without_nan(rows, lanes)
         if not present.all():
@@ -95,7 +82,7 @@ def observed(team: Team, obs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     return {AGENTS: batches, PRESENT: torch.from_numpy(there)}, lanes
 
 
-def _batched(team: Team, agent: str, seen: Any) -> Any:
+def _batched(team: ActingTeam, agent: str, seen: Any) -> Any:
     """Return an agent's observations with a leading lane axis."""
     space = nested(team.possible_observation_spaces[agent])
 
@@ -118,7 +105,7 @@ def _rows_without_nan(rows: Any, lanes: int) -> np.ndarray:
     return is_finite
 
 
-def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
+def with_nothing(team: ActingTeam, agent: str, rows: Any, given: np.ndarray) -> Any:
     """Replace rows that are not `given` [E] by the placeholder of an absent agent."""
     empty = nothing(team.possible_observation_spaces[agent], len(given))
 
@@ -129,13 +116,13 @@ def with_nothing(team: Team, agent: str, rows: Any, given: np.ndarray) -> Any:
     return tree.map_leaves(leaf, rows, empty)
 
 
-def mask_beside(team: Team, agent: str, seen: Any) -> Any:
+def mask_beside(team: ActingTeam, agent: str, seen: Any) -> Any:
     """Return the action mask in an agent's observations, as in PettingZoo's board games; None without one."""
     return parted(seen, team.possible_observation_spaces.get(agent))[1]
 
 
 def masks_of(
-    team: Team, infos: Mapping[str, Any], lanes: int, obs: Mapping[str, Any] | None = None
+    team: ActingTeam, infos: Mapping[str, Any], lanes: int, obs: Mapping[str, Any] | None = None
 ) -> np.ndarray | None:
     """Return the team's action mask [E, W] from infos, or from observations where infos have none; None without any."""
     mask: np.ndarray | None = None
@@ -162,7 +149,7 @@ def _with_masks(infos: Mapping[str, Any]) -> dict[str, Any]:
     return {a: info for a, info in infos.items() if isinstance(info, Mapping) and info.get(MASKED[1]) is not None}
 
 
-def stored_action(team: Team, agent: str, actions: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
+def stored_action(team: ActingTeam, agent: str, actions: Mapping[str, Any], count: int, dtype: torch.dtype) -> Tensor:
     """Return an agent's stored actions [B, columns], from choices or raw outputs of `get_action`; zeros if absent."""
     one = team.actions.of_agent(agent)
     if agent not in actions:

@@ -9,19 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base.rollouts import RolloutExperiences
+from agilerl.algorithms.base.rollouts import EXTRA, FIELDS, RolloutExperiences
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree
+from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.team import by_name
-from agilerl.envs.teams import AGENTS, PRESENT, STATE
 from agilerl.errors import ShapeError, unknown_name
 
 if TYPE_CHECKING:
     from agilerl.algorithms.teams.on_policy import TeamPPO
 
-FIELDS = ("observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done")
-EXTRA = ("truncateds", "final_observations")
 BY_STEP = (*FIELDS[:6], *EXTRA, "action_masks", "final_values")
 
 

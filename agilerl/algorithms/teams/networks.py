@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,17 +13,14 @@ from torch import Tensor, nn
 
 from agilerl.algorithms import takes_argument
 from agilerl.algorithms.base.building import check_memory
+from agilerl.algorithms.teams.actions import ActingTeam
 from agilerl.algorithms.teams.names import Named, group_of
-from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
+from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import ConfigError, unknown_name
 from agilerl.modules.base import ModuleDict
 from agilerl.modules.multi_input import EvolvableMultiInput
-from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.stacks import overrides
-
-if TYPE_CHECKING:
-    from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm as Team
 
 READ_BY = (
     "preprocess",
@@ -32,7 +29,7 @@ READ_BY = (
 )  # methods by which a subclass may change how observations are read
 
 
-def networks_by_group(team: Team, argument: str, given: Any) -> dict[str, EvolvableNetwork]:
+def networks_by_group(team: ActingTeam, argument: str, given: Any) -> dict[str, EvolvableNetwork]:
     """Return the networks passed by the user, by group.
 
     Args:
@@ -82,7 +79,7 @@ def by_group(kind: str) -> Any:
     optimiser moments of a replaced network are reset.
     """
 
-    def assign(team: Team, value: Any) -> None:
+    def assign(team: ActingTeam, value: Any) -> None:
         parts = value if kind.endswith("optimizers") else networks_by_group(team, kind, value)
         parts = {team.get_group_id(name): part for name, part in parts.items()}
         missing = [group for group in team.grouped_agents if group not in parts]
@@ -125,15 +122,19 @@ def _side_by_side(joint: EvolvableNetwork, plain: Mapping[str, _Plain | None]) -
     return list(encoder.vector_keys) if alike and is_whole and not joint.scale_observations else None
 
 
-def row_input(team: Team) -> Callable[[Any], Any]:
+def row_input(
+    networks: Mapping[str, EvolvableNetwork], joint: EvolvableNetwork, device: torch.device | str
+) -> Callable[[Any], Any]:
     """Return a function that converts observations to inputs of networks over rows: by agent, and joint for critics.
 
     It runs three times per step, so plain vectors are converted inline, and the critics' inputs are concatenated from
     the policies' inputs.
+
+    Args:
+        networks: the policy of each agent. joint: a critic of all observations.
     """
-    networks = {agent: resolve(team, f"actors.{group_of(agent)}") for agent in team.agent_ids}
-    plain, joint = {agent: _Plain.of(network) for agent, network in networks.items()}, team.joint_network()
-    order, read_joint, device = _side_by_side(joint, plain), joint.row_input, team.device
+    plain = {agent: _Plain.of(network) for agent, network in networks.items()}
+    order, read_joint = _side_by_side(joint, plain), joint.row_input
 
     def prepare(obs: Any) -> dict[str, Any]:
         seen, inputs, together = obs[AGENTS], {}, order is not None

@@ -35,8 +35,8 @@ from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, Upd
 from agilerl.engine.rollouts import learn_rollout, sequence_kind
 from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
+from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import as_action
-from agilerl.envs.teams import PRESENT
 from agilerl.errors import ShapeError
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.lstm import EvolvableLSTM
@@ -159,8 +159,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def policies(self) -> TeamPolicies:
         """The distributions that the outputs of all policies parametrise."""
-        distributions = (resolve(self, f"actors.{self.get_group_id(a)}").distribution for a in self.agent_ids)
-        return TeamPolicies(self.actions, tuple(distributions))
+        return TeamPolicies(self.actions, tuple(policy.distribution for policy in self.agent_policies().values()))
 
     @property
     def groups_of_agents(self) -> list[list[int]]:
@@ -170,7 +169,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     @property
     def row_input(self) -> Callable[[Any], Any]:
         """Function that prepares observations for networks over rows."""
-        return actor_critics.row_input(self)
+        return actor_critics.row_input(self.agent_policies(), self.device)
 
     def _sampling_actors(self) -> list[Any]:
         """Return the policies whose distributions are sampled."""

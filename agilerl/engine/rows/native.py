@@ -23,7 +23,7 @@ from agilerl.engine.recipes import (
 )
 from agilerl.engine.rows.cohort import Cohort, PartLayout
 from agilerl.engine.rows.kernels import NATIVE, TORCH, Kernels
-from agilerl.envs.teams import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
+from agilerl.envs.protocol import AGENTS, JOINT, LAST_ACTION, PRESENT, WAITING
 from agilerl.errors import RunError
 from agilerl.native.library import (
     ACTIVATIONS,

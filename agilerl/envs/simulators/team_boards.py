@@ -11,7 +11,7 @@ from gymnasium import Space, spaces
 
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import AGENTS, PRESENT, StepBatch, TeamStep
-from agilerl.envs.teams import Team
+from agilerl.envs.team import Team
 from agilerl.errors import EnvError, ShapeError
 
 

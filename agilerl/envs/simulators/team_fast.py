@@ -16,7 +16,7 @@ from gymnasium.utils import seeding
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE, StepBatch, TeamStep
 from agilerl.envs.simulators.team_boards import BOARDS
-from agilerl.envs.teams import Team
+from agilerl.envs.team import Team
 from agilerl.errors import EnvError, ShapeError
 
 SECONDS, KEPT_SPEED, SENSITIVITY = 0.1, 1 - 0.25, 5.0

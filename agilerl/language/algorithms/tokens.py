@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base.actions import PlainActions
+from agilerl.algorithms.base.actions import Actor, PlainActions
 from agilerl.algorithms.base.declared import DATASET
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.transitions import as_tensor, experience_fields
@@ -33,10 +33,10 @@ FIX = "fix: the text before each action, the tokens of the action, and the text 
 class TextActions(PlainActions):
     """Environment actions are the next tokens [K]; stored actions mark which tokens of a row were generated [L]."""
 
-    def legal(self, agent: RLAlgorithm, mask: np.ndarray) -> np.ndarray:
+    def legal(self, agent: Actor, mask: np.ndarray) -> np.ndarray:
         raise NotAvailableYetError(f"{agent.algo} takes no masks of legal actions. fix: an environment without them.")
 
-    def prepare(self, agent: RLAlgorithm, action: Tensor, count: int) -> Tensor:
+    def prepare(self, agent: Actor, action: Tensor, count: int) -> Tensor:
         """Return [B, L] int64, 1 for the policy's own tokens."""
         return action.reshape(count, -1).long()
 

@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from agilerl.algorithms.base.adapted import adapted
-from agilerl.algorithms.base.evaluation import environment_actions
+from agilerl.algorithms.base.predict import environment_actions
 from agilerl.algorithms.base.rollouts import RolloutExperiences
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import name_with_wrappers, overrides, overrides_learn, unwrapped

@@ -16,10 +16,9 @@ from agilerl.components.prioritized import beta_schedule
 from agilerl.core import foreign
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.rng import Purpose
-from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT, TeamObservations
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.team import Team, TeamObservations, seen_by_agents
-from agilerl.envs.team_infos import infos_by_agent
+from agilerl.envs.team import Team
 from agilerl.errors import ConfigError
 from agilerl.sources.custom.learn import CustomTransitions
 from agilerl.sources.source import Shard
@@ -59,8 +58,8 @@ class CustomTeamTransitions(CustomTransitions):
     def _act(self, mask: np.ndarray | None) -> np.ndarray:
         if self._stored() < self.options.random_steps:
             return super()._act(mask)
-        agent_obs = seen_by_agents(self.team, self.obs)
-        infos = infos_by_agent(self.team, self.obs, self.info, mask)
+        agent_obs = self.team.by_agent(self.obs)
+        infos = self.team.infos(self.obs, self.info, mask)
         result = self.agent.get_action(agent_obs, **({"infos": infos} if self._takes_infos else {}))
         chosen = result[0] if isinstance(result, tuple) else result
         row = self.team.join_decided(chosen)

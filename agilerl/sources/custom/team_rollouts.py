@@ -15,8 +15,7 @@ from agilerl.core.options import LoopOptions
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.team import Team, seen_by_agents
-from agilerl.envs.team_infos import infos_by_agent
+from agilerl.envs.team import Team
 from agilerl.errors import ConfigError
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.sources.custom.learn import NEEDED, CustomRollouts
@@ -84,8 +83,8 @@ class CustomTeamRollouts(CustomRollouts):
         Raises:
             ConfigError: `get_action` returned a different format.
         """
-        infos = {"infos": infos_by_agent(self.team, obs, info, mask)} if self._takes_infos else {}
-        result = self.agent.get_action(seen_by_agents(self.team, obs), **infos)
+        infos = {"infos": self.team.infos(obs, info, mask)} if self._takes_infos else {}
+        result = self.agent.get_action(self.team.by_agent(obs), **infos)
         if not isinstance(result, tuple) or len(result) < 4 or not all(isinstance(x, Mapping) for x in result[:4]):
             kind = type(unwrapped(self.agent)).__name__
             raise ConfigError(
@@ -117,7 +116,7 @@ class _Rows:
         step, (action, log_prob, value) = batch.team, chosen
         assert step is not None
         decided = step.acted & batch.mask[:, None]
-        final, (terminated, cut) = seen_by_agents(self.team, batch.final_obs), ends_of_agents(batch)
+        final, (terminated, cut) = self.team.by_agent(batch.final_obs), ends_of_agents(batch)
         replaced = ~batch.mask  # not a transition: the step before it is truncated
         if replaced.any() and self.truncateds:
             gap = replaced[:, None] & ~self.dones[-1]
@@ -174,7 +173,7 @@ class _Rows:
                 lists["rewards"],
                 flags(self.dones[:-1]),
                 lists["values"],
-                seen_by_agents(self.team, obs),
+                self.team.by_agent(obs),
                 last,
                 flags(self.truncateds),
                 lists["final_observations"],

@@ -29,11 +29,12 @@ from agilerl.engine.protocol import Draws, Mask
 from agilerl.engine.rollouts import Rollout
 from agilerl.engine.team_packing import packed
 from agilerl.engine.team_rollouts import TeamRollout
+from agilerl.envs.protocol import PRESENT
 from agilerl.envs.step import Lanes, StepBatch
-from agilerl.envs.teams import PRESENT
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError
-from agilerl.rollouts.evaluate import EvaluationResult, evaluate
-from agilerl.sources.evaluator import Episodes, Evaluator
+from agilerl.rollouts.episodes import Episodes, EvaluationResult
+from agilerl.rollouts.evaluate import evaluate
+from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.rollouts import Group
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Shard, Steps
 from agilerl.sources.teams.rollouts import TeamGeneration, TeamRolloutSource

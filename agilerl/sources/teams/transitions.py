@@ -13,8 +13,8 @@ from agilerl.core.options import OffPolicyOptions
 from agilerl.core.spaces import actions_differ, differ
 from agilerl.engine.learner import Learner
 from agilerl.envs.step import Lanes
+from agilerl.envs.team import Team, team_of
 from agilerl.envs.team_vector import make_multi_agent_vect_envs
-from agilerl.envs.teams import Team, team_of
 from agilerl.errors import ConfigError, EnvError
 from agilerl.sources.custom.team_learn import CustomTeamTransitions
 from agilerl.sources.evaluator import Evaluator, FitnessEvaluator

@@ -16,7 +16,7 @@ from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.teams import deterministic
 from agilerl.algorithms.teams import evaluation as team_playing
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
-from agilerl.envs.teams import TeamObservations
+from agilerl.envs.protocol import TeamObservations
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.modules.base import ModuleDict
 from agilerl.networks import DeterministicActor

@@ -18,7 +18,8 @@ from agilerl.algorithms.maddpg import MADDPG
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.algorithms.ppo import PPO
 from agilerl.core.options import LoopOptions
-from agilerl.envs.teams import AGENTS, PRESENT, TeamLanes
+from agilerl.envs.protocol import AGENTS, PRESENT
+from agilerl.envs.teams import TeamLanes
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection

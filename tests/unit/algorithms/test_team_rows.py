@@ -17,7 +17,7 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.core import tree
 from agilerl.engine.protocol import _unbound
-from agilerl.envs.teams import AGENTS, JOINT, PRESENT
+from agilerl.envs.protocol import AGENTS, JOINT, PRESENT
 from agilerl.modules.paths import resolve
 from agilerl.sources.acting import _by_member
 

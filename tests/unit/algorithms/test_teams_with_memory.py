@@ -15,7 +15,8 @@ from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
-from agilerl.envs.teams import AGENTS, TeamLanes
+from agilerl.envs.protocol import AGENTS
+from agilerl.envs.teams import TeamLanes
 from agilerl.errors import AlgorithmError, ConfigError, ShapeError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection

@@ -15,7 +15,7 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
-from agilerl.envs.teams import TeamObservations
+from agilerl.envs.protocol import TeamObservations
 from agilerl.errors import AlgorithmError, NotAvailableYetError
 from agilerl.sources.custom.reported_loss import reported_loss
 from agilerl.sources.offline import fill

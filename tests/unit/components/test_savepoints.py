@@ -22,7 +22,7 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.components.ring import Mark
+from agilerl.components.row_store import Mark
 from agilerl.core.checkpoint import digest_tree
 from agilerl.data.replay_log import Chunk, ReplayLog, rebuild_memories
 from agilerl.envs.protocol import AGENTS, PRESENT

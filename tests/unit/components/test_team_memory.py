@@ -19,7 +19,7 @@ from agilerl.components.replay_buffer import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
 )
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.vector import SyncPettingZooVecEnv
 

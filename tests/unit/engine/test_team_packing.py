@@ -10,7 +10,7 @@ import torch
 
 from agilerl.engine.team_packing import packed
 from agilerl.engine.team_rollouts import TeamRollout
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 
 TEAM = SimpleNamespace(
     agent_ids=["a_0", "a_1"],

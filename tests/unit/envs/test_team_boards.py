@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from agilerl.core.spaces import differ
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.envs.simulators.team_boards import BOARDS, ConnectFourLanes, TicTacToeLanes, lines_through
 from agilerl.envs.step import as_lanes
 from agilerl.envs.team_ids import maker_of, team_module
-from agilerl.envs.teams import AGENTS, PRESENT, TeamLanes
+from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError, ShapeError
 from agilerl.utils.utils import make_multi_agent_vect_envs
 

@@ -15,8 +15,9 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from scripted_team import WIDE, Frame, Scripted
 
+from agilerl.envs.protocol import AGENTS, PRESENT, TeamObservations
 from agilerl.envs.step import as_lanes
-from agilerl.envs.teams import AGENTS, PRESENT, TeamLanes, TeamObservations
+from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError, EnvError
 from agilerl.utils.utils import make_multi_agent_vect_envs
 from agilerl.vector import AsyncPettingZooVecEnv, PettingZooVecEnv, SyncPettingZooVecEnv

@@ -17,8 +17,8 @@ from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, PrioritizedReplayBuffer, ReplayBuffer
 from agilerl.core.checkpoint import digest_tree
-from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.envs.teams import TeamLanes, TeamObservations
+from agilerl.envs.protocol import AGENTS, PRESENT, TeamObservations
+from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError
 from agilerl.telemetry.record import BaseSink
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy

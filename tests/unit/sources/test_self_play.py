@@ -22,13 +22,13 @@ from agilerl.core.checkpoint import decode_tree, digest_tree
 from agilerl.core.options import LoopOptions
 from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
-from agilerl.envs.teams import AGENTS, PRESENT
+from agilerl.envs.protocol import AGENTS, PRESENT
 from agilerl.errors import ConfigError, EnvError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.rollouts.episodes import Episodes
 from agilerl.rollouts.matches import outcomes
 from agilerl.sources import source_for
-from agilerl.sources.evaluator import Episodes
 from agilerl.sources.source import Shard, Shared
 from agilerl.sources.teams.rollouts import TeamRolloutSource
 from agilerl.sources.teams.self_play import Match, Opponent, Opponents, Places, Pool, SelfPlayGeneration, SelfPlaySource

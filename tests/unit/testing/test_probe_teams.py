@@ -10,7 +10,8 @@ import pytest
 
 from agilerl.algorithms.maddpg import MADDPG
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
-from agilerl.envs.teams import AGENTS, TeamLanes
+from agilerl.envs.protocol import AGENTS
+from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError, EnvError
 from agilerl.testing.team_probes import FIRST, FORMS, HIGH, LOW, SECOND, TEAM_PROBES, TruncatedTeam
 from agilerl.utils import probe_envs_ma

@@ -17,7 +17,7 @@ from inline_workers import InlineWorkers
 import agilerl
 from agilerl.core.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
-from agilerl.sources.evaluator import Episodes
+from agilerl.rollouts.episodes import Episodes
 from agilerl.sources.source import GenerationPlan, cut
 from agilerl.training import scheduling
 from agilerl.training.dispatch import Dispatcher
