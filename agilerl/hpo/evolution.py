@@ -5,11 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 from agilerl.core import foreign
+from agilerl.core.env_ids import working_directory
+from agilerl.core.signatures import VARIADIC, constructor_arguments, taken_by
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.hpo.schemes import Scheme
 from agilerl.telemetry.record import Birth, MemberRecord
 
 Births = tuple[Birth, ...]
@@ -165,6 +169,38 @@ def _check_members(members: Any, call: str, count: int) -> None:
         return
     returned = f"{len(members)} entries, {short(members)}" if is_list else short(members)
     raise ConfigError(f"{call} must return a list of {count} agents; it returned {returned}. fix: one for each member.")
+
+
+def evolution_of(scheme: Scheme, arguments: Mapping[str, Any]) -> Evolution:
+    """Import a scheme and construct it with those of the arguments that its constructor takes by name.
+
+    Raises:
+        ConfigError: it cannot be imported, is no `Evolution`, or requires other arguments.
+    """
+    cls: Any = None
+    try:
+        with working_directory():
+            cls = resolve_name(scheme.path)
+        problem = "" if isinstance(cls, type) and issubclass(cls, Evolution) else f"it is {cls!r}"
+    except (ImportError, AttributeError) as error:
+        problem = str(error)
+        if scheme.extra and isinstance(error, ImportError):
+            raise ConfigError(
+                f"{scheme.name} (evolution.scheme): {error.name} is not installed. "
+                f'fix: pip install "agilerl[{scheme.extra}]"'
+            ) from None
+    if not problem:
+        required = [p for p in constructor_arguments(cls).values() if p.default is p.empty and p.kind not in VARIADIC]
+        missing = [p.name for p in required if p.name not in arguments]
+        problem = f"its constructor requires {', '.join(missing)}" if missing else ""
+    if problem:
+        raise ConfigError(
+            f"{scheme.name} (evolution.scheme) must name a subclass of agilerl.hpo.evolution.Evolution whose "
+            f"constructor takes any of {', '.join(arguments)}; {problem}. "
+            "fix: evolution.scheme=my_module:MyScheme, with --import my_module.py."
+        )
+    evolution: Evolution = cls(**taken_by(cls, arguments))
+    return evolution
 
 
 class EveryFew(Evolution):

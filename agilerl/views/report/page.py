@@ -17,6 +17,7 @@ from agilerl.core.files import write_atomic
 from agilerl.core.hostile import malformed
 from agilerl.core.redaction import redact
 from agilerl.errors import RunError
+from agilerl.hpo.schemes import scheme_of
 from agilerl.runs.names import CONFIG
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.console import clock, how_it_ended
@@ -224,7 +225,7 @@ def tiles(run: RunRecords) -> list[Tile]:
     budget = run.setting("training.max_steps")
     member = max((m.env_steps for m in run.last), default=0)
     each = f"{count(member)} of {count(budget or 0)} per member"
-    if run.setting("evolution.scheme") in ("halving", "race"):  # survivors inherit the steps of stopped members
+    if scheme_of(str(run.setting("evolution.scheme"))).ends_members:  # survivors inherit the steps of stopped members
         each = f"{count(member)} by who trained longest"
     ended = how_it_ended(result["stopped"]) if "stopped" in result else run.status
     ended = "still running" if run.status == "running" else ended

@@ -15,9 +15,9 @@ from inline_workers import InlineWorkers
 import agilerl
 from agilerl.core.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
+from agilerl.experimental.asynchronous import AsynchronousLoop
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.record import GenerationRecord
-from agilerl.training.asynchronous import AsynchronousLoop
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.executor import Reply
 
