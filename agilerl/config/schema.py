@@ -16,6 +16,7 @@ from agilerl.algorithms.base.declared import check_value, hyperparameters, outsi
 from agilerl.config.ignored import ignored_by
 from agilerl.core.options import OffPolicyOptions
 from agilerl.errors import AlgorithmError, ConfigError, nearest
+from agilerl.hpo.kinds import REPLAYED
 from agilerl.hpo.schemes import PATH, READERS, SCHEMES, scheme_of
 from agilerl.ranges import (
     BelowOne,
@@ -51,8 +52,10 @@ ADDED_LATER = (
 )  # fmt: skip
 DEFAULT_OPTIONS = OffPolicyOptions()
 if TYPE_CHECKING:
+    ReplayedKind = str
     SchemeName = str
 else:
+    ReplayedKind = Literal[REPLAYED]
     SchemeName = (
         Literal[tuple(SCHEMES)] | Annotated[str, StringConstraints(pattern=PATH), Field(description="'module:Class'")]
     )
@@ -217,10 +220,9 @@ class Probabilities(Section):
 
     @model_validator(mode="after")
     def _check_sum(self) -> Probabilities:
-        if self.no_mut + self.arch_mut + self.params_mut + self.act_mut + self.rl_hp_mut <= 0:
-            raise ValueError(
-                "at least one of no_mut, arch_mut, params_mut, act_mut, rl_hp_mut must be > 0. fix: no_mut=1."
-            )
+        weights = {name: weight for name, weight in vars(self).items() if name != "new_layer"}
+        if sum(weights.values()) <= 0:
+            raise ValueError(f"at least one of {', '.join(weights)} must be > 0. fix: no_mut=1.")
         return self
 
 
@@ -263,7 +265,7 @@ class ScheduledChange(Section):
     """A change of the one agent that a schedule trains; see `hpo.schedule.Change`."""
 
     env_steps: CountOrZero
-    kind: Literal["rl_hp", "architecture", "activation"]
+    kind: ReplayedKind
     path: str = ""
     before: Any = None
     after: Any = None

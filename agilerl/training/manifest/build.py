@@ -25,6 +25,7 @@ from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import AgileRLError, ConfigError, warn_once
 from agilerl.hpo.evolution import Evolution, evolution_of
 from agilerl.hpo.founders import spread_founders
+from agilerl.hpo.kinds import KINDS
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.racing import Restarts
 from agilerl.hpo.schedule import Change, Schedule, begin_with
@@ -278,22 +279,19 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     asked, training = manifest.evolution, manifest.training
     if asked.schedule is not None:
         return Schedule(scheduled(manifest), seed)
-    chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
+    chances, selection = vars(manifest.mutation.probabilities), manifest.tournament_selection
     tournament = TournamentSelection(
         selection.tournament_size, selection.elitism, training.pop_size, selection.eval_loop, seed=seed
     )
     mutation = Mutations(
-        no_mutation=chances.no_mut,
-        architecture=chances.arch_mut,
-        new_layer_prob=chances.new_layer,
-        parameters=chances.params_mut,
-        activation=chances.act_mut,
-        rl_hp=chances.rl_hp_mut,
+        **{kind.argument: chances[kind.key] for kind in KINDS.values() if kind.argument},
+        new_layer_prob=chances["new_layer"],
         mutation_sd=manifest.mutation.mutation_sd,
         mutate_elite=manifest.mutation.mutate_elite,
         rand_seed=seed,
         device=device,
     )
+    mutation.others = {kind.name: chances[kind.key] for kind in KINDS.values() if not kind.argument}
     arguments = {
         "seed": seed, "members": training.pop_size, "budget": training.max_steps * training.pop_size,
         "tournament": tournament, "mutation": mutation, "keeps_elite_id": False,
