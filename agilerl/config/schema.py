@@ -16,7 +16,7 @@ from agilerl.algorithms.base.declared import check_value, hyperparameters, outsi
 from agilerl.config.ignored import ignored_by
 from agilerl.core.options import OffPolicyOptions
 from agilerl.errors import AlgorithmError, ConfigError, nearest
-from agilerl.hpo.kinds import REPLAYED
+from agilerl.hpo.kinds import KINDS, REPLAYED
 from agilerl.hpo.schemes import PATH, READERS, SCHEMES, scheme_of
 from agilerl.ranges import (
     BelowOne,
@@ -558,6 +558,10 @@ class Manifest(Section):
                 del content["algorithm"][name]
         if content["algorithm"].get("action_scaling") == "bounds":
             del content["algorithm"]["action_scaling"]
+        weights = content["mutation"]["probabilities"]
+        for kind in KINDS.values():
+            if not kind.argument and weights[kind.key] == Probabilities.model_fields[kind.key].default:
+                del weights[kind.key]
         if content["mutation"]["reset_dormant"] is None:
             del content["mutation"]["reset_dormant"]
         if self.evolution == Evolution():

@@ -54,11 +54,6 @@ def shares_of(values: Mapping[str, float], ranges: Mapping[str, RLParameter]) ->
     return tuple(share_at(name, each, values[name]) for name, each in ranges.items())
 
 
-def places_of(agent: Any, ranges: Mapping[str, RLParameter]) -> tuple[float, ...]:
-    """Return the agent's hyperparameters as shares of their ranges (`shares_of`)."""
-    return shares_of(values_of(agent, ranges), ranges)
-
-
 def propose(
     trials: Sequence[Trial],
     pending: Sequence[Sequence[float]],
@@ -178,7 +173,7 @@ class PopulationBandit(Evolution):
             chosen = best[int(rng.integers(len(best)))]
             values = propose(self.trials, pending, generation + 1, ranges, rng)
             after[slot], birth = successor(population[chosen], free, values, generation)
-            pending.append(places_of(after[slot], ranges))
+            pending.append(shares_of(values_of(after[slot], ranges), ranges))
             reached[slot], free = fitness[chosen], free + 1
             births.append(birth)
         self.before = {agent.index: value for agent, value in zip(after, reached, strict=True)}

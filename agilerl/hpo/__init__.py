@@ -11,14 +11,10 @@ if TYPE_CHECKING:
     from agilerl.hpo.tournament import TournamentSelection
 
 __all__ = ["HyperparameterConfig", "MutationRecord", "Mutations", "RLParameter", "TournamentSelection"]
-_HOME = {
-    **dict.fromkeys(("MutationRecord", "Mutations"), "agilerl.hpo.mutation"),
-    **dict.fromkeys(("HyperparameterConfig", "RLParameter"), "agilerl.hpo.operators"),
-    "TournamentSelection": "agilerl.hpo.tournament",
-}
+_ROOMS = ("operators", "mutation", "mutation", "operators", "tournament")  # of these names
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'agilerl.hpo' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(f"agilerl.hpo.{_ROOMS[__all__.index(name)]}"), name)

@@ -98,10 +98,13 @@ class TournamentEvolution(Evolution):
         tournament, mutation: objects with `select` and `mutation`; without either there is no evolution.
         keeps_elite_id: whether a mutated elite keeps its id, as in the published functions, where exploration streams
             are keyed by id; its birth then names itself as the parent.
+        every: generations between two selections.
     """
 
-    def __init__(self, tournament: Any = None, mutation: Any = None, *, keeps_elite_id: bool = True) -> None:
-        self.tournament, self.mutation, self.keeps_elite_id = tournament, mutation, keeps_elite_id
+    def __init__(
+        self, tournament: Any = None, mutation: Any = None, *, keeps_elite_id: bool = True, every: int = 1
+    ) -> None:
+        self.tournament, self.mutation, self.keeps_elite_id, self.every = tournament, mutation, keeps_elite_id, every
 
     @property
     def is_on(self) -> bool:
@@ -110,6 +113,8 @@ class TournamentEvolution(Evolution):
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
+        if generation % self.every:
+            return list(population), ()
         chosen = self._selected(population)
         after = self.mutation.mutation(chosen)
         _check_members(after, f"{type(self.mutation).__name__}.mutation(population)", len(chosen))
@@ -201,49 +206,6 @@ def evolution_of(scheme: Scheme, arguments: Mapping[str, Any]) -> Evolution:
         )
     evolution: Evolution = cls(**taken_by(cls, arguments))
     return evolution
-
-
-class EveryFew(Evolution):
-    """Apply another evolution only after every `every`-th generation."""
-
-    def __init__(self, inner: Evolution, every: int) -> None:
-        self.inner, self.every = inner, every
-        self.shrinks, self.sets_size = inner.shrinks, inner.sets_size
-
-    @property
-    def shares_budget(self) -> bool:
-        return self.inner.shares_budget
-
-    @property
-    def is_on(self) -> bool:
-        return self.inner.is_on
-
-    def next(
-        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
-    ) -> tuple[list[Any], Births]:
-        return (list(population), ()) if generation % self.every else self.inner.next(population, records, generation)
-
-    def next_part(
-        self, slots: Sequence[int], population: Sequence[Any], records: Sequence[MemberRecord], generation: int
-    ) -> tuple[list[Any], Births]:
-        if generation % self.every:
-            return [population[slot] for slot in slots], ()
-        return self.inner.next_part(slots, population, records, generation)
-
-    def begin_anew(self, env_steps: int) -> None:
-        self.inner.begin_anew(env_steps)
-
-    def budget_left(self, env_steps: int) -> None:
-        self.inner.budget_left(env_steps)
-
-    def renamed(self, ids: Mapping[int, int]) -> None:
-        self.inner.renamed(ids)
-
-    def state(self) -> dict[str, Any]:
-        return self.inner.state()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.inner.load_state(state)
 
 
 class Family:
