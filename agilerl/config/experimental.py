@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Any
 
 from agilerl.config.schema import Manifest, as_typed, value_at
@@ -23,11 +22,6 @@ class Experimental:
     usual: tuple[Any, ...]
     evidence: str
     path: str = ""
-
-    @property
-    def implementation(self) -> Any:
-        """Import what implements the setting."""
-        return resolve_name(self.path)
 
 
 SCHEME = Experimental(

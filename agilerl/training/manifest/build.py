@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 import gymnasium as gym
@@ -98,13 +99,13 @@ def run_manifest(
             f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
         )
     threshold = manifest.mutation.reset_dormant if evolution else None
-    resets = None if threshold is None else RESETS.implementation(threshold, seed)
+    resets = None if threshold is None else resolve_name(RESETS.path)(threshold, seed)
     if resets is not None:
         resets.check(population[0])
     options = make_options(manifest)
     loop_of: Callable[..., TrainingLoop] = TrainingLoop
     if manifest.evolution.mode not in MODE.usual:
-        loop_of = partial(MODE.implementation, max_lag=manifest.evolution.max_lag, order=arrivals)
+        loop_of = partial(resolve_name(MODE.path), max_lag=manifest.evolution.max_lag, order=arrivals)
     loop = loop_of(
         population,
         task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
@@ -249,13 +250,11 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
             f"{where}. fix: take gamma out of it, or n_step=1."
         )
     settings: dict[str, Any] = {"device": device, "seed": manifest.training.seed}
-    if asked.prioritized and n_step > 1:
-        return PrioritizedMultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, alpha=asked.alpha, **settings)
-    if asked.prioritized:
-        return PrioritizedReplayBuffer(size, alpha=asked.alpha, **settings)
-    if n_step > 1:
-        return MultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, **settings)
-    return ReplayBuffer(max_size=size, **settings)
+    settings |= {"alpha": asked.alpha} if asked.prioritized else {}
+    if n_step == 1:
+        return (PrioritizedReplayBuffer if asked.prioritized else ReplayBuffer)(size, **settings)
+    kind = PrioritizedMultiStepReplayBuffer if asked.prioritized else MultiStepReplayBuffer
+    return kind(size, n_step=n_step, gamma=gamma, **settings)
 
 
 def make_evolution(
