@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.fields import FieldInfo
 
 from agilerl.core import foreign
 
@@ -94,7 +95,8 @@ def describe(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> str
         return f"a list, each {describe(arguments[0])}"
     if WHOLE_FROM_ONE in metadata:
         return "a whole number, or a fraction above 0 and below 1"
-    noun = "a mapping" if origin is dict else _NOUNS.get(annotation, "a mapping")
+    described = [item.description for item in metadata if isinstance(item, FieldInfo) and item.description]
+    noun = "a mapping" if origin is dict else [*described, _NOUNS.get(annotation, "a mapping")][0]
     bounds = " and ".join(_bounds(metadata))
     return f"{noun} {bounds}" if bounds else noun
 

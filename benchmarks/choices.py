@@ -36,13 +36,12 @@ def path_of(task: str) -> Any:
 
 def run_one(job: dict[str, Any]) -> dict[str, Any]:
     import agilerl
-    from agilerl.hpo.evolution import TournamentEvolution
+    from agilerl.hpo import evolution
     from agilerl.hpo.screening import recent_returns
-    from agilerl.training.manifest import build
 
     found: list[dict[str, Any]] = []
 
-    class Observed(TournamentEvolution):
+    class Observed(evolution.TournamentEvolution):
         """Selection that looks at the members first."""
 
         def next(self, population: Sequence[Any], records: Sequence[Any], generation: int) -> Any:
@@ -54,7 +53,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
             })  # fmt: skip
             return super().next(population, records, generation)
 
-    build.TournamentEvolution = Observed  # type: ignore[misc]  # in a process of its own
+    evolution.TournamentEvolution = Observed  # type: ignore[misc]  # in a process of its own
     key = job["key"]
     run = agilerl.train(key["env"], config=job["config"], seed=key["seed"], out=None, verbose=False)
     steps = {name: run.result[name] for name in ("env_steps_population", "evaluation_env_steps")}

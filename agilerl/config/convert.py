@@ -14,7 +14,7 @@ from typing import Any
 from agilerl.algorithms import available, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.ignored import ignored_by
-from agilerl.config.schema import Encoder, Head, Manifest, Network
+from agilerl.config.schema import Encoder, Head, Manifest, Network, Probabilities
 from agilerl.errors import ConfigError, nearest
 from agilerl.ranges import describe
 
@@ -45,7 +45,7 @@ PLACES = {
 }  # fmt: skip
 RENAMED = {"memory_size": "max_size", "per": "prioritized"}  # keys of the newer generation
 MODELS = {"pretrained_model_name_or_path": "model_name", "lora_config": "lora_config"}  # of its section `network`
-CHANCES = ("no_mut", "arch_mut", "new_layer", "params_mut", "act_mut", "rl_hp_mut")
+CHANCES = tuple(Probabilities.model_fields)
 BUDGETS_IN_EPISODES = "budgets are environment steps here: --steps, training.evo_steps"
 DROPPED = {
     "CHANNELS_LAST": "images of either order of channels are understood",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agilerl.config.schema import Manifest, as_typed, value_at
+from agilerl.hpo.schemes import SCHEMES, scheme_of
 
 
 @dataclass(frozen=True)
@@ -14,24 +15,34 @@ class Experimental:
 
     Attributes:
         key: dotted. usual: the values that are not experimental. evidence: what measurements say of the others.
+        path: "module:name" of what implements it; empty for schemes (`hpo.schemes`).
     """
 
     key: str
     usual: tuple[Any, ...]
     evidence: str
+    path: str = ""
 
 
-EXPERIMENTAL = (
-    Experimental(
-        "evolution.scheme", ("tournament", "race", "halving"),
-        "`pbt` of 16 members was behind a race on MinAtar/Breakout-v1; `pb2` and `mf_pbt` were not measured",
-    ),
-    Experimental("evolution.mode", ("generations",), "its scores were not compared with those of generations"),
-    Experimental("mutation.reset_dormant", (None,), "not measured"),
+SCHEME = Experimental(
+    "evolution.scheme", tuple(name for name, row in SCHEMES.items() if not row.evidence),
+    "; ".join(f"`{name}`: {row.evidence}" for name, row in SCHEMES.items() if row.evidence),
 )  # fmt: skip
+MODE = Experimental(
+    "evolution.mode", ("generations",), "its scores were not compared with those of generations",
+    "agilerl.experimental.asynchronous:AsynchronousLoop",
+)  # fmt: skip
+RESETS = Experimental(
+    "mutation.reset_dormant", (None,), "not measured", "agilerl.experimental.dormant:DormantResets"
+)  # fmt: skip
+EXPERIMENTAL = (SCHEME, MODE, RESETS)
 
 
 def experimental_in(manifest: Manifest) -> list[str]:
     """Return the experimental settings of a manifest, as they are typed after `--set`."""
-    values = {each: value_at(manifest, each.key) for each in EXPERIMENTAL}
-    return [f"{each.key}={as_typed(value)}" for each, value in values.items() if value not in each.usual]
+    values = {row: value_at(manifest, row.key) for row in EXPERIMENTAL}
+    return [
+        f"{row.key}={as_typed(value)}"
+        for row, value in values.items()
+        if (bool(scheme_of(value).evidence) if row is SCHEME else value not in row.usual)
+    ]

@@ -10,7 +10,7 @@ import typing
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
-from pydantic import BaseModel
+from pydantic import BaseModel, StringConstraints
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -148,7 +148,8 @@ def _value(annotation: Any, metadata: typing.Sequence[Any] = ()) -> dict[str, An
         return {"type": [kind, "string"], **bounds, "pattern": NUMBER_TEXT}
     names = {bool: "boolean", str: "string"}
     if annotation in names:
-        return {"type": names[annotation]}
+        patterns = [("pattern", mark.pattern) for mark in metadata if isinstance(mark, StringConstraints)]
+        return {"type": names[annotation], **dict(patterns)}
     return {"type": "object"} if origin is dict or annotation is dict else {}
 
 

@@ -20,6 +20,7 @@ from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.core.env_ids import reward_threshold
 from agilerl.core.hostile import read_text
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
+from agilerl.hpo.schemes import scheme_of
 
 
 def manifest_from(
@@ -309,10 +310,11 @@ def giving_way(data: dict[str, Any], asked: Iterable[str]) -> dict[str, Any]:
                 data = {**data, section: {**data[section], name: value}}
     if "evolution.founders" in paths and "evolution.widths" not in paths and data["evolution"]["founders"] == "equal":
         data = {**data, "evolution": {**data["evolution"], "widths": None}}
+    mutates = scheme_of(str(data.get("evolution", {}).get("scheme", "tournament"))).mutates
     if "evolution.scheme" not in paths:
-        if any(path.startswith(OF_TOURNAMENTS) for path in paths):
+        if not mutates and any(path.startswith(OF_TOURNAMENTS) for path in paths):
             return {**data, "evolution": {**data.get("evolution", {}), "scheme": "tournament"}}
-    elif data["evolution"]["scheme"] != "tournament":
+    elif not mutates:
         for path in OF_TOURNAMENTS:
             section, _, name = path.partition(".")
             if not any(p.startswith(path) for p in paths):

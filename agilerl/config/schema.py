@@ -6,9 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model, model_validator
 from pydantic_core import InitErrorDetails
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
@@ -16,6 +16,8 @@ from agilerl.algorithms.base.declared import check_value, hyperparameters, outsi
 from agilerl.config.ignored import ignored_by
 from agilerl.core.options import OffPolicyOptions
 from agilerl.errors import AlgorithmError, ConfigError, nearest
+from agilerl.hpo.kinds import KINDS, REPLAYED
+from agilerl.hpo.schemes import PATH, READERS, SCHEMES, scheme_of
 from agilerl.ranges import (
     BelowOne,
     Count,
@@ -49,6 +51,14 @@ ADDED_LATER = (
     "reward_floor", "shards", "share", "stop_after", "stop_errors", "threads",
 )  # fmt: skip
 DEFAULT_OPTIONS = OffPolicyOptions()
+if TYPE_CHECKING:
+    ReplayedKind = str
+    SchemeName = str
+else:
+    ReplayedKind = Literal[REPLAYED]
+    SchemeName = (
+        Literal[tuple(SCHEMES)] | Annotated[str, StringConstraints(pattern=PATH), Field(description="'module:Class'")]
+    )
 HiddenSizes = Annotated[list[Count], Field(max_length=16)]
 
 
@@ -210,10 +220,9 @@ class Probabilities(Section):
 
     @model_validator(mode="after")
     def _check_sum(self) -> Probabilities:
-        if self.no_mut + self.arch_mut + self.params_mut + self.act_mut + self.rl_hp_mut <= 0:
-            raise ValueError(
-                "at least one of no_mut, arch_mut, params_mut, act_mut, rl_hp_mut must be > 0. fix: no_mut=1."
-            )
+        weights = {name: weight for name, weight in vars(self).items() if name != "new_layer"}
+        if sum(weights.values()) <= 0:
+            raise ValueError(f"at least one of {', '.join(weights)} must be > 0. fix: no_mut=1.")
         return self
 
 
@@ -256,7 +265,7 @@ class ScheduledChange(Section):
     """A change of the one agent that a schedule trains; see `hpo.schedule.Change`."""
 
     env_steps: CountOrZero
-    kind: Literal["rl_hp", "architecture", "activation"]
+    kind: ReplayedKind
     path: str = ""
     before: Any = None
     after: Any = None
@@ -270,7 +279,7 @@ class Evolution(Section):
     # halving, race: early stopping of half of the members at each rung, or of those significantly behind; the others:
     # copies of the best replace the worst, with hyperparameters one step away (pbt), from a bandit (pb2, extra
     # "bandit"), or in subpopulations at several frequencies (mf_pbt)
-    scheme: Literal["tournament", "halving", "race", "pbt", "pb2", "mf_pbt"] = "tournament"
+    scheme: SchemeName = "tournament"
     interval: Count = 1  # pbt: generations between two selections
     survivors: Count = 1  # halving, race: members left at the end
     restarts: bool = False  # new founders on a plateau of training.patience generations below the target
@@ -334,17 +343,11 @@ def _change_problems(algorithm: str, change: ScheduledChange) -> Iterator[str]:
                 yield f"{where}: {what} fix: after={{{name}: {fix.rstrip('.')}}}." if fix else f"{where}: {wrong}"
 
 
-OF_SCHEMES = {
-    "survivors": ("halving", "race"), "certainty": ("race",),
-    "until": ("halving",), "judge": ("halving",), "frequencies": ("mf_pbt",), "interval": ("pbt",),
-}  # fmt: skip
-"""Settings of `Evolution` that apply to some schemes only."""
-
 OF_TOURNAMENTS = (
     "mutation.probabilities", "mutation.mutation_sd", "mutation.mutate_elite", "tournament_selection.tournament_size",
     "tournament_selection.elitism",
 )  # fmt: skip
-"""Settings that apply to tournaments only."""
+"""Settings of schemes that mutate (`hpo.schemes.Scheme.mutates`)."""
 
 WITHOUT_WAITING = {
     "evolution.scheme": "tournament", "evolution.restarts": False, "training.share": "shard",
@@ -352,11 +355,6 @@ WITHOUT_WAITING = {
     "training.fitness": "returns",
 }  # fmt: skip
 """Values that settings must have in asynchronous mode; others compare all members within one generation."""
-
-WITHOUT_MUTATION = {
-    **dict.fromkeys(("halving", "race"), "members end, and none is born"),
-    **dict.fromkeys(("pbt", "pb2", "mf_pbt"), "members change their hyperparameters alone"),
-}
 
 
 class ReplayBuffer(Section):
@@ -413,13 +411,16 @@ class Manifest(Section):
                 yield f"{path}: {wrong}"
 
     def _scheme_problems(self) -> Iterator[str]:
-        scheme = self.evolution.scheme
-        unread = [key for key in OF_TOURNAMENTS if scheme != "tournament" and _differs(self, key)]
+        scheme = scheme_of(self.evolution.scheme)
+        unread = [key for key in OF_TOURNAMENTS if not scheme.mutates and _differs(self, key)]
         if unread:
             keys = ", ".join(unread)
+            reason = (
+                "members end, and none is born" if scheme.ends_members else "members change their hyperparameters alone"
+            )
             yield (
-                f"{keys} {'is' if len(unread) == 1 else 'are'} of evolution.scheme=tournament; with {scheme} "
-                f"{WITHOUT_MUTATION[scheme]}. fix: evolution.scheme=tournament, or leave {keys} out."
+                f"{keys} {'is' if len(unread) == 1 else 'are'} of evolution.scheme=tournament; with {scheme.name} "
+                f"{reason}. fix: evolution.scheme=tournament, or leave {keys} out."
             )
         usual, widths = Evolution(), self.evolution.widths
         if widths is not None and (self.evolution.founders != "spread" or widths[0] > widths[1]):
@@ -427,22 +428,22 @@ class Manifest(Section):
                 f"evolution.widths={list(widths)} bound the units of founders that are spread, from and to; "
                 f"got founders={self.evolution.founders}. fix: evolution.founders=spread, evolution.widths=[64,256]."
             )
-        for name, schemes in OF_SCHEMES.items():
-            if scheme not in schemes and vars(self.evolution)[name] != vars(usual)[name]:
+        for name, readers in READERS.items():
+            if name not in scheme.reads and vars(self.evolution)[name] != vars(usual)[name]:
                 yield (
-                    f"evolution.{name} is of scheme {' and '.join(schemes)}; got it with {scheme}. "
-                    f"fix: evolution.scheme={schemes[0]}, or leave evolution.{name} out."
+                    f"evolution.{name} is of scheme {' and '.join(readers)}; got it with {scheme.name}. "
+                    f"fix: evolution.scheme={readers[0]}, or leave evolution.{name} out."
                 )
-        if scheme in ("pbt", "pb2", "mf_pbt") and not self.mutation.rl_hp_selection:
+        if scheme.only_hyperparameters and not self.mutation.rl_hp_selection:
             declared = hyperparameters(find_algorithm(self.algorithm.name))
             name = next((name for name in declared if name.startswith("lr")), "batch_size")
             span = "{min: 1e-4, max: 1e-2}" if name.startswith("lr") else "{min: 16, max: 256}"
             yield (
-                f"evolution.scheme={scheme} changes hyperparameters, and mutation.rl_hp_selection names none. "
+                f"evolution.scheme={scheme.name} changes hyperparameters, and mutation.rl_hp_selection names none. "
                 f"fix: give the ranges of some: mutation.rl_hp_selection.{name}={span}."
             )
         founders, survivors = self.training.pop_size, self.evolution.survivors
-        if scheme == "halving" and survivors > founders:
+        if scheme.name == "halving" and survivors > founders:
             yield (
                 f"evolution.survivors={survivors} of halving must not exceed the founders; got training.pop_size="
                 f"{founders}. fix: training.pop_size={survivors}, or evolution.survivors={founders}."
@@ -491,7 +492,7 @@ class Manifest(Section):
         experience = find_algorithm(self.algorithm.name).experience
         asked = {
             "training.eval_members": self.training.eval_members is not None,
-            "evolution.scheme=race": self.evolution.scheme == "race",
+            f"evolution.scheme={self.evolution.scheme}": scheme_of(self.evolution.scheme).by_returns,
             "evolution.judge=training": self.evolution.judge == "training",
         }
         names = [name for name, wanted in asked.items() if wanted]
@@ -557,6 +558,10 @@ class Manifest(Section):
                 del content["algorithm"][name]
         if content["algorithm"].get("action_scaling") == "bounds":
             del content["algorithm"]["action_scaling"]
+        weights = content["mutation"]["probabilities"]
+        for kind in KINDS.values():
+            if not kind.argument and weights[kind.key] == Probabilities.model_fields[kind.key].default:
+                del weights[kind.key]
         if content["mutation"]["reset_dormant"] is None:
             del content["mutation"]["reset_dormant"]
         if self.evolution == Evolution():

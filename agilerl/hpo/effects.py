@@ -30,7 +30,7 @@ class MutationRecord:
     """Record of a mutation, in the format of `telemetry.record.Birth`.
 
     Attributes:
-        kind: "none", "architecture", "parameters", "activation" or "rl_hp".
+        kind: see `hpo.kinds`.
         path: the method, attribute or part that changed, "" if nothing.
         before, after: JSON-serialisable values of the change.
         change: relative change of the policy's output over probe observations, None if not measured.

@@ -5,11 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 from agilerl.core import foreign
+from agilerl.core.env_ids import working_directory
+from agilerl.core.signatures import VARIADIC, constructor_arguments, taken_by
 from agilerl.envs.returned import short
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
+from agilerl.hpo.schemes import Scheme
 from agilerl.telemetry.record import Birth, MemberRecord
 
 Births = tuple[Birth, ...]
@@ -94,10 +98,13 @@ class TournamentEvolution(Evolution):
         tournament, mutation: objects with `select` and `mutation`; without either there is no evolution.
         keeps_elite_id: whether a mutated elite keeps its id, as in the published functions, where exploration streams
             are keyed by id; its birth then names itself as the parent.
+        every: generations between two selections.
     """
 
-    def __init__(self, tournament: Any = None, mutation: Any = None, *, keeps_elite_id: bool = True) -> None:
-        self.tournament, self.mutation, self.keeps_elite_id = tournament, mutation, keeps_elite_id
+    def __init__(
+        self, tournament: Any = None, mutation: Any = None, *, keeps_elite_id: bool = True, every: int = 1
+    ) -> None:
+        self.tournament, self.mutation, self.keeps_elite_id, self.every = tournament, mutation, keeps_elite_id, every
 
     @property
     def is_on(self) -> bool:
@@ -106,6 +113,8 @@ class TournamentEvolution(Evolution):
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
     ) -> tuple[list[Any], Births]:
+        if generation % self.every:
+            return list(population), ()
         chosen = self._selected(population)
         after = self.mutation.mutation(chosen)
         _check_members(after, f"{type(self.mutation).__name__}.mutation(population)", len(chosen))
@@ -167,47 +176,36 @@ def _check_members(members: Any, call: str, count: int) -> None:
     raise ConfigError(f"{call} must return a list of {count} agents; it returned {returned}. fix: one for each member.")
 
 
-class EveryFew(Evolution):
-    """Apply another evolution only after every `every`-th generation."""
+def evolution_of(scheme: Scheme, arguments: Mapping[str, Any]) -> Evolution:
+    """Import a scheme and construct it with those of the arguments that its constructor takes by name.
 
-    def __init__(self, inner: Evolution, every: int) -> None:
-        self.inner, self.every = inner, every
-        self.shrinks, self.sets_size = inner.shrinks, inner.sets_size
-
-    @property
-    def shares_budget(self) -> bool:
-        return self.inner.shares_budget
-
-    @property
-    def is_on(self) -> bool:
-        return self.inner.is_on
-
-    def next(
-        self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int
-    ) -> tuple[list[Any], Births]:
-        return (list(population), ()) if generation % self.every else self.inner.next(population, records, generation)
-
-    def next_part(
-        self, slots: Sequence[int], population: Sequence[Any], records: Sequence[MemberRecord], generation: int
-    ) -> tuple[list[Any], Births]:
-        if generation % self.every:
-            return [population[slot] for slot in slots], ()
-        return self.inner.next_part(slots, population, records, generation)
-
-    def begin_anew(self, env_steps: int) -> None:
-        self.inner.begin_anew(env_steps)
-
-    def budget_left(self, env_steps: int) -> None:
-        self.inner.budget_left(env_steps)
-
-    def renamed(self, ids: Mapping[int, int]) -> None:
-        self.inner.renamed(ids)
-
-    def state(self) -> dict[str, Any]:
-        return self.inner.state()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.inner.load_state(state)
+    Raises:
+        ConfigError: it cannot be imported, is no `Evolution`, or requires other arguments.
+    """
+    cls: Any = None
+    try:
+        with working_directory():
+            cls = resolve_name(scheme.path)
+        problem = "" if isinstance(cls, type) and issubclass(cls, Evolution) else f"it is {cls!r}"
+    except (ImportError, AttributeError) as error:
+        problem = str(error)
+        if scheme.extra and isinstance(error, ImportError):
+            raise ConfigError(
+                f"{scheme.name} (evolution.scheme): {error.name} is not installed. "
+                f'fix: pip install "agilerl[{scheme.extra}]"'
+            ) from None
+    if not problem:
+        required = [p for p in constructor_arguments(cls).values() if p.default is p.empty and p.kind not in VARIADIC]
+        missing = [p.name for p in required if p.name not in arguments]
+        problem = f"its constructor requires {', '.join(missing)}" if missing else ""
+    if problem:
+        raise ConfigError(
+            f"{scheme.name} (evolution.scheme) must name a subclass of agilerl.hpo.evolution.Evolution whose "
+            f"constructor takes any of {', '.join(arguments)}; {problem}. "
+            "fix: evolution.scheme=my_module:MyScheme, with --import my_module.py."
+        )
+    evolution: Evolution = cls(**taken_by(cls, arguments))
+    return evolution
 
 
 class Family:

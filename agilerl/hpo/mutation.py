@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from agilerl.errors import AgileRLWarning, MutationError, warn_once
 from agilerl.hpo import effects
 from agilerl.hpo.architecture import ArchitectureOptions, mutate_architecture
 from agilerl.hpo.effects import MutationRecord
+from agilerl.hpo.kinds import KINDS, Kind
 from agilerl.hpo.operators import Selection
 from agilerl.hpo.parameter_noise import NoiseOptions, mutate_parameters
 from agilerl.hpo.tournament import SettingError, check_agents
@@ -23,10 +25,6 @@ from agilerl.modules.paths import resolve
 
 __all__ = ["MutationError", "MutationRecord", "Mutations"]
 Agent = TypeVar("Agent")
-
-
-def _nothing(agent: Any) -> MutationRecord:
-    return MutationRecord()
 
 
 def _without_owner(member: Any, path: str) -> str:
@@ -61,6 +59,7 @@ class Mutations:
         rl_hp_selection, min_*, max_*: legacy arguments, see `hpo.operators.Selection`.
 
     Attributes:
+        others: relative weights of the kinds that have no argument, by name (`hpo.kinds`).
         rng: assign any object with numpy's `choice` to replace the stream of operator and method draws; None resets it.
         last_births: one `MutationRecord` per agent of the last `mutation` call.
     """
@@ -102,6 +101,7 @@ class Mutations:
             rl_hp_selection, min_lr=min_lr, max_lr=max_lr, min_learn_step=min_learn_step,
             max_learn_step=max_learn_step, min_batch_size=min_batch_size, max_batch_size=max_batch_size,
         )  # fmt: skip
+        self.others: dict[str, float] = {}
         self.calls = 0
         self._replaced: Any = None
         self._stream = stream(self.seed, Purpose.MUTATION)
@@ -133,14 +133,19 @@ class Mutations:
         self.seed, self.calls = int(state["seed"]), int(state["calls"])
         self._replaced = None if state["replaced"] is None else restored_generator(state["replaced"])
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """Relative weight of each kind of mutation, by its name."""
+        return {
+            "none": self.no_mut, "architecture": self.architecture_mut, "parameters": self.parameters_mut,
+            "activation": self.activation_mut, "rl_hp": self.rl_hp_mut, **self.others,
+        }  # fmt: skip
+
     # -- the population ------------------------------------------------------------------------------------------
 
     def check_for_language(self) -> None:
         """Raise MutationError for any mutation of language policies other than hyperparameters."""
-        asked = {
-            "architecture": self.architecture_mut, "parameters": self.parameters_mut, "activation": self.activation_mut
-        }  # fmt: skip
-        wrong = [name for name, probability in asked.items() if probability > 0]
+        wrong = [name for name, weight in self.weights.items() if weight > 0 and not KINDS[name].of_language]
         if wrong:
             raise MutationError(
                 f"the base of language policies is frozen: {' and '.join(wrong)} mutations do not apply, those of "
@@ -165,16 +170,14 @@ class Mutations:
         self.last_births = []
         for slot, agent in enumerate(population):
             self._stream = stream(self.seed, Purpose.MUTATION, self.calls, slot)
-            operator = self._draw(options)
-            if slot == 0 and has_elite and not self.mutate_elite:
-                operator = _nothing
-            self._run(agent, operator)
+            kind = self._draw(options)
+            self._run(agent, KINDS["none"] if slot == 0 and has_elite and not self.mutate_elite else kind)
             self.last_births.append(effects.inner(agent).mutation_record or MutationRecord())
         return list(population)
 
     def _warn_of_no_effect(self, population: Sequence[Any]) -> None:
         """Warn once if hyperparameters alone mutate, and no agent has any to mutate."""
-        if self.rl_hp_mut <= 0 or self.architecture_mut + self.parameters_mut + self.activation_mut > 0:
+        if [name for name, weight in self.weights.items() if weight > 0 and name != "none"] != ["rl_hp"]:
             return
         members = [m for m in map(effects.inner, population) if hasattr(m, "registry")]
         if members and not any(self.selection.config_for(m, effects.registry_of(m).hp_config) for m in members):
@@ -187,29 +190,24 @@ class Mutations:
                 "(mutation.rl_hp_selection in a manifest).",
             )
 
-    def _options(self, pre_training: bool) -> list[tuple[float, Callable[[Any], MutationRecord]]]:
-        weighted = [
-            (0.0 if pre_training else self.no_mut, _nothing),
-            (self.architecture_mut, self._architecture),
-            (self.parameters_mut, self._parameters),
-            (self.activation_mut, self._activation),
-            (self.rl_hp_mut, self._hyperparameter),
+    def _options(self, pre_training: bool) -> list[tuple[float, Kind]]:
+        weights = {**self.weights, **({"none": 0.0} if pre_training else {})}
+        return [(weights[name], kind) for name, kind in KINDS.items() if weights.get(name, 0) > 0] or [
+            (1.0, KINDS["none"])
         ]
-        return [(w, operator) for w, operator in weighted if w > 0] or [(1.0, _nothing)]
 
-    def _draw(self, options: list[tuple[float, Callable[[Any], MutationRecord]]]) -> Callable[[Any], MutationRecord]:
+    def _draw(self, options: list[tuple[float, Kind]]) -> Kind:
         if len(options) == 1:
             return options[0][1]
         total = sum(weight for weight, _ in options)
         chosen = self.rng.choice(list(range(len(options))), p=[weight / total for weight, _ in options])
         return options[int(single_draw(chosen))][1]
 
-    def _run(self, agent: Agent, operator: Callable[[Any], MutationRecord]) -> Agent:
-        """Apply, label and record an operator; hooks run only if something changed."""
+    def _run(self, agent: Agent, kind: Kind) -> Agent:
+        """Apply, label and record a mutation; hooks run only if something changed."""
         member = effects.inner(agent)
-        record = operator(member)
-        labels = {"none": "None", "parameters": "param", "activation": "act"}
-        member.mut = labels.get(record.kind, _without_owner(member, record.path))
+        record = resolve_name(kind.operator)(self, member) if kind.operator else MutationRecord()
+        member.mut = KINDS[record.kind].label or _without_owner(member, record.path)
         member.mutation_record = record
         if record.kind != "none" and foreign.has_methods(member, "mutation_hook"):
             member.mutation_hook()
@@ -217,28 +215,28 @@ class Mutations:
 
     def no_mutation(self, individual: Agent) -> Agent:
         """Label the agent as unchanged."""
-        return self._run(individual, _nothing)
+        return self._run(individual, KINDS["none"])
 
     def architecture_mutate(self, individual: Agent) -> Agent:
         """Change the architecture of all evaluation networks; targets and optimisers follow."""
-        return self._single(individual, self._architecture)
+        return self._single(individual, "architecture")
 
     def parameter_mutation(self, individual: Agent) -> Agent:
         """Add bounded noise to a tenth of the policy's weights."""
-        return self._single(individual, self._parameters)
+        return self._single(individual, "parameters")
 
     def activation_mutation(self, individual: Agent) -> Agent:
         """Change the hidden activation of all networks."""
-        return self._single(individual, self._activation)
+        return self._single(individual, "activation")
 
     def rl_hyperparam_mutation(self, individual: Agent) -> Agent:
         """Move one hyperparameter by one step."""
-        return self._single(individual, self._hyperparameter)
+        return self._single(individual, "rl_hp")
 
-    def _single(self, agent: Agent, operator: Callable[[Any], MutationRecord]) -> Agent:
+    def _single(self, agent: Agent, name: str) -> Agent:
         self.calls += 1
         self._stream = stream(self.seed, Purpose.MUTATION, self.calls)
-        return self._run(agent, operator)
+        return self._run(agent, KINDS[name])
 
     def _architecture(self, agent: Any) -> MutationRecord:
         return mutate_architecture(agent, self.architecture_options, self.rng, self._stream)

@@ -81,8 +81,8 @@ class SuccessiveHalving(Evolution):
     """Stop the worse half of the members at each rung; the survivors get the released steps.
 
     Args:
-        founders: members at the start. budget: environment steps of all of them together; new founders of a restart
-            have what is left of it. survivors: members left at the end.
+        members: at the start. budget: environment steps of all of them together; new founders of a restart have what is
+            left of it. survivors: members left at the end.
         judge: "evaluation" ranks members by fitness, "training" by the returns of their training episodes, which need
             no additional steps; both are averaged over the generations since the last rung. A generation without a
             finished episode has no score.
@@ -90,11 +90,11 @@ class SuccessiveHalving(Evolution):
     """
 
     def __init__(
-        self, founders: int, budget: int, survivors: int = 1, judge: str = "evaluation", until: float = 1.0
+        self, members: int, budget: int, survivors: int = 1, judge: str = "evaluation", until: float = 1.0
     ) -> None:
-        if survivors > founders:
-            raise ConfigError(f"evolution.survivors must not exceed the {founders} founders; got {survivors}.")
-        self.founders, self.budget, self.survivors, self.judge, self.until = founders, budget, survivors, judge, until
+        if survivors > members:
+            raise ConfigError(f"evolution.survivors must not exceed the {members} founders; got {survivors}.")
+        self.members, self.budget, self.survivors, self.judge, self.until = members, budget, survivors, judge, until
         self.seen: dict[int, list[float]] = {}  # member id -> scores since the last rung
         self.begun = 0  # environment steps per member at which the first rung starts
         self.spent: int | None = 0  # environment steps of all members until then; None: not told yet
@@ -105,7 +105,7 @@ class SuccessiveHalving(Evolution):
     def rungs(self) -> list[tuple[int, int]]:
         """Rungs of the present founders, counted from `begun` (`rungs_of`)."""
         left = max(0, self.budget - (self.spent or 0))
-        return rungs_of(self.founders, int(left * self.until), self.survivors)
+        return rungs_of(self.members, int(left * self.until), self.survivors)
 
     def next(
         self, population: Sequence[Any], records: Sequence[MemberRecord], generation: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,11 @@ from agilerl.hpo.architecture import (
 )
 from agilerl.hpo.effects import MutationRecord
 from agilerl.hpo.evolution import Births, Evolution
+from agilerl.hpo.kinds import KINDS
 from agilerl.modules.paths import resolve
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.telemetry.record import Birth, MemberRecord
 
-KINDS = ("rl_hp", "architecture", "activation")  # mutations that a schedule repeats
 MAX_DRAWS = 64  # attempts at a method that draws what its arguments do not settle, such as a new layer's kernel
 OPTIONS = ArchitectureOptions(new_layer_prob=0.0, bound=None)
 
@@ -38,7 +39,7 @@ class Change:
 
     Attributes:
         env_steps: steps of the agent after which it applies; 0: from the start.
-        kind: one of `KINDS`.
+        kind: one of `hpo.kinds.REPLAYED`.
         path: names of the hyperparameters, or the architecture method, as in `telemetry.record.Birth`.
         before, after: hyperparameters by name, short forms of the policy's architecture, or activations.
     """
@@ -149,12 +150,12 @@ def apply(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecor
     Raises:
         MutationError: the agent has no such hyperparameter or method, or its network cannot become the recorded one.
     """
-    if change.kind == "rl_hp":
-        return _set_values(agent, change)
-    return _set_activation(agent, change, rng) if change.kind == "activation" else _mutate(agent, change, rng)
+    record: MutationRecord = resolve_name(KINDS[change.kind].replay)(agent, change, rng)
+    return record
 
 
-def _set_values(agent: Any, change: Change) -> MutationRecord:
+def set_values(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
+    """Set the recorded hyperparameters."""
     missing = [name for name in change.after if not hasattr(agent, name)]
     if missing:
         raise MutationError(f"the schedule names {', '.join(missing)}, which {type(agent).__name__} does not have.")
@@ -166,7 +167,8 @@ def _set_values(agent: Any, change: Change) -> MutationRecord:
     return MutationRecord("rl_hp", ", ".join(change.after), plain, dict(change.after), 0.0)
 
 
-def _set_activation(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
+def set_activation(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
+    """Give all networks the recorded activation."""
     group = effects.policy_groups(agent)[0]
     policy = effects.networks_of(agent)[group.eval_network]
     probe = effects.probe_of(agent, policy, rng, group.eval_network)
@@ -177,7 +179,7 @@ def _set_activation(agent: Any, change: Change, rng: np.random.Generator) -> Mut
     return MutationRecord("activation", "activation", before, change.after, None)
 
 
-def _mutate(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
+def set_architecture(agent: Any, change: Change, rng: np.random.Generator) -> MutationRecord:
     """Apply the recorded architecture method, with the arguments that lead to the recorded network."""
     group, method = _policy_of(agent, change.path)
     networks = effects.networks_of(agent)

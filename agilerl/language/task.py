@@ -14,6 +14,7 @@ from agilerl.config import Manifest
 from agilerl.config.presets import check_kind
 from agilerl.core import foreign
 from agilerl.errors import ConfigError
+from agilerl.hpo.kinds import KINDS
 from agilerl.language import needs
 from agilerl.language.base import load_base
 from agilerl.language.sources.source import LanguageSource
@@ -114,7 +115,8 @@ def _check_hub(model: str) -> None:
 def check_mutations(manifest: Manifest) -> None:
     """Raise ConfigError for any mutation other than of hyperparameters."""
     chances = manifest.mutation.probabilities
-    wrong = [f"mutation.probabilities.{n}" for n in ("arch_mut", "params_mut", "act_mut") if vars(chances)[n] > 0]
+    keys = [kind.key for kind in KINDS.values() if not kind.of_language and vars(chances)[kind.key] > 0]
+    wrong = [f"mutation.probabilities.{key}" for key in keys]
     if wrong:
         raise ConfigError(
             f"{', '.join(wrong)}: the base of a language policy is frozen, and its hyperparameters alone mutate. "

@@ -20,9 +20,8 @@ class Birth:
         id: unique member id within the run (`agent.index`); parent: the id it was cloned from, None for a founder. A
             mutated elite of a published function keeps its id and is its own parent.
         generation: its first training generation (founders: 0).
-        kind: "founder", "elite", "none", "architecture", "parameters", "activation", "rl_hp", "healed" (a copy of the
-            fittest member in place of a diverged one: `path` names it, `after` is the reason), "steered" (by a request,
-            see `Steering`).
+        kind: "founder", "elite", of a mutation (`hpo.kinds`), "healed" (a copy of the fittest member in place of a
+            diverged one: `path` names it, `after` is the reason), "steered" (by a request, see `Steering`).
         path: the changed setting ("lr", "encoder.add_node", ...), "" if unchanged; for a founder that continues an
             agent of another run, that run and member.
         before, after: JSON-able values of the change.

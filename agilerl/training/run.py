@@ -13,6 +13,7 @@ from agilerl.algorithms import find_algorithm, worth_a_try
 from agilerl.config import Manifest
 from agilerl.core import foreign
 from agilerl.errors import ConfigError, RunError
+from agilerl.hpo.schemes import SCHEMES
 from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import METRICS
@@ -27,7 +28,7 @@ from agilerl.views.report.summary import Ended, in_words, measure_of
 from agilerl.views.report.text import tidy
 
 # Schemes in which stopped members release their steps to the others.
-SHARED_BUDGETS = ("race", "halving")
+SHARED_BUDGETS = tuple(name for name, row in SCHEMES.items() if row.ends_members)
 
 
 @dataclass(frozen=True, repr=False)

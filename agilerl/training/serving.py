@@ -10,10 +10,10 @@ from typing import Any
 
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
-from agilerl.sources.source import Source
+from agilerl.sources.divergence import is_finite
+from agilerl.sources.source import PopulationEvaluation, Source, Tally
 from agilerl.training.dispatch import ONCE
 from agilerl.training.population import evaluation_mode
-from agilerl.training.rounds import evaluated
 
 Report = Callable[[int], None]
 
@@ -127,3 +127,23 @@ class ShardServer:
 
 def _unheard(env_steps: int) -> None:
     """Report nothing, while there is no job."""
+
+
+def evaluated(source: Source, agents: Sequence[Any], tallies: Sequence[Tally], number: int) -> dict[str, Any]:
+    """Evaluate the members of a shard that have not diverged.
+
+    Returns:
+        "evaluation", a `PopulationEvaluation` as plain data with fitness by member id, and the "seconds" it took.
+    """
+    start, before = time.perf_counter(), source.evaluation_env_steps
+    finite = [agent for agent, tally in zip(agents, tallies, strict=True) if tally.fault is None and is_finite(agent)]
+    with evaluation_mode(finite):
+        one = source.evaluate(finite, number) if finite else PopulationEvaluation([])
+    source.evaluation_env_steps = before  # counted where the result is taken
+    plain = {
+        **vars(one),
+        **{name: dict(vars(one)[name]) for name in ("errors", "played", "by_agent")},
+        "fitness": {agent.index: value for agent, value in zip(finite, one.fitness, strict=True)},
+        "screened_out": sorted(one.screened_out),
+    }
+    return {"evaluation": plain, "seconds": time.perf_counter() - start}

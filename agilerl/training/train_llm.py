@@ -17,7 +17,7 @@ from agilerl.core import foreign
 from agilerl.core.options import LanguageOptions, is_number
 from agilerl.core.rng import resolve_seed
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
-from agilerl.hpo.evolution import EveryFew, TournamentEvolution
+from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.language.sources.games import Games
 from agilerl.language.sources.source import GYMS, ITEMS, LanguageSource, check_gym
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
@@ -182,7 +182,7 @@ def _finetune(
                 source,
                 options,
                 seed=seed,
-                evolution=EveryFew(TournamentEvolution(asked["tournament"], asked["mutation"]), options.evolve_every),
+                evolution=TournamentEvolution(asked["tournament"], asked["mutation"], every=options.evolve_every),
                 sinks=_sinks(asked) if ranks.is_main else (),
                 env_id=str(foreign.own_name(source.envs[0]) or function.rpartition("_")[2]),
                 store=store,

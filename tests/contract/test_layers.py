@@ -60,6 +60,9 @@ SLICE = {
     "language.networks": "networks",
     "language.sources": "sources",
     "language.task": "training",
+    "experimental": "hpo",
+    "experimental.asynchronous": "training",
+    "experimental.rounds": "training",
 }
 # `agilerl/__init__.py` is the lazy facade over all of them and is checked by tests/contract/test_import.py.
 EXEMPT = {"__init__", "__main__", "_version"}

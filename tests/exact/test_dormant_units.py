@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from agilerl.algorithms import DQN, PPO, SAC, TD3, RainbowDQN
-from agilerl.hpo import effects
-from agilerl.hpo.dormant import (
+from agilerl.experimental.dormant import (
     DormantResets,
     Resets,
     is_dormant,
@@ -22,6 +21,7 @@ from agilerl.hpo.dormant import (
     reset_dormant_units,
     unit_scores,
 )
+from agilerl.hpo import effects
 from agilerl.modules.cnn import EvolvableCNN
 from agilerl.modules.mlp import EvolvableMLP
 from agilerl.modules.simba import EvolvableSimBa

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from agilerl.errors import ConfigError
+from agilerl.experimental.pb2 import PopulationBandit
 from agilerl.hpo.evolution import Evolution
 from agilerl.hpo.founders import spread
 from agilerl.hpo.operators import RLParameter
-from agilerl.hpo.pbt import PopulationBandit, TruncationSelection
+from agilerl.hpo.pbt import TruncationSelection
 from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, rungs_of
 from agilerl.hpo.screening import best_returns, promising, screened
 from agilerl.hpo.stopping import has_plateaued, is_stuck, still_learns

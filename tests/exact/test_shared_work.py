@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agilerl.experimental.rounds import Rounds
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Tally
-from agilerl.training import rounds as rounds_module
+from agilerl.training import serving
 from agilerl.training.dispatch import Dispatcher, WorkerState
-from agilerl.training.rounds import Rounds, evaluated
 from agilerl.training.scheduling import Batch, Handed, Piece, Scheduler
+from agilerl.training.serving import evaluated
 
 PLAN = GenerationPlan(5, 100, 10, 4, 1000, "fused")
 
@@ -103,7 +104,7 @@ def test_fitness_is_that_of_the_members_that_have_not_diverged(monkeypatch: pyte
     agents = [
         SimpleNamespace(index=index, set_training_mode=lambda mode: None, training=True) for index in (3, 4, 6, 8)
     ]
-    monkeypatch.setattr(rounds_module, "is_finite", lambda agent: agent.index != 6)
+    monkeypatch.setattr(serving, "is_finite", lambda agent: agent.index != 6)
     tallies = [Tally(), Tally(fault="its loss is not finite"), Tally(), Tally()]
     judge = source()
 

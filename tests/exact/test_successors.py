@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from agilerl.errors import ConfigError
-from agilerl.hpo.bandit import Trial, process_over, propose
+from agilerl.experimental.mf_pbt import MultipleFrequencies
+from agilerl.experimental.pb2 import PopulationBandit, Trial, process_over, propose
+from agilerl.hpo.evolution import evolution_of
 from agilerl.hpo.founders import share_at, value_at
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
-from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection, perturbed
+from agilerl.hpo.pbt import TruncationSelection, perturbed
+from agilerl.hpo.schemes import SCHEMES
 from agilerl.telemetry.record import MemberRecord
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")
@@ -284,8 +287,9 @@ def test_a_discount_moves_by_its_horizon() -> None:
 
 def test_the_scheme_that_lacks_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ConfigError, match=r"pb2 \(evolution\.scheme\): scikit-learn is not installed\. fix: "):
-        PopulationBandit(0)
+    monkeypatch.delitem(sys.modules, "agilerl.experimental.pb2")
+    with pytest.raises(ConfigError, match=r"pb2 \(evolution\.scheme\): sklearn is not installed\. fix: .*bandit"):
+        evolution_of(SCHEMES["pb2"], {"seed": 0})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from faulty_runs import StopAfter
 from scheme_runs import SCHEMES, check_records, diverging, resume, rows_of, scripted, state_of, train
 
 import agilerl
-from agilerl.hpo import bandit
+from agilerl.experimental import pb2
 from agilerl.runs.records import RunRecords
 from agilerl.sources.lanes import LaneSource
 from agilerl.sources.source import PopulationEvaluation
@@ -113,7 +113,7 @@ def test_records_fit_together_and_a_run_stopped_in_each_generation_becomes_the_s
 ) -> None:
     case = case_of(scheme, event)
     with situation(event, diverged=True):
-        with mock.patch.object(bandit, "_bounds", wraps=bandit._bounds) as bounds:
+        with mock.patch.object(pb2, "_bounds", wraps=pb2._bounds) as bounds:
             whole = train(case, tmp_path / "whole")
         if event in ONLY:
             widths = {call.args[0].shape[1] for call in bounds.call_args_list}  # hyperparameters, and the generation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 import gymnasium as gym
@@ -16,26 +17,25 @@ from agilerl.components.replay_buffer import (
     ReplayBuffer,
 )
 from agilerl.config import Manifest
-from agilerl.config.experimental import experimental_in
+from agilerl.config.experimental import MODE, RESETS, experimental_in
 from agilerl.config.meanings import OTHER_NAMES
 from agilerl.config.widths import within_widths
 from agilerl.core import foreign
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import AgileRLError, ConfigError, warn_once
-from agilerl.hpo.dormant import DormantResets, check_resettable
-from agilerl.hpo.evolution import Evolution, TournamentEvolution
+from agilerl.hpo.evolution import Evolution, evolution_of
 from agilerl.hpo.founders import spread_founders
+from agilerl.hpo.kinds import KINDS
 from agilerl.hpo.mutation import Mutations
-from agilerl.hpo.pbt import MultipleFrequencies, PopulationBandit, TruncationSelection
-from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving
+from agilerl.hpo.racing import Restarts
 from agilerl.hpo.schedule import Change, Schedule, begin_with
+from agilerl.hpo.schemes import READERS, scheme_of
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.steering import Taken
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.record import Sink
-from agilerl.training.asynchronous import AsynchronousLoop
 from agilerl.training.deadline import Deadline
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
@@ -99,12 +99,14 @@ def run_manifest(
             f"{population[0].action_space}. fix: explore_least=1, and eps_start, eps_end."
         )
     threshold = manifest.mutation.reset_dormant if evolution else None
-    if threshold is not None:
-        check_resettable(population[0], threshold)
+    resets = None if threshold is None else resolve_name(RESETS.path)(threshold, seed)
+    if resets is not None:
+        resets.check(population[0])
     options = make_options(manifest)
-    is_asynchronous = manifest.evolution.mode == "async"
-    kind = partial(AsynchronousLoop, max_lag=manifest.evolution.max_lag, order=arrivals) if is_asynchronous else None
-    loop = (kind or TrainingLoop)(
+    loop_of: Callable[..., TrainingLoop] = TrainingLoop
+    if manifest.evolution.mode not in MODE.usual:
+        loop_of = partial(resolve_name(MODE.path), max_lag=manifest.evolution.max_lag, order=arrivals)
+    loop = loop_of(
         population,
         task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,
@@ -119,7 +121,7 @@ def run_manifest(
         deadline=deadline,
         executor=executor,
         script=script,
-        resets=None if threshold is None else DormantResets(threshold, seed),
+        resets=resets,
     )
     loop.notes += without_effect(manifest, evolution)
     if evolution and (settings := experimental_in(manifest)):
@@ -144,16 +146,16 @@ def run_manifest(
 
 def without_effect(manifest: Manifest, evolution: bool) -> list[str]:
     """Return a note of settings that have no effect in this run; none for those that presets contain."""
-    threshold, scheme = manifest.mutation.reset_dormant, manifest.evolution.scheme
+    threshold, scheme = manifest.mutation.reset_dormant, scheme_of(manifest.evolution.scheme)
     if not evolution:
         return [] if threshold is None else [f"no effect without evolution: mutation.reset_dormant={threshold:g}"]
     members, survivors = manifest.training.pop_size, manifest.evolution.survivors
-    if members == 1 and scheme in ("pbt", "pb2"):
-        return [f"no effect on a population of one member: evolution.scheme={scheme}"]
+    if members == 1 and scheme.only_hyperparameters:
+        return [f"no effect on a population of one member: evolution.scheme={scheme.name}"]
     notes = []
-    if scheme in ("race", "halving") and 1 < members <= survivors:
+    if scheme.ends_members and 1 < members <= survivors:
         notes = [f"no effect on a population of {members} members: evolution.survivors={survivors} ends none of them"]
-    by_returns = ["scheme=race"] if scheme == "race" else []
+    by_returns = [f"scheme={scheme.name}"] if scheme.by_returns else []
     by_returns += ["judge=training"] if manifest.evolution.judge == "training" else []
     rescored = manifest.training.elite_rescore_episodes
     if rescored and by_returns:
@@ -248,13 +250,11 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
             f"{where}. fix: take gamma out of it, or n_step=1."
         )
     settings: dict[str, Any] = {"device": device, "seed": manifest.training.seed}
-    if asked.prioritized and n_step > 1:
-        return PrioritizedMultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, alpha=asked.alpha, **settings)
-    if asked.prioritized:
-        return PrioritizedReplayBuffer(size, alpha=asked.alpha, **settings)
-    if n_step > 1:
-        return MultiStepReplayBuffer(size, n_step=n_step, gamma=gamma, **settings)
-    return ReplayBuffer(max_size=size, **settings)
+    settings |= {"alpha": asked.alpha} if asked.prioritized else {}
+    if n_step == 1:
+        return (PrioritizedReplayBuffer if asked.prioritized else ReplayBuffer)(size, **settings)
+    kind = PrioritizedMultiStepReplayBuffer if asked.prioritized else MultiStepReplayBuffer
+    return kind(size, n_step=n_step, gamma=gamma, **settings)
 
 
 def make_evolution(
@@ -278,34 +278,25 @@ def _scheme(manifest: Manifest, seed: int, device: str) -> Evolution:
     asked, training = manifest.evolution, manifest.training
     if asked.schedule is not None:
         return Schedule(scheduled(manifest), seed)
-    if asked.scheme == "race":
-        return Race(asked.survivors, asked.certainty)
-    if asked.scheme == "halving":
-        budget = training.max_steps * training.pop_size
-        return SuccessiveHalving(training.pop_size, budget, asked.survivors, asked.judge, asked.until)
-    if asked.scheme == "pbt":
-        return TruncationSelection(asked.interval, seed)
-    if asked.scheme == "pb2":
-        return PopulationBandit(seed)
-    if asked.scheme == "mf_pbt":
-        return MultipleFrequencies(asked.frequencies, training.pop_size, seed)
-    chances, selection = manifest.mutation.probabilities, manifest.tournament_selection
+    chances, selection = vars(manifest.mutation.probabilities), manifest.tournament_selection
     tournament = TournamentSelection(
-        selection.tournament_size, selection.elitism, manifest.training.pop_size, selection.eval_loop, seed=seed
+        selection.tournament_size, selection.elitism, training.pop_size, selection.eval_loop, seed=seed
     )
     mutation = Mutations(
-        no_mutation=chances.no_mut,
-        architecture=chances.arch_mut,
-        new_layer_prob=chances.new_layer,
-        parameters=chances.params_mut,
-        activation=chances.act_mut,
-        rl_hp=chances.rl_hp_mut,
+        **{kind.argument: chances[kind.key] for kind in KINDS.values() if kind.argument},
+        new_layer_prob=chances["new_layer"],
         mutation_sd=manifest.mutation.mutation_sd,
         mutate_elite=manifest.mutation.mutate_elite,
         rand_seed=seed,
         device=device,
     )
-    return TournamentEvolution(tournament, mutation, keeps_elite_id=False)
+    mutation.others = {kind.name: chances[kind.key] for kind in KINDS.values() if not kind.argument}
+    arguments = {
+        "seed": seed, "members": training.pop_size, "budget": training.max_steps * training.pop_size,
+        "tournament": tournament, "mutation": mutation, "keeps_elite_id": False,
+        **{key: vars(asked)[key] for key in READERS},
+    }  # fmt: skip
+    return evolution_of(scheme_of(asked.scheme), arguments)
 
 
 def make_options(manifest: Manifest) -> OffPolicyOptions:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agilerl.hpo.kinds import KINDS
 from agilerl.runs.records import Member, RunRecords
 from agilerl.telemetry.record import Birth
 from agilerl.views.report.plot import Stroke, Tick, dots, px
@@ -259,9 +260,10 @@ def mutation_text(birth: Birth) -> str:
     """The mutation of a birth: "lr 6.3e-4 → 5e-4", "encoder.add_node [64] → [96]"; for a founder its source."""
     if birth.kind in UNMUTATED or (birth.kind == "founder" and not birth.path):
         return "unchanged copy" if birth.kind in UNMUTATED else "founder"
-    name = birth.kind if birth.kind == birth.path or not birth.path else f"{birth.path}"
-    if birth.kind in ("parameters", "activation", "healed", "founder") and birth.path:
-        name = f"{birth.kind} {birth.path}"
+    has_label = birth.kind in ("healed", "founder") or (birth.kind in KINDS and KINDS[birth.kind].label)
+    name = birth.path or birth.kind
+    if has_label and name != birth.kind:
+        name = f"{birth.kind} {name}"
     if birth.before is None and birth.after is None:
         return name
     if isinstance(birth.after, Mapping):  # several hyperparameters, or the scale of noise
@@ -284,4 +286,5 @@ def short_mutation(birth: Birth) -> str:
     for word, sign in (("add_", "+"), ("remove_", "−")):
         if leaf.startswith(word):
             return (sign + leaf.removeprefix(word).replace("latent_node", "latent"))[:9]
-    return {"parameters": "noise"}.get(birth.kind, leaf or birth.kind)[:9]
+    short = KINDS[birth.kind].short if birth.kind in KINDS else ""
+    return (short or leaf or birth.kind)[:9]

@@ -17,6 +17,8 @@ from agilerl.core.files import write_atomic
 from agilerl.core.hostile import malformed
 from agilerl.core.redaction import redact
 from agilerl.errors import RunError
+from agilerl.hpo.kinds import KINDS
+from agilerl.hpo.schemes import scheme_of
 from agilerl.runs.names import CONFIG
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.console import clock, how_it_ended
@@ -33,14 +35,11 @@ SIZE_LIMIT = 300_000  # bytes of the page, a film in it included
 FILM_LIMIT = 150_000  # a larger film is linked
 MARK = b"<style>\n:root{color-scheme:light dark;--bg:#fff;--card:#f6f7f9;"  # of all pages, also of earlier versions
 MARK_WITHIN = 4096  # bytes from the beginning of a page
-KINDS = {
-    "rl_hp": "hyperparameter",
-    "architecture": "architecture",
-    "parameters": "parameters",
-    "activation": "activation",
+TITLES = {
+    **{name: kind.title or name for name, kind in KINDS.items() if name != "none"},
     "healed": "healed",
     "steered": "steered",
-    "none": "unchanged",
+    "none": KINDS["none"].title,
 }
 
 
@@ -181,7 +180,7 @@ def _facts(run: RunRecords, detail: Detail) -> dict[str, Any]:
         "lines": detail.lines,
         "levels": range(lineage.LEVELS),
         "range": (low, high),
-        "kinds": [(k, text) for k, text in KINDS.items() if any(b.kind == k for b in run.births)],
+        "kinds": [(k, text) for k, text in TITLES.items() if any(b.kind == k for b in run.births)],
         "plots": plots,
         "constant": constant,
         "growths": growths,
@@ -224,7 +223,7 @@ def tiles(run: RunRecords) -> list[Tile]:
     budget = run.setting("training.max_steps")
     member = max((m.env_steps for m in run.last), default=0)
     each = f"{count(member)} of {count(budget or 0)} per member"
-    if run.setting("evolution.scheme") in ("halving", "race"):  # survivors inherit the steps of stopped members
+    if scheme_of(str(run.setting("evolution.scheme"))).ends_members:  # survivors inherit the steps of stopped members
         each = f"{count(member)} by who trained longest"
     ended = how_it_ended(result["stopped"]) if "stopped" in result else run.status
     ended = "still running" if run.status == "running" else ended

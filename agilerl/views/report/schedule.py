@@ -18,6 +18,7 @@ from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.core.files import write_atomic
 from agilerl.core.hostile import read_text
 from agilerl.errors import ConfigError, RunError, unknown_choice
+from agilerl.hpo.kinds import REPLAYED
 from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import CONFIG
@@ -29,7 +30,6 @@ FORMAT = 1
 KEYS = (
     "format", "source", "env_steps", "founder", "changes", "final", "adapted", "not_repeated", "manifest",
 )  # fmt: skip
-REPLAYED = ("rl_hp", "architecture", "activation")
 STEERED = "steered"  # births whose values a user has set
 OF_POPULATIONS = ("pop_size", "eval_members", "evolve_from", "patience", "shards", "share", "elite_rescore_episodes")
 """Settings of the training section that one agent does without."""
@@ -378,6 +378,6 @@ def _words(event: Mapping[str, Any]) -> str:
     before, after, kind = event["before"], event["after"], event["kind"]
     if kind == "rl_hp":
         return ", ".join(f"{name} {compact(before[name])} → {compact(value)}" for name, value in after.items())
-    if kind in ("architecture", "activation"):
+    if kind in REPLAYED:
         return f"{event['path']}  {compact(before)} → {compact(after)}"
     return f"{kind} {event['path']}".strip() + "  (not repeated)"

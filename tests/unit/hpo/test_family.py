@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from agilerl.errors import NotAvailableYetError
-from agilerl.hpo.evolution import EveryFew, Family, TournamentEvolution
-from agilerl.hpo.pbt import TruncationSelection
-from agilerl.hpo.racing import Race, Restarts
+from agilerl.hpo.evolution import Family, TournamentEvolution
 from agilerl.telemetry.record import Birth
 from agilerl.training.quarantine import DivergedError, Quarantine
 from agilerl.views.report.summary import _line
@@ -51,16 +48,15 @@ def test_a_copy_is_never_of_a_member_that_has_diverged() -> None:
         quarantine.heal([Agent(0), Agent(1)], [-math.inf, -math.inf], 1, 5)
 
 
-def test_evolution_every_few_generations_is_of_the_kind_that_it_applies() -> None:
-    founders = [Agent(0), Agent(1)]
-    for inner in (Race(), Restarts(Race(), list, 2), TruncationSelection(1, 0)):
-        every = EveryFew(inner, 2)
-        assert (every.shares_budget, every.shrinks, every.sets_size) == (
-            inner.shares_budget, inner.shrinks, inner.sets_size,
-        )  # fmt: skip
-    assert EveryFew(Race(), 2).next_part([1], founders, [], 1) == ([founders[1]], ())
-    with pytest.raises(NotAvailableYetError, match="Race compares all members"):
-        EveryFew(Race(), 2).next_part([1], founders, [], 2)
+def test_evolution_every_few_generations_leaves_the_population_in_between() -> None:
+    founders, calls = [Agent(0), Agent(1)], list[int]()
+    parts = SimpleNamespace(select=lambda population: (population[0], population), parents=[0, 1])
+    mutation = SimpleNamespace(mutation=lambda agents: calls.append(len(agents)) or agents)
+    scheme = TournamentEvolution(parts, mutation, every=2)
+    assert scheme.next(founders, [], 1) == (founders, ())
+    assert calls == []
+    scheme.next(founders, [], 2)
+    assert calls == [2]
 
 
 def test_a_birth_under_a_used_id_gets_one_of_its_own() -> None:

@@ -13,8 +13,8 @@ import agilerl
 from agilerl.algorithms import find_algorithm
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError
+from agilerl.experimental.mf_pbt import MultipleFrequencies
 from agilerl.hpo.mutation import Mutations
-from agilerl.hpo.pbt import MultipleFrequencies
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning, finetune_llm_sft

@@ -15,9 +15,10 @@ from inline_workers import InlineWorkers
 import agilerl
 from agilerl.core.checkpoint import encode_tree
 from agilerl.errors import ConfigError, RunError
+from agilerl.experimental import asynchronous
+from agilerl.experimental.asynchronous import AsynchronousLoop
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.record import GenerationRecord
-from agilerl.training.asynchronous import AsynchronousLoop
 from agilerl.training.manifest import workers as manifest_workers
 from agilerl.workers.executor import Reply
 
@@ -194,10 +195,8 @@ class Watched(AsynchronousLoop):
 
 @pytest.mark.thorough
 def test_the_best_of_all_stays_until_its_own_shard_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agilerl.training.manifest import build
-
     Watched.kept = []
-    monkeypatch.setattr(build, "AsynchronousLoop", Watched)
+    monkeypatch.setattr(asynchronous, "AsynchronousLoop", Watched)
     train(steps=400)
     assert True in Watched.kept
     assert False in Watched.kept
@@ -261,10 +260,8 @@ class Evaluated(AsynchronousLoop):
 
 
 def test_fitness_is_that_of_a_member_evaluated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agilerl.training.manifest import build
-
     Evaluated.fitness = []
-    monkeypatch.setattr(build, "AsynchronousLoop", Evaluated)
+    monkeypatch.setattr(asynchronous, "AsynchronousLoop", Evaluated)
     run = train()
     assert [here for here, _ in Evaluated.fitness] == [alone for _, alone in Evaluated.fitness]
     assert len(Evaluated.fitness) == 6 * 4

@@ -11,13 +11,13 @@ from typing import Any
 from agilerl.core.host import return_freed_memory
 from agilerl.core.options import LoopOptions
 from agilerl.errors import RunError
+from agilerl.experimental.rounds import Rounds
 from agilerl.hpo.screening import best_returns
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.record import Arrival, Birth, MemberRecord
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import are_unchanged, weights_of
 from agilerl.training.result import generation_record, member_records
-from agilerl.training.rounds import Rounds
 from agilerl.training.state import SavableLoop, filled
 from agilerl.training.store import Trees
 
@@ -273,7 +273,7 @@ class AsynchronousLoop(TrainingLoop):
         return fitness
 
     def _merged(self, evaluations: Sequence[Mapping[str, Any]]) -> PopulationEvaluation:
-        """Return what is known of the last evaluations of all members; returns by agent of these evaluations only."""
+        """Return the last evaluations of all members; returns by agent of these evaluations only."""
         current, before = {agent.index for agent in self.population}, self.evaluation
         errors, played, dropped = dict(before.errors), dict(before.played), set(before.screened_out)
         by_agent: dict[int, list[float]] = {}

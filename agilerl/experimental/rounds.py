@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from typing import Any
 
 from agilerl.core.checkpoint import decode_tree, encode_tree
-from agilerl.sources.divergence import is_finite
-from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally
+from agilerl.sources.source import GenerationPlan, Source
 from agilerl.training.dispatch import shard_here, shard_job
-from agilerl.training.population import evaluation_mode
 from agilerl.training.scheduling import Batch, Piece, Scheduler, Steps
+from agilerl.training.serving import evaluated
 
 
 class Rounds:
@@ -100,7 +98,7 @@ class Rounds:
         self._did[worker, shard] = result.pop("number")
 
     def _forget(self, worker: int) -> None:
-        """Take it that nothing is known of a worker any more."""
+        """Forget the cached state of a worker."""
         for place in (self._has, self._did):
             for key in [key for key in place if key[0] == worker]:
                 del place[key]
@@ -110,23 +108,3 @@ def _load(agents: Sequence[Any], states: Sequence[bytes]) -> None:
     """Restore encoded run states."""
     for agent, state in zip(agents, states, strict=True):
         agent.load_run_state(decode_tree(state, f"member {agent.index}"))
-
-
-def evaluated(source: Source, agents: Sequence[Any], tallies: Sequence[Tally], number: int) -> dict[str, Any]:
-    """Evaluate the members of a shard that have not diverged.
-
-    Returns:
-        "evaluation", a `PopulationEvaluation` as plain data with fitness by member id, and the "seconds" it took.
-    """
-    start, before = time.perf_counter(), source.evaluation_env_steps
-    sound = [agent for agent, tally in zip(agents, tallies, strict=True) if tally.fault is None and is_finite(agent)]
-    with evaluation_mode(sound):
-        one = source.evaluate(sound, number) if sound else PopulationEvaluation([])
-    source.evaluation_env_steps = before  # counted where the result is taken
-    plain = {
-        **vars(one),
-        **{name: dict(vars(one)[name]) for name in ("errors", "played", "by_agent")},
-        "fitness": {agent.index: value for agent, value in zip(sound, one.fitness, strict=True)},
-        "screened_out": sorted(one.screened_out),
-    }
-    return {"evaluation": plain, "seconds": time.perf_counter() - start}

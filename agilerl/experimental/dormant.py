@@ -289,18 +289,6 @@ def _recent(agent: Any, networks: Mapping[str, Any]) -> dict[str, effects.Probe]
     return probes
 
 
-def check_resettable(agent: Any, threshold: float) -> None:
-    """Raise ConfigError unless the agent keeps recent observations and has hidden units that can be reset."""
-    member = effects.inner(agent)
-    parts = [parts_with_units(network) for network in effects.networks_of(member).values()]
-    if isinstance(member, effects.Probed) and any(parts):
-        return
-    raise ConfigError(
-        f"mutation.reset_dormant={threshold:g} resets units of dense and convolutional layers that read observations; "
-        f"the networks of this {type(member).__name__} are recurrent, or of another kind. fix: reset_dormant=null."
-    )
-
-
 class DormantResets:
     """Reset the dormant units of every member between two generations.
 
@@ -315,6 +303,17 @@ class DormantResets:
     def __init__(self, threshold: float, seed: int) -> None:
         self.threshold, self.seed = threshold, seed
         self.counts: dict[int, int] = {}
+
+    def check(self, agent: Any) -> None:
+        """Raise ConfigError unless the agent keeps recent observations and has hidden units that can be reset."""
+        member = effects.inner(agent)
+        parts = [parts_with_units(network) for network in effects.networks_of(member).values()]
+        if not (isinstance(member, effects.Probed) and any(parts)):
+            raise ConfigError(
+                f"mutation.reset_dormant={self.threshold:g} resets units of dense and convolutional layers that read "
+                f"observations; the networks of this {type(member).__name__} are recurrent, or of another kind. "
+                "fix: reset_dormant=null."
+            )
 
     def apply(self, members: Sequence[Any], generation: int, slots: Sequence[int] | None = None) -> None:
         """Reset units of the members that train in `generation`.
