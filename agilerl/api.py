@@ -51,7 +51,7 @@ from agilerl.runs.changes import changes_in
 from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.records import RunRecords
-from agilerl.runs.request import ResumeRequest, RunRequest
+from agilerl.runs.request import KEYWORDS, ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped
 from agilerl.runs.steering import Request, ask, script_of
 from agilerl.telemetry.evaluation import Baseline, Evaluation
@@ -152,12 +152,12 @@ def train(
             `env=None` takes its environment.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
             4}`). `dataset` may be arrays, or anything that `agilerl.data.dataset.read_dataset` accepts: the run
-            directory keeps them as a file.
+            directory keeps them as a file. Options of `agilerl.runs.request.RunRequest` are taken too.
 
     Raises:
         ConfigError, AlgorithmError, EnvError: before training starts, with a fix.
     """
-    minutes = minutes_of(minutes)
+    minutes, options = minutes_of(minutes), {name: overrides.pop(name) for name in KEYWORDS & overrides.keys()}
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
     budget = None if minutes is None else f"minutes={minutes:g}"  # no number of steps agrees with it
@@ -233,7 +233,7 @@ def train(
             env=None if isinstance(env, str) else env, device=device, out=out, verbose=verbose, evolution=evolution,
             sinks=sinks, callbacks=callbacks, ancestors=ancestors, minutes=minutes, workers=workers, ray=ray,
             allow_insecure_ray=allow_insecure_ray, arrivals=arrivals,
-            has_own_data=data.holds(manifest.training.dataset),
+            has_own_data=data.holds(manifest.training.dataset), **options,
         )  # fmt: skip
         run = _obeying_sigterm(lambda: run_training(manifest, request))
     if out is None and data.holds(run.manifest.training.dataset):  # its file is gone
@@ -442,6 +442,7 @@ def resume(
     ray: str | None = None,
     allow_insecure_ray: bool = False,
     minutes: float | None = None,
+    **options: Any,
 ) -> Run:
     """Resume a run from its newest intact checkpoint, bit-identical to an uninterrupted run.
 
@@ -461,6 +462,7 @@ def resume(
             installation); the last bits then differ.
         workers: see `train`; None follows the record. ray: see `train`; None follows the record, except that an address
             has to be given again, and "none" goes on in processes of this machine. allow_insecure_ray: see `train`.
+        options: further fields of `agilerl.runs.request.ResumeRequest`.
 
     Raises:
         RunError: no run at the path, another process trains it, or a file that it needs is missing.
@@ -468,7 +470,7 @@ def resume(
     request = ResumeRequest(
         steps=steps, env=environment_argument(env), verbose=verbose, sinks=sinks, strict_replay=strict_replay,
         carry_envs=carry_envs, callbacks=callbacks, restart=restart, allow_other_kernels=allow_other_kernels,
-        workers=workers, ray=ray, allow_insecure_ray=allow_insecure_ray, minutes=minutes_of(minutes),
+        workers=workers, ray=ray, allow_insecure_ray=allow_insecure_ray, minutes=minutes_of(minutes), **options,
     )  # fmt: skip
     return _obeying_sigterm(lambda: resume_training(path, request))
 

@@ -39,6 +39,7 @@ from agilerl.core.importing import import_code
 from agilerl.core.redaction import redact
 from agilerl.errors import AgileRLError, AgileRLWarning, AlgorithmError, ConfigError, EnvError, UnknownAlgorithmError
 from agilerl.runs.names import is_run
+from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.signals import exit_code
 
 USER_ERROR = 2
@@ -175,14 +176,14 @@ def main(
         "agilerl train CartPole-v1 --from ppo_cartpole.zip",
     ),
 )
-@takes(TrainOptions)
-def train(context: typer.Context, options: TrainOptions) -> None:
+@takes(TrainOptions, RunRequest)
+def train(context: typer.Context, options: TrainOptions, request: RunRequest) -> None:
     """Train a population on an environment."""
     start_time = time.perf_counter()
     with user_errors(options.debug, options.imports):
         if options.replay is not None:
             steering.check_alone(context, "replay")
-        training.train(options, start_time)
+        training.train(options, request, start_time)
 
 
 @app.command(
@@ -193,15 +194,15 @@ def train(context: typer.Context, options: TrainOptions) -> None:
         "agilerl resume runs/CartPole-v1/dqn-0001 --target 490",
     ),
 )
-@takes(ResumeOptions)
-def resume(run: RunPath, options: ResumeOptions) -> None:
+@takes(ResumeOptions, ResumeRequest)
+def resume(run: RunPath, options: ResumeOptions, request: ResumeRequest) -> None:
     """Continue a run from where it was saved.
 
     The newest checkpoint that can be read is taken. Without changes, the result is that of a run that never stopped.
     """
     start_time = time.perf_counter()
     with user_errors(options.debug, options.imports, run):
-        training.resume(run, options, start_time)
+        training.resume(run, options, request, start_time)
 
 
 @app.command(

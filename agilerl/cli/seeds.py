@@ -149,28 +149,6 @@ def check_without_ray(ray: str | None, option: str) -> None:
         )
 
 
-Workers = Annotated[
-    str | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        help="Processes that take part, or auto for one per core. They share out the seeds (default: auto), or play "
-        "the episodes of one run's evaluations and train its shards (training.shards). Default there: one process, and "
-        "others that play episodes from the twentieth second on.",
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="local|auto|HOST:PORT",
-        help="Where the workers of one run are: local starts a Ray of this machine, auto takes the running one, an "
-        "address that of another machine; none (default): processes of this machine.",
-    ),
-]
-AllowInsecureRay = Annotated[
-    bool, typer.Option("--allow-insecure-ray", help="Accept a Ray cluster of other machines that asks for no token.")
-]
 ArrayIndex = Annotated[
     int | None,
     whole_option(

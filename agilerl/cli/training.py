@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,12 +18,10 @@ from agilerl.cli.messages import OPTION_KEYS, command_as_json
 from agilerl.cli.options import (
     AsJson,
     Debug,
-    Device,
     Imports,
     Quiet,
     Seed,
     Settings,
-    TestEpisodes,
     algorithm_names,
     check_sets,
     preset_ids,
@@ -33,11 +31,8 @@ from agilerl.cli.options import (
     with_env_kwargs,
 )
 from agilerl.cli.seeds import (
-    AllowInsecureRay,
     ArrayIndex,
-    Ray,
     Seeds,
-    Workers,
     check_without_ray,
     seeds_to_train,
     train_side_by_side,
@@ -46,7 +41,7 @@ from agilerl.cli.seeds import (
 from agilerl.cli.tracking import NoTrack, Tracker, chosen_tracker
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
 from agilerl.runs.names import is_group
-from agilerl.runs.request import ResumeRequest, RunRequest
+from agilerl.runs.request import SHARED, ResumeRequest, RunRequest, options_of
 
 if TYPE_CHECKING:
     from agilerl.api import Run
@@ -56,17 +51,16 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 TEST_EPISODES = 100
 # Options of a resume that go to every run of a group.
-OF_GROUPS = (
-    "steps", "settings", "restart", "strict_replay", "allow_other_kernels", "carry_envs", "tensorboard", "track",
-    "test_episodes",
-)  # fmt: skip
+OF_GROUPS = [
+    *(name for name, option in options_of(ResumeRequest).items() if option.of_group and option.on_resume), "track",
+]  # fmt: skip
 Request = TypeVar("Request", bound=RunRequest)
 DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """The options of `agilerl train`; those that are fields of `RunRequest` have their names."""
+    """The options of `agilerl train`, in the order of its help; see `cli.options.takes`."""
 
     env_id: Annotated[
         str | None,
@@ -87,15 +81,7 @@ class TrainOptions:
     total_timesteps: Annotated[
         int | None, steps_option("The same as --steps: of one member, not of all together.", "--total-timesteps")
     ] = None
-    minutes: Annotated[
-        float | None,
-        real_option(
-            "A budget in minutes, closing test included; default: 10, for an environment without a preset.",
-            "--minutes",
-            metavar="N",
-            example="10",
-        ),
-    ] = None
+    minutes: float | None = None
     target: Annotated[
         float | None,
         real_option("Stop when held-out episodes reach this mean return.", "--target", metavar="SCORE", example="475"),
@@ -110,15 +96,10 @@ class TrainOptions:
     ] = None
     seed: Seed = None
     seeds: Seeds = None
-    workers: Workers = None
-    ray: Ray = None
-    allow_insecure_ray: AllowInsecureRay = False
-    arrivals: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN", help="In asynchronous mode, repeat the order in which the shards of this run arrived."
-        ),
-    ] = None
+    workers: str | None = None
+    ray: str | None = None
+    allow_insecure_ray: bool = False
+    arrivals: Path | None = None
     replay: Annotated[
         Path | None,
         typer.Option(
@@ -128,7 +109,7 @@ class TrainOptions:
         ),
     ] = None
     array_index: ArrayIndex = None
-    device: Device = "auto"
+    device: str = "auto"
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
     ] = None
@@ -137,7 +118,7 @@ class TrainOptions:
         typer.Option(metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes."),
     ] = None
     settings: Settings = None
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the run directory.")] = Path("runs")
+    out: Path = Path("runs")
     quiet: Quiet = False
     no_evolution: Annotated[bool, typer.Option("--no-evolution", help="Train without selection and mutation.")] = False
     no_preset: Annotated[bool, typer.Option("--no-preset", help="Ignore presets, as for an unknown environment.")] = (
@@ -159,8 +140,8 @@ class TrainOptions:
     ] = None
     from_file: From = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False
-    test_episodes: TestEpisodes = None
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False
+    test_episodes: int | None = None
+    tensorboard: bool = False
     track: Tracker = None
     watch: Annotated[bool, typer.Option("--watch", help="Serve a page that follows the run; prints its address.")] = (
         False
@@ -180,51 +161,25 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """The options of `agilerl resume`; those that are fields of `ResumeRequest` have their names."""
+    """The options of `agilerl resume`, in the order of its help; see `cli.options.takes`."""
 
-    steps: Annotated[
-        int | None,
-        steps_option("A new budget of one member: environment steps, or updates of offline algorithms.", "--steps"),
-    ] = None
-    minutes: Annotated[
-        float | None,
-        real_option("How many more minutes to train, closing test included.", "--minutes", metavar="N", example="10"),
-    ] = None
+    steps: int | None = None
+    minutes: float | None = None
     target: Annotated[
         float | None,
         real_option("A new target score, until which the run goes on.", "--target", metavar="SCORE", example="475"),
     ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a setting of training, mutation or tournament_selection; may be repeated.",
-        ),
-    ] = None
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Begin again if no checkpoint can be read; the old files are set aside.")
-    ] = False
-    allow_other_kernels: Annotated[
-        bool,
-        typer.Option("--allow-other-kernels", help="Go on where the kernels of the run are missing; last bits differ."),
-    ] = False
-    workers: Workers = None
-    ray: Ray = None
-    allow_insecure_ray: AllowInsecureRay = False
+    settings: list[str] | None = None
+    restart: bool = False
+    allow_other_kernels: bool = False
+    workers: str | None = None
+    ray: str | None = None
+    allow_insecure_ray: bool = False
     quiet: Quiet = False
-    strict_replay: Annotated[
-        bool, typer.Option("--strict-replay", help="Refuse to go on if a part of the replay is damaged.")
-    ] = False
-    carry_envs: Annotated[
-        bool | None,
-        typer.Option("--carry-envs/--cut-envs", help="Keep episodes going between generations; resuming is not exact."),
-    ] = None
-    test_episodes: TestEpisodes = None
-    tensorboard: Annotated[
-        bool | None,
-        typer.Option("--tensorboard/--no-tensorboard", help="Write TensorBoard files; default: as the run began."),
-    ] = None
+    strict_replay: bool = False
+    carry_envs: bool | None = None
+    test_episodes: int | None = None
+    tensorboard: bool | None = None
     track: Tracker = None
     no_track: NoTrack = False
     imports: Imports = None
@@ -250,11 +205,11 @@ class Plan:
     workers: int | str | None
 
 
-def train(options: TrainOptions, start_time: float) -> None:
+def train(options: TrainOptions, request: RunRequest, start_time: float) -> None:
     """Train as the options say, and print the closing lines.
 
     Args:
-        start_time: of the command, by `time.perf_counter`.
+        request: with the options that are fields of it. start_time: of the command, by `time.perf_counter`.
     Raises:
         ConfigError: options that contradict one another. typer.Exit: the run was interrupted.
     """
@@ -274,8 +229,8 @@ def train(options: TrainOptions, start_time: float) -> None:
             return
         serve(plan.imports)
         is_local, episodes = options.ray in (None, "none"), closing_episodes(options.test_episodes)
-        request = request_of(
-            options, RunRequest, evolution=not options.no_evolution, minutes=plan.minutes, test_episodes=episodes,
+        request = parsed(
+            options, request, evolution=not options.no_evolution, minutes=plan.minutes, test_episodes=episodes,
             start_time=start_time, imports=plan.imports, workers=plan.workers or (1 if is_local else "auto"),
             ancestors=plan.ancestors, uses_spare_cores=plan.workers is None and is_local,
         )  # fmt: skip
@@ -489,11 +444,10 @@ def is_loud(options: TrainOptions | ResumeOptions) -> bool:
     return not (options.quiet or options.as_json)
 
 
-def request_of(options: TrainOptions | ResumeOptions, kind: type[Request], **more: Any) -> Request:
-    """Return a request of a kind: its fields are the options of the same name, replaced by `more`."""
-    same = {field.name: vars(options)[field.name] for field in fields(kind) if field.name in vars(options)}
-    parsed = {"workers": workers_in(options.workers), "imports": options.imports or (), "verbose": is_loud(options)}
-    return kind(**{**same, **parsed, **more})
+def parsed(options: TrainOptions | ResumeOptions, request: Request, **changes: Any) -> Request:
+    """Return a request whose options are parsed, with changes."""
+    values = {"workers": workers_in(options.workers), "imports": options.imports or (), "verbose": is_loud(options)}
+    return replace(request, **{**values, **changes})
 
 
 def _train_again(options: TrainOptions, run: Path) -> None:
@@ -517,11 +471,10 @@ def _train_seeds(options: TrainOptions, plan: Plan, request: RunRequest) -> None
     from agilerl.training.manifest.launch import resolved
 
     manifest, device = resolved(plan.manifest, request)
-    group = SeedGroup.create(
-        manifest, plan.seeds, options.out, device=device, evolution=request.evolution,
-        tensorboard=options.tensorboard, track=options.track or False, imports=plan.imports,
-        test_episodes=request.test_episodes,
-    )  # fmt: skip
+    usual = {"device": device, "evolution": request.evolution, "tensorboard": False, "track": options.track or False}
+    usual |= {"imports": plan.imports, "test_episodes": request.test_episodes}
+    shared = {**usual, **request.changed(SHARED), "device": device}
+    group = SeedGroup.create(manifest, plan.seeds, options.out, **shared)
     name = "train" if options.as_json else None
     train_side_by_side(group, plan.workers or "auto", not request.verbose, plan.imports, as_json=name)
 
@@ -533,18 +486,18 @@ def _train_one(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
     close(run_training(plan.manifest, request), request.test_episodes or 0, options.as_json)
 
 
-def resume(run: Path, options: ResumeOptions, start_time: float) -> None:
+def resume(run: Path, options: ResumeOptions, request: ResumeRequest, start_time: float) -> None:
     """Resume a run, or a group of seeds, as the options say, and print the closing lines.
 
     Args:
-        start_time: of the command, by `time.perf_counter`.
+        request: with the options that are fields of it. start_time: of the command, by `time.perf_counter`.
     """
     from agilerl.runs.seed_group import SeedGroup
 
     check_sets(options.settings, {"--steps": options.steps, "--target": options.target}, options.minutes)
     target = [] if options.target is None else [f"training.target_score={options.target}"]
-    request = request_of(
-        options, ResumeRequest, settings=(*(options.settings or ()), *target), start_time=start_time,
+    request = parsed(
+        options, request, settings=(*(options.settings or ()), *target), start_time=start_time,
         uses_spare_cores=True, track=chosen_tracker(options.track, options.no_track),
     )  # fmt: skip
     if is_group(run):

@@ -10,7 +10,9 @@ from typing import Any
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError
+from agilerl.runs.request import RunRequest
 from agilerl.training.manifest.build import run_manifest
+from agilerl.training.manifest.setup import Setup
 from agilerl.training.manifest.step_cost import StepCost, cost_of
 
 WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
@@ -111,12 +113,10 @@ def tried_steps(
     Raises:
         ConfigError: not a positive number.
     """
-    members, training = manifest.training.pop_size, manifest.training
+    members = manifest.training.pop_size
     stopwatch = Stopwatch(time.perf_counter(), min(TOO_LONG, TRIAL_SHARE * 60 * minutes))
-    run_manifest(
-        trial_of(manifest), env, seed=training.seed, device=device, sinks=(), evolution=False, check=check,
-        callbacks=[stopwatch],
-    )  # fmt: skip
+    request = RunRequest(env=env, evolution=False, callbacks=[stopwatch])
+    run_manifest(Setup(trial_of(manifest), request, device), check=check, is_trial=True)
     check()  # the trial returns normally when interrupted with an agent, so raise here
     rate = stopwatch.rate
     unit = shortest_generation(with_short_generations(manifest, rate, minutes))

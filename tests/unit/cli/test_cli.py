@@ -53,10 +53,11 @@ class FakeAgent:
         return Evaluation.from_returns([self.value + seed + i for i in range(episodes)])
 
 
-def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str, sinks: Any, **rest: Any) -> Any:
+def fake_run_manifest(setup: Any, *parts: Any) -> Any:
     """Two generations in no time, reported as the real loop reports them."""
-    fake_run_manifest.called_with = {"manifest": manifest, "env": env, "seed": seed, "device": device, **rest}
-    (sinks,) = sinks
+    manifest, device, seed = setup.manifest, setup.device, setup.manifest.training.seed
+    fake_run_manifest.called_with = {**vars(setup.request), "manifest": manifest, "device": device}
+    (sinks,) = setup.request.sinks
     training = manifest.training
     size, steps = training.pop_size, training.max_steps
     founders = [Birth(i, None, 0, "founder") for i in range(size)]

@@ -43,8 +43,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
     clock, heard = iter(range(100)), [0]
     monkeypatch.setattr(measured.time, "perf_counter", lambda: seconds * next(clock))
 
-    def run(trial: Any, env: Any, *, callbacks: Any, **rest: Any) -> None:
-        own = trial.training
+    def run(setup: Any, **rest: Any) -> None:
+        own, callbacks = setup.manifest.training, setup.request.callbacks
         assert (own.evo_steps, own.max_steps, own.target_score) == (256, 2048, None)
         for made in range(512, 2 * 2048 + 1, 512):
             heard[0] += 1
