@@ -10,11 +10,11 @@ from typing import Any
 
 import typer
 
+from agilerl.telemetry.files import jsonable
+
 
 def print_json(command: str, **facts: Any) -> None:
     """Print facts as one line of JSON; numbers that are not finite are null."""
-    from agilerl.telemetry.files import jsonable
-
     typer.echo(json.dumps({"command": command, **jsonable(facts)}, allow_nan=False))
 
 

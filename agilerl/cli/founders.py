@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
-
+from agilerl.algorithms.imported.load import load
+from agilerl.api import base_manifest, dotted
+from agilerl.config import Manifest, apply_overrides, apply_sets
 from agilerl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from agilerl.config import Manifest
-    from agilerl.training.manifest.adoption import Ancestors
-
-From = Annotated[
-    Path | None,
-    typer.Option(
-        "--from",
-        metavar="FILE",
-        help="Begin with the policy of another library: a zip of Stable-Baselines3 or a .cleanrl_model, of dense "
-        "layers.",
-    ),
-]
+from agilerl.training.manifest.adoption import Ancestors, check_algorithm, structure_of, with_changes
 
 
 def ancestors_from(
@@ -40,10 +28,6 @@ def ancestors_from(
     Raises:
         AlgorithmError: the options name another algorithm.
     """
-    from agilerl.algorithms.imported.load import load
-    from agilerl.api import base_manifest
-    from agilerl.config import apply_sets
-    from agilerl.training.manifest.adoption import Ancestors, check_algorithm
 
     manifest = base_manifest(env_id, algo, config, preset=preset)
     of_environment = [text for text in settings if text.strip().startswith("environment.")]
@@ -57,9 +41,6 @@ def ancestors_from(
 
 def with_founders(ancestors: Ancestors, manifest: Manifest, settings: Sequence[str]) -> tuple[Manifest, Ancestors]:
     """(the manifest with the structure of the agents, the agents with the hyperparameters that were named)."""
-    from agilerl.api import dotted
-    from agilerl.config import apply_overrides
-    from agilerl.training.manifest.adoption import structure_of, with_changes
 
     named = dotted(manifest, (text.partition("=")[0].strip() for text in settings))
     manifest = apply_overrides(manifest, structure_of(ancestors), "--from")

@@ -9,19 +9,34 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from agilerl.cli.viewing import LISTS
+import typer
+
+from agilerl.algorithms import available, find_algorithm, shipped_in
+from agilerl.algorithms.base.declared import hyperparameters
+from agilerl.cli.as_json import print_json
+from agilerl.cli.errors import user_errors
+from agilerl.cli.options import AsJson, Debug, Imports, examples
+from agilerl.config import preset_for, preset_names
 from agilerl.core import foreign
+from agilerl.core.env_ids import BANDITS, FAMILIES, SHIPPED, TEAM_PACKAGES, TEXTS
 from agilerl.core.hostile import read_json
 from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
 from agilerl.runs.names import RUN, is_group
+from agilerl.runs.records import closing_test
+from agilerl.telemetry.evaluation import interval
+from agilerl.telemetry.record import count, number
 
+LISTS = ("algos", "envs", "presets", "runs")
 # Gymnasium's module of an environment -> (the package it needs, our extra that installs it).
 NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
 OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
+
+
+app = typer.Typer(rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,6 @@ def _named(what: str) -> Iterator[Entry]:
 
 def algorithms() -> Iterator[Entry]:
     """Names with their hyperparameters."""
-    from agilerl.algorithms import available
 
     for name in available():
         names = _hyperparameters(name)
@@ -73,14 +87,11 @@ def algorithms() -> Iterator[Entry]:
 
 def _hyperparameters(name: str) -> list[str]:
     """See `declared.hyperparameters`; for shipped algorithms read from the source: an import would load torch, 2 s."""
-    from agilerl import algorithms
 
-    module = algorithms.shipped_in(name)
+    module = shipped_in(name)
     source = None if module is None else _source(module)
     if source is None:
-        from agilerl.algorithms.base.declared import hyperparameters
-
-        return list(hyperparameters(algorithms.find_algorithm(name)))
+        return list(hyperparameters(find_algorithm(name)))
     return [argument for argument, is_declared in _arguments(name, source).items() if is_declared]
 
 
@@ -123,8 +134,6 @@ def _is_declared(annotation: ast.expr | None) -> bool:
 
 def presets() -> Iterator[Entry]:
     """Environments with shipped presets."""
-    from agilerl.config import preset_for, preset_names
-    from agilerl.telemetry.record import count, number
 
     names = preset_names()
     width = max(map(len, names)) + 2
@@ -140,9 +149,6 @@ def presets() -> Iterator[Entry]:
 def environments() -> Iterator[Entry]:
     """Environment ids, with missing requirements and retired versions marked."""
     import gymnasium
-
-    from agilerl.config import preset_names
-    from agilerl.core.env_ids import BANDITS, SHIPPED, TEXTS
 
     shipped = set(preset_names())
     specs = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
@@ -164,7 +170,6 @@ def environments() -> Iterator[Entry]:
 
 def families(registered: Collection[str]) -> Iterator[Entry]:
     """Id prefixes of packages that are imported on demand. Nothing is imported here."""
-    from agilerl.core.env_ids import FAMILIES
 
     for family in FAMILIES:
         if any(name.startswith(family.starts) for name in registered):
@@ -188,7 +193,6 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[Entry]:
 
     Nothing is imported: modules are located, and their imports read from the source.
     """
-    from agilerl.core.env_ids import TEAM_PACKAGES
 
     for package in TEAM_PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -331,7 +335,6 @@ def _read_entry(path: Path) -> ListedRun:
 
 
 def _steps(result: dict[str, Any]) -> str:
-    from agilerl.telemetry.record import count
 
     steps = result.get("env_steps_population")
     return count(steps) if isinstance(steps, int | float) else "-"
@@ -339,9 +342,6 @@ def _steps(result: dict[str, Any]) -> str:
 
 def score_text(result: dict[str, Any]) -> str:
     """The closing test score; else the best fitness, labelled as such."""
-    from agilerl.runs.records import closing_test
-    from agilerl.telemetry.evaluation import interval
-    from agilerl.telemetry.record import number
 
     test = closing_test(result)
     if test is not None:
@@ -349,3 +349,27 @@ def score_text(result: dict[str, Any]) -> str:
         return f"{mean} ({low}..{high})"
     best = result.get("best_fitness")
     return f"fitness {number(best)}" if isinstance(best, int | float) else "-"
+
+
+def lists(incomplete: str) -> list[str]:
+    """Names that can be listed, for shell completion."""
+    return [name for name in LISTS if name.startswith(incomplete)]
+
+
+@app.command(name="list", epilog=examples("agilerl list algos", "agilerl list envs", "agilerl list runs --out runs"))
+def list_command(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", autocompletion=lists, help="algos, envs, presets or runs.")
+    ] = "presets",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the runs.")] = Path("runs"),
+    imports: Imports = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List algorithms, environments, presets or runs."""
+    with user_errors(debug, imports):
+        if as_json:
+            print_json("list", what=what, entries=entries(what, out))
+            return
+        for line in listing(what, out):
+            typer.echo(line)

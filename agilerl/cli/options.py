@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from agilerl.cli.messages import OPTION_KEYS, remember_command
+from agilerl.cli.messages import remember_command
 from agilerl.runs.request import Option, RunRequest, options_of
 
 
@@ -71,20 +71,6 @@ def real_option(text: str, name: str, metavar: str, example: str) -> Any:
 def examples(*lines: str) -> str:
     """Example commands, as the last part of a help text, shown line by line."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
-
-
-def preset_ids(incomplete: str) -> list[str]:
-    """Ids of environments with a preset, for shell completion."""
-    from agilerl.config import preset_names
-
-    return [name for name in preset_names() if name.startswith(incomplete)]
-
-
-def algorithm_names(incomplete: str) -> list[str]:
-    """Names of algorithms, for shell completion."""
-    from agilerl.algorithms import available
-
-    return [name for name in available() if name.lower().startswith(incomplete.lower())]
 
 
 def steps_option(text: str, *names: str) -> Any:
@@ -197,52 +183,3 @@ def is_typed(context: typer.Context, name: str) -> bool:
     """Whether the command line has the option, rather than its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
-
-
-def check_sets(
-    sets: Sequence[str] | None,
-    options: Mapping[str, Any],
-    minutes: float | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
-) -> None:
-    """Raise ConfigError for an option and a `--set` that contradict each other.
-
-    Args:
-        options: values by options of `OPTION_KEYS`; None if left out.
-    """
-    from agilerl.config import Setting, check_agreement, read_sets
-
-    arguments = [Setting(OPTION_KEYS[name], value, f"{name} {_text_of(value)}") for name, value in options.items()]
-    arguments += [
-        Setting(f"{OPTION_KEYS['--env-kwargs']}.{name}", value, f"--env-kwargs {name}={_text_of(value)}")
-        for name, value in (env_kwargs or {}).items()
-    ]
-    if minutes is not None:  # a budget that no number of steps agrees with
-        text = f"--minutes {_text_of(minutes)}"
-        arguments.append(Setting(OPTION_KEYS["--steps"], text, text))
-    if options.get("--steps") is not None:  # a new budget of steps, which does away with an earlier end
-        text = f"--steps {options['--steps']}"
-        arguments.append(Setting("training.stop_after", text, text))
-    check_agreement(arguments, read_sets(sets or ()))
-
-
-def _text_of(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
-    """Keyword arguments of an environment from KEY=VALUE entries; values are YAML.
-
-    Raises:
-        ConfigError: an entry that is not KEY=VALUE.
-    """
-    from agilerl.config.yaml_text import parse_yaml
-    from agilerl.errors import ConfigError
-
-    env_kwargs = {}
-    for text in entries or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--env-kwargs {text!r} is not KEY=VALUE. fix: --env-kwargs gravity=-3.")
-        env_kwargs[key.strip()] = parse_yaml(value, f"--env-kwargs {key.strip()}")
-    return env_kwargs

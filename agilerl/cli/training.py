@@ -7,46 +7,57 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
-from agilerl.cli import watching
+from agilerl.algorithms import canonical_name
+from agilerl.api import (
+    Run,
+    continue_training,
+    replay,
+    resume_training,
+    run_training,
+    settings_of_schedule,
+    starting_manifest,
+    with_known_env,
+)
 from agilerl.cli.as_json import print_json
-from agilerl.cli.founders import From, ancestors_from, check_alone, with_founders
+from agilerl.cli.founders import ancestors_from, check_alone, with_founders
 from agilerl.cli.messages import OPTION_KEYS, command_as_json
-from agilerl.cli.options import (
-    AsJson,
-    Debug,
-    Imports,
-    Quiet,
-    Seed,
-    Settings,
-    algorithm_names,
-    check_sets,
-    preset_ids,
-    real_option,
-    steps_option,
-    whole_option,
-    with_env_kwargs,
+from agilerl.cli.output import closing_facts, closing_lines
+from agilerl.cli.seeds import check_without_ray, seeds_to_train, train_side_by_side, workers_in
+from agilerl.cli.tracking import chosen_tracker
+from agilerl.cli.train import ResumeOptions, TrainOptions
+from agilerl.cli.watching import beside
+from agilerl.config import (
+    Manifest,
+    Setting,
+    algorithm_in,
+    apply_overrides,
+    apply_sets,
+    check_agreement,
+    dump_yaml,
+    has_preset,
+    is_key,
+    read_sets,
+    text_in,
 )
-from agilerl.cli.seeds import (
-    ArrayIndex,
-    Seeds,
-    check_without_ray,
-    seeds_to_train,
-    train_side_by_side,
-    workers_in,
-)
-from agilerl.cli.tracking import NoTrack, Tracker, chosen_tracker
+from agilerl.config.presets import check_kind
+from agilerl.config.yaml_text import parse_yaml
+from agilerl.core.env_ids import import_environment, is_language_id
+from agilerl.core.options import LoopOptions
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
+from agilerl.runs.directory import RunDirectory, folder_beside
 from agilerl.runs.names import is_group
 from agilerl.runs.request import SHARED, ResumeRequest, RunRequest, options_of
-
-if TYPE_CHECKING:
-    from agilerl.api import Run
-    from agilerl.config import Manifest
-    from agilerl.training.manifest.adoption import Ancestors
+from agilerl.runs.seed_group import SeedGroup
+from agilerl.telemetry.record import count
+from agilerl.training.manifest.adoption import Ancestors
+from agilerl.training.manifest.device import choose_device, resolve_device
+from agilerl.training.manifest.launch import resolved, score_best
+from agilerl.training.manifest.tasks import resolve
+from agilerl.training.manifest.time_budget import check_minutes
 
 INTERRUPTED = 130
 TEST_EPISODES = 100
@@ -56,135 +67,6 @@ OF_GROUPS = [
 ]  # fmt: skip
 Request = TypeVar("Request", bound=RunRequest)
 DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """The options of `agilerl train`, in the order of its help; see `cli.options.takes`."""
-
-    env_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ENV_ID",
-            autocompletion=preset_ids,
-            help="A Gymnasium id (LunarLander-v3), a PettingZoo module (mpe2.simple_spread_v3), or a task of language "
-            "models (reasoning/chain_sum, arithmetic/addition-2).",
-        ),
-    ] = None
-    algo: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=algorithm_names, help="The algorithm; default: the one of the preset."
-        ),
-    ] = None
-    steps: Annotated[int | None, steps_option("Environment steps of one member.", "--steps")] = None
-    total_timesteps: Annotated[
-        int | None, steps_option("The same as --steps: of one member, not of all together.", "--total-timesteps")
-    ] = None
-    minutes: float | None = None
-    target: Annotated[
-        float | None,
-        real_option("Stop when held-out episodes reach this mean return.", "--target", metavar="SCORE", example="475"),
-    ] = None
-    population: Annotated[int | None, whole_option("Members of the population.", "--population", example="4")] = None
-    num_envs: Annotated[
-        int | None, whole_option("Environments that one member steps at once.", "--num-envs", example="8")
-    ] = None
-    env_kwargs: Annotated[
-        list[str] | None,
-        typer.Option("--env-kwargs", metavar="KEY=VALUE", help="A keyword of the environment; may be repeated."),
-    ] = None
-    seed: Seed = None
-    seeds: Seeds = None
-    workers: str | None = None
-    ray: str | None = None
-    allow_insecure_ray: bool = False
-    arrivals: Path | None = None
-    replay: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="Train this run again from its record, steering included: the same bits. Options that change what is "
-            "trained do not go with it.",
-        ),
-    ] = None
-    array_index: ArrayIndex = None
-    device: str = "auto"
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
-    ] = None
-    schedule: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes."),
-    ] = None
-    settings: Settings = None
-    out: Path = Path("runs")
-    quiet: Quiet = False
-    no_evolution: Annotated[bool, typer.Option("--no-evolution", help="Train without selection and mutation.")] = False
-    no_preset: Annotated[bool, typer.Option("--no-preset", help="Ignore presets, as for an unknown environment.")] = (
-        False
-    )
-    opponents: Annotated[
-        str | None, typer.Option(metavar="self", help="Self-play in a game of two, with IPPO or MAPPO.")
-    ] = None
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA",
-            help="Learn from data (CQN, CQL, IQL, TD3BC, BC): a file .h5, .hdf5 or .npz, minari:ID, or a run that "
-            "keeps its replay.",
-        ),
-    ] = None
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.")
-    ] = None
-    from_file: From = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False
-    test_episodes: int | None = None
-    tensorboard: bool = False
-    track: Tracker = None
-    watch: Annotated[bool, typer.Option("--watch", help="Serve a page that follows the run; prints its address.")] = (
-        False
-    )
-    allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
-    ] = False
-    imports: Imports = None
-    as_json: AsJson = False
-    debug: Debug = False
-
-    @property
-    def set_keys(self) -> list[str]:
-        """The keys that `--set` names."""
-        return [text.partition("=")[0].strip() for text in self.settings or ()]
-
-
-@dataclass(frozen=True)
-class ResumeOptions:
-    """The options of `agilerl resume`, in the order of its help; see `cli.options.takes`."""
-
-    steps: int | None = None
-    minutes: float | None = None
-    target: Annotated[
-        float | None,
-        real_option("A new target score, until which the run goes on.", "--target", metavar="SCORE", example="475"),
-    ] = None
-    settings: list[str] | None = None
-    restart: bool = False
-    allow_other_kernels: bool = False
-    workers: str | None = None
-    ray: str | None = None
-    allow_insecure_ray: bool = False
-    quiet: Quiet = False
-    strict_replay: bool = False
-    carry_envs: bool | None = None
-    test_episodes: int | None = None
-    tensorboard: bool | None = None
-    track: Tracker = None
-    no_track: NoTrack = False
-    imports: Imports = None
-    as_json: AsJson = False
-    debug: Debug = False
 
 
 @dataclass(frozen=True)
@@ -217,7 +99,7 @@ def train(options: TrainOptions, request: RunRequest, start_time: float) -> None
 
         def serve(imports: Sequence[str]) -> None:
             if options.watch:
-                closing.enter_context(watching.beside(options.out, imports, options.as_json))
+                closing.enter_context(beside(options.out, imports, options.as_json))
 
         if options.replay is not None:
             serve(options.imports or ())
@@ -242,10 +124,6 @@ def train(options: TrainOptions, request: RunRequest, start_time: float) -> None
 
 def plan_of(options: TrainOptions) -> Plan:
     """Settle the manifest and the seeds."""
-    from agilerl.algorithms import canonical_name
-    from agilerl.config import apply_sets
-    from agilerl.config.presets import check_kind
-    from agilerl.core.env_ids import import_environment
 
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
     kwargs, sets = with_env_kwargs(options.env_kwargs), options.settings or ()
@@ -298,8 +176,6 @@ def plan_of(options: TrainOptions) -> Plan:
 
 def _with_named(options: TrainOptions) -> TrainOptions:
     """The options with the environment and the algorithm that `--set` names: their preset is the starting point."""
-    from agilerl.algorithms import canonical_name
-    from agilerl.config import algorithm_in, text_in
 
     algo, env_id = algorithm_in(options.settings or ()), text_in(options.settings or (), "environment.name")
     if algo is not None and options.algo is not None and canonical_name(algo) != canonical_name(options.algo):
@@ -313,15 +189,12 @@ def _with_named(options: TrainOptions) -> TrainOptions:
 
 
 def _has_steps(options: TrainOptions) -> bool:
-    from agilerl.config import is_key
 
     return bool(options.steps) or any(is_key(key, OPTION_KEYS["--steps"]) for key in options.set_keys)
 
 
 def _minutes(options: TrainOptions) -> float | None:
     """The budget in minutes: as asked, or ten for an environment that nothing else gives a budget."""
-    from agilerl.config import has_preset
-    from agilerl.core.env_ids import is_language_id
 
     env_id = options.env_id
     if options.minutes is not None or env_id is None or options.config is not None or options.schedule is not None:
@@ -334,7 +207,6 @@ def _minutes(options: TrainOptions) -> float | None:
 
 def _starting_point(options: TrainOptions, minutes: float | None) -> tuple[Manifest, str]:
     """The manifest before `--set` and the options, and a note if the speed of the environment chose it."""
-    from agilerl.api import settings_of_schedule, starting_manifest
 
     start: Any = options.config
     if options.schedule is not None:
@@ -394,7 +266,6 @@ def _with_options(manifest: Manifest, options: TrainOptions) -> Manifest:
 
 def _changed(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     """The manifest with the values of options that are not None; errors name the option."""
-    from agilerl.config import apply_overrides
 
     for option, value in asked.items():
         if value is not None:
@@ -403,13 +274,6 @@ def _changed(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
 
 
 def _print_plan(options: TrainOptions, plan: Plan) -> None:
-    from agilerl.api import with_known_env
-    from agilerl.config import dump_yaml
-    from agilerl.core.options import LoopOptions
-    from agilerl.telemetry.record import count
-    from agilerl.training.manifest.device import choose_device, resolve_device
-    from agilerl.training.manifest.tasks import resolve
-    from agilerl.training.manifest.time_budget import check_minutes
 
     resolve_device(options.device)  # an unknown one is named first
     manifest, minutes, evolution = resolve(with_known_env(plan.manifest)), plan.minutes, not options.no_evolution
@@ -439,6 +303,52 @@ def _print_plan(options: TrainOptions, plan: Plan) -> None:
         typer.echo(f"# in place of training.seed: {len(plan.seeds)} seeds, {options.seeds}, each a run of its own")
 
 
+def check_sets(
+    sets: Sequence[str] | None,
+    options: Mapping[str, Any],
+    minutes: float | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise ConfigError for an option and a `--set` that contradict each other.
+
+    Args:
+        options: values by options of `OPTION_KEYS`; None if left out.
+    """
+
+    arguments = [Setting(OPTION_KEYS[name], value, f"{name} {_text_of(value)}") for name, value in options.items()]
+    arguments += [
+        Setting(f"{OPTION_KEYS['--env-kwargs']}.{name}", value, f"--env-kwargs {name}={_text_of(value)}")
+        for name, value in (env_kwargs or {}).items()
+    ]
+    if minutes is not None:  # a budget that no number of steps agrees with
+        text = f"--minutes {_text_of(minutes)}"
+        arguments.append(Setting(OPTION_KEYS["--steps"], text, text))
+    if options.get("--steps") is not None:  # a new budget of steps, which does away with an earlier end
+        text = f"--steps {options['--steps']}"
+        arguments.append(Setting("training.stop_after", text, text))
+    check_agreement(arguments, read_sets(sets or ()))
+
+
+def _text_of(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
+    """Keyword arguments of an environment from KEY=VALUE entries; values are YAML.
+
+    Raises:
+        ConfigError: an entry that is not KEY=VALUE.
+    """
+
+    env_kwargs = {}
+    for text in entries or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--env-kwargs {text!r} is not KEY=VALUE. fix: --env-kwargs gravity=-3.")
+        env_kwargs[key.strip()] = parse_yaml(value, f"--env-kwargs {key.strip()}")
+    return env_kwargs
+
+
 def is_loud(options: TrainOptions | ResumeOptions) -> bool:
     """Whether more than the closing lines is printed."""
     return not (options.quiet or options.as_json)
@@ -452,7 +362,6 @@ def parsed(options: TrainOptions | ResumeOptions, request: Request, **changes: A
 
 def _train_again(options: TrainOptions, run: Path) -> None:
     """Train a run again from its record."""
-    from agilerl.api import replay
 
     episodes = closing_episodes(options.test_episodes, run)
     again = replay(
@@ -467,8 +376,6 @@ def _train_seeds(options: TrainOptions, plan: Plan, request: RunRequest) -> None
     check_without_ray(options.ray, "--seeds")
     if options.arrivals is not None:
         raise ConfigError("--arrivals repeats one run, and --seeds are several. fix: --seed, of that run.")
-    from agilerl.runs.seed_group import SeedGroup
-    from agilerl.training.manifest.launch import resolved
 
     manifest, device = resolved(plan.manifest, request)
     usual = {"device": device, "evolution": request.evolution, "tensorboard": False, "track": options.track or False}
@@ -481,7 +388,6 @@ def _train_seeds(options: TrainOptions, plan: Plan, request: RunRequest) -> None
 
 def _train_one(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
     """Train one run."""
-    from agilerl.api import run_training
 
     close(run_training(plan.manifest, request), request.test_episodes or 0, options.as_json)
 
@@ -492,7 +398,6 @@ def resume(run: Path, options: ResumeOptions, request: ResumeRequest, start_time
     Args:
         request: with the options that are fields of it. start_time: of the command, by `time.perf_counter`.
     """
-    from agilerl.runs.seed_group import SeedGroup
 
     check_sets(options.settings, {"--steps": options.steps, "--target": options.target}, options.minutes)
     target = [] if options.target is None else [f"training.target_score={options.target}"]
@@ -510,7 +415,6 @@ def resume(run: Path, options: ResumeOptions, request: ResumeRequest, start_time
         group, workers = SeedGroup.open(run), request.workers or "auto"
         train_side_by_side(group, workers, not request.verbose, request.imports, changes, name)
         return
-    from agilerl.api import resume_training
 
     episodes = closing_episodes(options.test_episodes, run)
     close(resume_training(run, request, test_episodes=episodes), episodes, options.as_json)
@@ -519,8 +423,6 @@ def resume(run: Path, options: ResumeOptions, request: ResumeRequest, start_time
 def closing_episodes(typed: int | None, run: Path | None = None) -> int:
     """Episodes of a closing test: as typed, else as when the run began that is resumed, continued or repeated."""
     if typed is None and run is not None:
-        from agilerl.runs.directory import RunDirectory
-
         with suppress(RunError):  # a resume restores a damaged run.json, and names what else is wrong
             typed = RunDirectory.open(run).facts().get("test_episodes")
     return typed if isinstance(typed, int) else TEST_EPISODES
@@ -528,8 +430,6 @@ def closing_episodes(typed: int | None, run: Path | None = None) -> int:
 
 def close(run: Run, test_episodes: int, as_json: bool = False) -> None:
     """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
-    from agilerl.cli.output import closing_facts, closing_lines
-    from agilerl.training.manifest.launch import score_best
 
     evaluation = None if run.interrupted else score_best(run, test_episodes)
     name = command_as_json() or "train"
@@ -541,3 +441,16 @@ def close(run: Run, test_episodes: int, as_json: bool = False) -> None:
         typer.echo(run.in_words())
     if run.interrupted:
         raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)
+
+
+def continue_run(
+    run: Path, *, test_episodes: int | None, settings: Sequence[str] | None, out: Path | None, as_json: bool,
+    is_loud: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Train a new run from the agents of a run, and print the closing lines; options: of `api.continue_training`."""
+    check_sets(settings, {"--steps": options["steps"], "--seed": options["seed"]})
+    if out is None:
+        out = folder_beside(run, str(RunDirectory.open(run).facts().get("env_id")))
+    episodes = closing_episodes(test_episodes, run)
+    new_run = continue_training(run, sets=settings or (), out=out, verbose=is_loud, test_episodes=episodes, **options)
+    close(new_run, episodes, as_json)

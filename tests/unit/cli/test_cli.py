@@ -19,7 +19,7 @@ import agilerl
 from agilerl import errors
 from agilerl.api import build_manifest, env_name, resolve_device
 from agilerl.cli import app
-from agilerl.cli.main import user_errors
+from agilerl.cli.errors import user_errors
 from agilerl.config import manifest_from
 from agilerl.errors import ConfigError, EnvError
 from agilerl.telemetry.evaluation import Evaluation

@@ -10,7 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from agilerl.cli.options import takes
-from agilerl.cli.training import OF_GROUPS, ResumeOptions, TrainOptions
+from agilerl.cli.train import ResumeOptions, TrainOptions
+from agilerl.cli.training import OF_GROUPS
 from agilerl.runs.request import KEYWORDS, RECORDED, Option, ResumeRequest, RunRequest, options_of
 
 
