@@ -171,12 +171,7 @@ def train(
         ],
         [Setting(key, value, f"{key}={value!r}") for key, value in overrides.items()],
     )
-    _check_kinds(algo, config, out, sinks, callbacks)
-    if not isinstance(evolution, bool):
-        raise ConfigError(
-            f"evolution must be True or False; got {_kind(evolution)}. "
-            "fix: evolution=True, with its settings as keywords: **{'evolution.scheme': 'halving'}."
-        )
+    _check_kinds(algo=algo, config=config, out=out, evolution=evolution, sinks=sinks, callbacks=callbacks)
     if schedule is not None:
         config = settings_of_schedule(
             schedule, steps, algo=name_of(algo), config=config, agents=agents, minutes=minutes, evolution=evolution,
@@ -200,28 +195,15 @@ def train(
                 population = len(ancestors.agents)
             config = ancestors.manifest if config is None else config
         start, note = starting_manifest(
-            env_id,
-            name_of(algo),
-            config,
-            None if isinstance(env, str) else env,
-            preset,
-            minutes=minutes,
+            env_id, name_of(algo), config, None if isinstance(env, str) else env, preset, minutes=minutes,
             is_plain=ancestors is None and not SETTLED & set(overrides),
-        )
+        )  # fmt: skip
         if verbose and note:
             print(note, flush=True)
         manifest = build_manifest(
-            env_id,
-            name_of(algo),
-            start=start,
-            population=population,
-            steps=steps,
-            seed=seed,
-            config=config,
+            env_id, name_of(algo), start=start, population=population, steps=steps, seed=seed, env=env, preset=preset,
             overrides=overrides if ancestors is None else {**structure_of(ancestors), **overrides},
-            env=env,
-            preset=preset,
-        )
+        )  # fmt: skip
         if ancestors is not None:
             ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))
         if isinstance(env, Factory) and env.has_several_agents and not is_team(manifest.algorithm.name):
@@ -276,26 +258,26 @@ def settings_of_schedule(
     return trained
 
 
-def _check_kinds(algo: Any, config: Any, out: Any, sinks: Any, callbacks: Any) -> None:
+# Argument of `train` -> (its types beside None, in words, the fix).
+KINDS: dict[str, tuple[Any, str, str]] = {
+    "algo": (str | type, "a name or a class", "algo='PPO', say; agents=[agent] trains agents that are there."),
+    "config": (str | os.PathLike | Mapping | Manifest, "a YAML file, a mapping or a manifest", "leave it out."),
+    "out": (str | os.PathLike, "a folder or None", "out='runs'."),
+    "evolution": (
+        bool, "True or False", "evolution=True, with its settings as keywords: **{'evolution.scheme': 'halving'}."
+    ),
+    "sinks": (Iterable, "a list", "sinks=[...]."),
+    "callbacks": (Iterable, "a list", "callbacks=[...]."),
+}  # fmt: skip
+
+
+def _check_kinds(**arguments: Any) -> None:
     """Raise ConfigError for an argument of `train` of the wrong type."""
-    if algo is not None and not isinstance(algo, str | type):
-        raise ConfigError(
-            f"algo must be a name or a class; got {_kind(algo)}. "
-            "fix: algo='PPO', say; agents=[agent] trains agents that are there."
-        )
-    if config is not None and not isinstance(config, str | os.PathLike | Mapping | Manifest):
-        raise ConfigError(
-            f"config must be a YAML file, a mapping or a manifest; got {_kind(config)}. fix: leave it out."
-        )
-    if out is not None and not isinstance(out, str | os.PathLike):
-        raise ConfigError(f"out must be a folder or None; got {_kind(out)}. fix: out='runs'.")
-    for name, hooks in (("sinks", sinks), ("callbacks", callbacks)):
-        if not isinstance(hooks, Iterable) or isinstance(hooks, str):
-            raise ConfigError(f"{name} must be a list; got {_kind(hooks)}. fix: {name}=[...].")
-
-
-def _kind(value: Any) -> str:
-    return f"an object of {type(value).__name__}"
+    for name, value in arguments.items():
+        kinds, what, fix = KINDS[name]
+        is_none = value is None and name in ("algo", "config", "out")
+        if not (is_none or isinstance(value, kinds)) or (kinds is Iterable and isinstance(value, str)):
+            raise ConfigError(f"{name} must be {what}; got an object of {type(value).__name__}. fix: {fix}")
 
 
 def minutes_of(minutes: Any) -> float | None:

@@ -10,7 +10,7 @@ import typer
 
 from agilerl.algorithms import find_algorithm
 from agilerl.api import load
-from agilerl.cli.as_json import print_json
+from agilerl.cli.as_json import show
 from agilerl.cli.output import evaluation_lines, unfinished_line
 from agilerl.errors import ConfigError, NotAvailableYetError
 from agilerl.runs.commands import run_command
@@ -46,12 +46,8 @@ def evaluate(
         evaluation = loaded.best.evaluate(episodes=episodes, **seeded, **limited)
     if (unfinished := unfinished_line(run)) is not None:
         typer.echo(unfinished, err=True)
-    if as_json:
-        facts = {"run": asked, "env_id": loaded.manifest.environment.name, **seeded}
-        print_json("evaluate", **facts, **evaluation.as_dict())
-        return
-    for line in evaluation_lines(loaded, evaluation):
-        typer.echo(line)
+    facts = {"run": asked, "env_id": loaded.manifest.environment.name, **seeded, **evaluation.as_dict()}
+    show("evaluate", as_json, evaluation_lines(loaded, evaluation), **facts)
 
 
 def _check_no_episodes(typed: Sequence[str]) -> None:
@@ -66,22 +62,13 @@ def _check_no_episodes(typed: Sequence[str]) -> None:
 def export(run: Path, out: Path | None, onnx: bool, as_json: bool) -> None:
     """Export the best policy of a run."""
     if (lines := exported_adapter(run, out, onnx)) is not None:
-        if as_json:
-            print_json("export", **{key: value for key, _, value in (line.partition("  ") for line in lines)})
-            return
-        for line in lines:
-            typer.echo(line)
+        show("export", as_json, lines, **{key: value for key, _, value in (line.partition("  ") for line in lines)})
         return
-
     best, target = load(run, "cpu").best, out or run / "best" / "policy.onnx"
     is_team = hasattr(best, "grouped_agents")  # one file for each group of agents
     reports = list(export_team(best, target).values()) if is_team else [export_onnx(best, target)]
-    if as_json:
-        print_json("export", onnx=[vars(report) for report in reports])
-        return
-    for report in reports:
-        typer.echo(f"onnx  {report.path}")
-        typer.echo(f"check  {report}")
+    lines = [line for report in reports for line in (f"onnx  {report.path}", f"check  {report}")]
+    show("export", as_json, lines, onnx=[vars(report) for report in reports])
 
 
 def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | None:
@@ -113,12 +100,9 @@ def film(run: Path, format: str | None, episodes: int, seed: int | None, out: Pa
         out = Path(f"rollout.{format or 'webp'}")
     path = loaded.record(out, format=format, episodes=episodes, seed=seed)
     report = write_report(run) if out is None else None
-    if as_json:
-        print_json("record", film=path, bytes=path.stat().st_size, report=report)
-        return
-    typer.echo(f"film  {path}  ({path.stat().st_size / 1000:.0f} kB)")
-    if report is not None:
-        typer.echo(f"report  {report}")
+    size = path.stat().st_size
+    lines = [f"film  {path}  ({size / 1000:.0f} kB)", *([] if report is None else [f"report  {report}"])]
+    show("record", as_json, lines, film=path, bytes=size, report=report)
 
 
 def push(
@@ -135,13 +119,9 @@ def push(
         commit, card = message or bundle.title, bundle.card
         url = None if dry_run else push_bundle(bundle, private=private, message=message)
     address = f"hf://{to}"
-    if as_json:
-        facts: dict[str, Any] = {"repo": to, "address": address, "url": url, "dry_run": dry_run}
-        print_json("push", **facts, files=sizes, commit=commit, card=card, notes=list(bundle.notes))
-    elif url is None:
-        for name, size in sizes.items():
-            typer.echo(f"file  {name}  ({size / 1000:.1f} kB)")
-        typer.echo(f"commit  {commit}\n\n{card}", nl=False)
-    else:
-        typer.echo(f"pushed  {url}")
-        typer.echo(f'load  agilerl.load("{address}")')
+    facts: dict[str, Any] = {"repo": to, "address": address, "url": url, "dry_run": dry_run, "files": sizes}
+    lines = [f"pushed  {url}", f'load  agilerl.load("{address}")']
+    if url is None:
+        files = [f"file  {name}  ({size / 1000:.1f} kB)" for name, size in sizes.items()]
+        lines = [*files, f"commit  {commit}\n", card.removesuffix("\n")]
+    show("push", as_json, lines, **facts, commit=commit, card=card, notes=list(bundle.notes))

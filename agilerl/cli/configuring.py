@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agilerl.cli.as_json import print_json
+from agilerl.cli.as_json import show
 from agilerl.cli.errors import user_errors
 from agilerl.cli.options import AsJson, Debug, Imports, examples
 from agilerl.config import dump_yaml, load_manifest
@@ -66,14 +66,10 @@ def check(
     """
     with user_errors(debug, imports):
         problems = problems_of(file, env_id)
-        if as_json:
-            print_json("config check", file=file, ok=not problems, problems=[each.as_dict() for each in problems])
-        for problem in () if as_json else problems:
-            typer.echo(str(problem))
+        plain, lines = [problem.as_dict() for problem in problems], list(map(str, problems)) or [f"ok  {file}"]
+        show("config check", as_json, lines, file=file, ok=not problems, problems=plain)
         if problems:
             raise typer.Exit(2)
-        if not as_json:
-            typer.echo(f"ok  {file}")
 
 
 @group.command(epilog=examples("agilerl config schema", "agilerl config schema --out manifest.schema.json"))

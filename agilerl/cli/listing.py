@@ -26,7 +26,7 @@ from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
 from agilerl.runs.names import RUN, is_group
-from agilerl.runs.records import closing_test
+from agilerl.runs.records import final_evaluation
 from agilerl.telemetry.evaluation import interval
 from agilerl.telemetry.record import count, number
 
@@ -341,9 +341,9 @@ def _steps(result: dict[str, Any]) -> str:
 
 
 def score_text(result: dict[str, Any]) -> str:
-    """The closing test score; else the best fitness, labelled as such."""
+    """The final evaluation score; else the best fitness, labelled as such."""
 
-    test = closing_test(result)
+    test = final_evaluation(result)
     if test is not None:
         mean, low, high = interval(test["mean"], *test["ci95"])
         return f"{mean} ({low}..{high})"

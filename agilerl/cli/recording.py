@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from agilerl.api import load
-from agilerl.cli.as_json import print_json
+from agilerl.cli.as_json import show
 from agilerl.data.dataset import read_dataset
 from agilerl.data.describe import describe, lines
 from agilerl.data.recording import check_target
@@ -74,8 +74,4 @@ def show_data(file: str, as_json: str | None) -> None:
     """Describe a data set; `as_json`: the command that prints JSON, None for text."""
 
     facts = describe(read_dataset(file))
-    if as_json is not None:
-        print_json(as_json, **facts)
-        return
-    for line in lines(facts, file):
-        typer.echo(line)
+    show(as_json or "", as_json is not None, lines(facts, file), **facts)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agilerl.cli.as_json import print_json
+from agilerl.cli.as_json import show
 from agilerl.cli.commands import later
 from agilerl.cli.errors import user_errors
 from agilerl.cli.options import AsJson, Debug, Imports, RunPath, RunPaths, examples
@@ -41,13 +41,9 @@ def optuna_command(
     with user_errors(debug):
         studies = export_runs(runs, out, replace)
         url = shown(out) if "://" in out else f"sqlite:///{out}"
-        if as_json:
-            facts = [{"name": each.name, "trials": len(each.trials), "states": count_states(each)} for each in studies]
-            print_json("optuna", studies=facts, url=url)
-            return
-        for study in studies:
-            typer.echo(f"study  {study.name}: {len(study.trials)} trials ({states_of(study)})")
-        typer.echo(f"open  optuna-dashboard {url}")
+        facts = [{"name": each.name, "trials": len(each.trials), "states": count_states(each)} for each in studies]
+        lines = [f"study  {study.name}: {len(study.trials)} trials ({states_of(study)})" for study in studies]
+        show("optuna", as_json, [*lines, f"open  optuna-dashboard {url}"], studies=facts, url=url)
 
 
 @app.command(

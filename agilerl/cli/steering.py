@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.as_json import print_json
+from agilerl.cli.as_json import show
 from agilerl.cli.errors import user_errors
 from agilerl.cli.options import AsJson, Debug, Imports, RunPath, examples, whole_option
 from agilerl.config.yaml_text import parse_yaml
@@ -66,18 +66,12 @@ def steer(
     """
     with user_errors(debug, imports, run):
         if action is None:
-            lines = overview(run)
-            if as_json:
-                print_json("steer", **lines[1])
-                return
-            typer.echo("\n".join(lines[0]))
+            lines, facts = overview(run)
+            show("steer", as_json, lines, **facts)
             return
         name, value = name_and_value(setting)
         path = ask(run, Request(action, member, name, value, reason, author))
-        if as_json:
-            print_json("steer", request=path)
-            return
-        typer.echo(f"asked  {path}")
+        show("steer", as_json, [f"asked  {path}"], request=path)
 
 
 def name_and_value(setting: str | None) -> tuple[str, Any]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
 
 from agilerl.algorithms import canonical_name
+from agilerl.algorithms.imported.load import load
 from agilerl.api import (
     Run,
+    base_manifest,
     continue_training,
+    dotted,
     replay,
     resume_training,
     run_training,
@@ -22,14 +26,12 @@ from agilerl.api import (
     starting_manifest,
     with_known_env,
 )
-from agilerl.cli.as_json import print_json
-from agilerl.cli.founders import ancestors_from, check_alone, with_founders
+from agilerl.cli.as_json import print_json, show
 from agilerl.cli.messages import OPTION_KEYS, command_as_json
 from agilerl.cli.output import closing_facts, closing_lines
 from agilerl.cli.seeds import check_without_ray, seeds_to_train, train_side_by_side, workers_in
 from agilerl.cli.tracking import chosen_tracker
 from agilerl.cli.train import ResumeOptions, TrainOptions
-from agilerl.cli.watching import beside
 from agilerl.config import (
     Manifest,
     Setting,
@@ -53,11 +55,12 @@ from agilerl.runs.names import is_group
 from agilerl.runs.request import SHARED, ResumeRequest, RunRequest, options_of
 from agilerl.runs.seed_group import SeedGroup
 from agilerl.telemetry.record import count
-from agilerl.training.manifest.adoption import Ancestors
+from agilerl.training.manifest.adoption import Ancestors, check_algorithm, structure_of, with_changes
 from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.manifest.launch import resolved, score_best
 from agilerl.training.manifest.tasks import resolve
 from agilerl.training.manifest.time_budget import check_minutes
+from agilerl.views.watch.child import watched
 
 INTERRUPTED = 130
 TEST_EPISODES = 100
@@ -69,24 +72,6 @@ Request = TypeVar("Request", bound=RunRequest)
 DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is to be trained.
-
-    Attributes:
-        manifest: of the run, or of the first one. seeds: one for each run; empty: the manifest's.
-        minutes: the budget in place of the manifest's steps. ancestors: founders of another library.
-        imports: modules that the run needs. workers: processes as asked for; None: not at all.
-    """
-
-    manifest: Manifest
-    seeds: Sequence[int]
-    minutes: float | None
-    ancestors: Ancestors | None
-    imports: Sequence[str]
-    workers: int | str | None
-
-
 def train(options: TrainOptions, request: RunRequest, start_time: float) -> None:
     """Train as the options say, and print the closing lines.
 
@@ -95,35 +80,29 @@ def train(options: TrainOptions, request: RunRequest, start_time: float) -> None
     Raises:
         ConfigError: options that contradict one another. typer.Exit: the run was interrupted.
     """
-    with ExitStack() as closing:
+    with ExitStack() as stack:
 
         def serve(imports: Sequence[str]) -> None:
             if options.watch:
-                closing.enter_context(beside(options.out, imports, options.as_json))
+                stack.enter_context(watched(options.out, imports, partial(typer.echo, err=options.as_json)))
 
         if options.replay is not None:
             serve(options.imports or ())
             _train_again(options, options.replay)
             return
-        plan = plan_of(options)
+        manifest, seeds, request = plan_of(options, replace(request, start_time=start_time))
         if options.dry_run:
-            _print_plan(options, plan)
+            _print_plan(options, manifest, seeds, request)
             return
-        serve(plan.imports)
-        is_local, episodes = options.ray in (None, "none"), closing_episodes(options.test_episodes)
-        request = parsed(
-            options, request, evolution=not options.no_evolution, minutes=plan.minutes, test_episodes=episodes,
-            start_time=start_time, imports=plan.imports, workers=plan.workers or (1 if is_local else "auto"),
-            ancestors=plan.ancestors, uses_spare_cores=plan.workers is None and is_local,
-        )  # fmt: skip
-        if len(plan.seeds) > 1:
-            _train_seeds(options, plan, replace(request, uses_spare_cores=False))
+        serve(request.imports)
+        if len(seeds) > 1:
+            _train_seeds(options, manifest, seeds, request)
         else:
-            _train_one(options, plan, request)
+            _train_one(options, manifest, request)
 
 
-def plan_of(options: TrainOptions) -> Plan:
-    """Settle the manifest and the seeds."""
+def plan_of(options: TrainOptions, request: RunRequest) -> tuple[Manifest, Sequence[int], RunRequest]:
+    """Return (manifest of the run or of the first one, a seed for each run or none for the manifest's, request)."""
 
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
     kwargs, sets = with_env_kwargs(options.env_kwargs), options.settings or ()
@@ -135,7 +114,7 @@ def plan_of(options: TrainOptions) -> Plan:
     if named:
         options = replace(options, env_id=import_environment(named))
     others = {"--seeds": options.seeds, "--dataset": options.dataset, "--model": options.model}
-    check_alone(options.from_file, {**others, "--opponents": options.opponents, "--schedule": options.schedule})
+    check_from_alone(options.from_file, {**others, "--opponents": options.opponents, "--schedule": options.schedule})
     ancestors = None
     if options.from_file is not None:
         ancestors = ancestors_from(
@@ -171,7 +150,11 @@ def plan_of(options: TrainOptions) -> Plan:
     if note and (len(several) > 1 or workers not in (None, 1)):  # these processes take the cores
         manifest = apply_sets(manifest, ["environment.num_workers=1"])
     module = [named.rpartition(":")[0]] if ":" in named else []
-    return Plan(manifest, several, minutes, ancestors, [*(options.imports or ()), *module], workers)
+    return manifest, several, parsed(
+        options, request, evolution=not options.no_evolution, minutes=minutes, ancestors=ancestors,
+        test_episodes=final_episodes(options.test_episodes), imports=[*(options.imports or ()), *module],
+        uses_spare_cores=workers is None and options.ray in (None, "none") and len(several) < 2,
+    )  # fmt: skip
 
 
 def _with_named(options: TrainOptions) -> TrainOptions:
@@ -186,6 +169,47 @@ def _with_named(options: TrainOptions) -> TrainOptions:
         raise ConfigError(f"{what}. fix: one of the two.")
     algo = algo if options.algo is None else options.algo
     return replace(options, algo=algo, env_id=env_id if options.env_id is None else options.env_id)
+
+
+def ancestors_from(
+    path: Path,
+    env_id: str | None,
+    algo: str | None,
+    config: Path | None,
+    settings: Sequence[str],
+    *,
+    preset: bool,
+    env_kwargs: Mapping[str, Any],
+) -> Ancestors:
+    """The agent of a file, for the environment that the other options name.
+
+    Raises:
+        AlgorithmError: the options name another algorithm.
+    """
+
+    manifest = base_manifest(env_id, algo, config, preset=preset)
+    of_environment = [text for text in settings if text.strip().startswith("environment.")]
+    environment = apply_sets(manifest, of_environment).environment
+    agent = load(path, environment.name, env_kwargs={**environment.kwargs, **env_kwargs}, seed=0)
+    ancestors = Ancestors([agent], str(path))
+    if algo is not None or config is not None:
+        check_algorithm(ancestors, manifest.algorithm.name)
+    return ancestors
+
+
+def with_founders(ancestors: Ancestors, manifest: Manifest, settings: Sequence[str]) -> tuple[Manifest, Ancestors]:
+    """(the manifest with the structure of the agents, the agents with the hyperparameters that were named)."""
+
+    named = dotted(manifest, (text.partition("=")[0].strip() for text in settings))
+    manifest = apply_overrides(manifest, structure_of(ancestors), "--from")
+    return manifest, with_changes(ancestors, manifest, named)
+
+
+def check_from_alone(path: Path | None, others: Mapping[str, Any]) -> None:
+    """Raise ConfigError if `--from` stands beside an option that excludes it."""
+    for option, value in others.items():
+        if path is not None and value:
+            raise ConfigError(f"--from and {option} do not go together. fix: leave {option} out.")
 
 
 def _has_steps(options: TrainOptions) -> bool:
@@ -273,10 +297,10 @@ def _changed(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-def _print_plan(options: TrainOptions, plan: Plan) -> None:
+def _print_plan(options: TrainOptions, manifest: Manifest, seeds: Sequence[int], request: RunRequest) -> None:
 
     resolve_device(options.device)  # an unknown one is named first
-    manifest, minutes, evolution = resolve(with_known_env(plan.manifest)), plan.minutes, not options.no_evolution
+    manifest, minutes, evolution = resolve(with_known_env(manifest)), request.minutes, request.evolution
     chosen = choose_device(options.device, manifest)
     where = chosen.name
     if minutes is not None:
@@ -299,8 +323,8 @@ def _print_plan(options: TrainOptions, plan: Plan) -> None:
     if minutes is not None:
         budget = "1 minute" if minutes == 1 else f"{minutes:g} minutes"
         typer.echo(f"# in place of training.max_steps: what fits into {budget}, measured when it begins")
-    if len(plan.seeds) > 1:
-        typer.echo(f"# in place of training.seed: {len(plan.seeds)} seeds, {options.seeds}, each a run of its own")
+    if len(seeds) > 1:
+        typer.echo(f"# in place of training.seed: {len(seeds)} seeds, {options.seeds}, each a run of its own")
 
 
 def check_sets(
@@ -363,7 +387,7 @@ def parsed(options: TrainOptions | ResumeOptions, request: Request, **changes: A
 def _train_again(options: TrainOptions, run: Path) -> None:
     """Train a run again from its record."""
 
-    episodes = closing_episodes(options.test_episodes, run)
+    episodes = final_episodes(options.test_episodes, run)
     again = replay(
         run, out=options.out, verbose=is_loud(options), workers=workers_in(options.workers) or 1, ray=options.ray,
         allow_insecure_ray=options.allow_insecure_ray, test_episodes=episodes,
@@ -371,25 +395,25 @@ def _train_again(options: TrainOptions, run: Path) -> None:
     close(again, episodes, options.as_json)
 
 
-def _train_seeds(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
+def _train_seeds(options: TrainOptions, manifest: Manifest, seeds: Sequence[int], request: RunRequest) -> None:
     """Train a run for each seed, in processes."""
     check_without_ray(options.ray, "--seeds")
     if options.arrivals is not None:
         raise ConfigError("--arrivals repeats one run, and --seeds are several. fix: --seed, of that run.")
 
-    manifest, device = resolved(plan.manifest, request)
+    manifest, device = resolved(manifest, request)
     usual = {"device": device, "evolution": request.evolution, "tensorboard": False, "track": options.track or False}
-    usual |= {"imports": plan.imports, "test_episodes": request.test_episodes}
+    usual |= {"imports": request.imports, "test_episodes": request.test_episodes}
     shared = {**usual, **request.changed(SHARED), "device": device}
-    group = SeedGroup.create(manifest, plan.seeds, options.out, **shared)
+    group = SeedGroup.create(manifest, seeds, options.out, **shared)
     name = "train" if options.as_json else None
-    train_side_by_side(group, plan.workers or "auto", not request.verbose, plan.imports, as_json=name)
+    train_side_by_side(group, request.workers or "auto", not request.verbose, request.imports, as_json=name)
 
 
-def _train_one(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
+def _train_one(options: TrainOptions, manifest: Manifest, request: RunRequest) -> None:
     """Train one run."""
 
-    close(run_training(plan.manifest, request), request.test_episodes or 0, options.as_json)
+    close(run_training(manifest, request), request.test_episodes or 0, options.as_json)
 
 
 def resume(run: Path, options: ResumeOptions, request: ResumeRequest, start_time: float) -> None:
@@ -416,12 +440,12 @@ def resume(run: Path, options: ResumeOptions, request: ResumeRequest, start_time
         train_side_by_side(group, workers, not request.verbose, request.imports, changes, name)
         return
 
-    episodes = closing_episodes(options.test_episodes, run)
+    episodes = final_episodes(options.test_episodes, run)
     close(resume_training(run, request, test_episodes=episodes), episodes, options.as_json)
 
 
-def closing_episodes(typed: int | None, run: Path | None = None) -> int:
-    """Episodes of a closing test: as typed, else as when the run began that is resumed, continued or repeated."""
+def final_episodes(typed: int | None, run: Path | None = None) -> int:
+    """Episodes of a final evaluation: as typed, else as when the run began that is resumed, continued or repeated."""
     if typed is None and run is not None:
         with suppress(RunError):  # a resume restores a damaged run.json, and names what else is wrong
             typed = RunDirectory.open(run).facts().get("test_episodes")
@@ -433,10 +457,7 @@ def close(run: Run, test_episodes: int, as_json: bool = False) -> None:
 
     evaluation = None if run.interrupted else score_best(run, test_episodes)
     name = command_as_json() or "train"
-    if as_json:
-        print_json(name, **closing_facts(run, evaluation))
-    for line in () if as_json else closing_lines(run, evaluation):
-        typer.echo(line)
+    show(name, as_json, closing_lines(run, evaluation), **closing_facts(run, evaluation))
     if not run.interrupted and not as_json:
         typer.echo(run.in_words())
     if run.interrupted:
@@ -451,6 +472,6 @@ def continue_run(
     check_sets(settings, {"--steps": options["steps"], "--seed": options["seed"]})
     if out is None:
         out = folder_beside(run, str(RunDirectory.open(run).facts().get("env_id")))
-    episodes = closing_episodes(test_episodes, run)
+    episodes = final_episodes(test_episodes, run)
     new_run = continue_training(run, sets=settings or (), out=out, verbose=is_loud, test_episodes=episodes, **options)
     close(new_run, episodes, as_json)

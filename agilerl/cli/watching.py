@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +9,7 @@ import typer
 
 from agilerl.cli.errors import user_errors
 from agilerl.cli.options import Debug, Imports, examples, whole_option
-from agilerl.views.watch.child import check_installed, watched
+from agilerl.views.watch.child import check_installed
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -46,12 +43,3 @@ def watch(
         from agilerl.views.watch.server import serve
 
         serve(path, port=port, browser=not no_browser, imports=imports or (), pid=parent, say=typer.echo)
-
-
-def beside(out: Path, imports: Sequence[str] | None, as_json: bool = False) -> AbstractContextManager[None]:
-    """The live view of a training into the folder `out`: see `watch.child.watched`.
-
-    Args:
-        as_json: standard output is JSON, so that the address goes to standard error.
-    """
-    return watched(out, imports or (), partial(typer.echo, err=as_json))

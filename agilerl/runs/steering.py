@@ -120,8 +120,8 @@ class Taken:
     Attributes:
         id: of the request, unique in its run. generation: the first one that trains with the change.
         refused: why it has no effect; empty if it may be carried out.
-        ends: of `stop`: whether it ends the run. False in a replay of a run that was resumed after it: the closing test
-            is repeated, selection is left out as it was, and the run goes on.
+        ends: of `stop`: whether it ends the run. False in a replay of a run that was resumed after it: the replay
+            repeats the final evaluation, skips selection as the run did, and continues.
     """
 
     id: str

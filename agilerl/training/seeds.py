@@ -16,7 +16,7 @@ from agilerl.core.hostile import read_json
 from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import RUN, is_run
-from agilerl.runs.records import closing_test
+from agilerl.runs.records import final_evaluation
 from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.seed_group import SeedGroup
 from agilerl.runs.signals import StopSignals
@@ -51,7 +51,7 @@ class SeedJob:
         if not is_run(self.path):
             return False
         facts = read_json(self.path / RUN)
-        is_scored = closing_test(facts["result"]) is not None or not self.request.test_episodes
+        is_scored = final_evaluation(facts["result"]) is not None or not self.request.test_episodes
         return facts.get("status") == "done" and is_scored
 
 
@@ -84,7 +84,7 @@ def train_seed(job: SeedJob, send: Send) -> dict[str, Any]:
     """Train one seed, or go on with it, and score its best agent; what is printed goes to console.log.
 
     Returns:
-        `stopped`, the reason why it ended; `mean`, of the closing test, None without.
+        `stopped`, the reason why it ended; `mean`, of the final evaluation, None without.
     """
     job.path.mkdir(parents=True, exist_ok=True)
     sinks = [_SendingSink(send)]

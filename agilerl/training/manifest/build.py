@@ -114,7 +114,7 @@ def run_manifest(
             loop.notes += task.notes_of(baseline, before)
         result = loop.run()
         if result.best is not None:
-            result.test = task.closing_score(result.best, train_env)
+            result.test = task.final_score(result.best, train_env)
         return result
     except KeyboardInterrupt:
         if loop.result.best is None:

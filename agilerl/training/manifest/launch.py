@@ -89,7 +89,7 @@ def with_minutes(
             )
         print(
             f"about {_in_minutes(f'{expected:.2g}')}: at most {count(steps)} steps of each member, "
-            f"at {count(rate)} steps/s of all together; the closing test is included",
+            f"at {count(rate)} steps/s of all together; the final evaluation is included",
             flush=True,
         )
     manifest = time_budget.with_short_generations(manifest, rate, minutes)
@@ -112,7 +112,7 @@ def run_training(manifest: Manifest, request: RunRequest | None = None, **option
     """
     request = replace(request or RunRequest(), **options)
     env_id, deadline = manifest.environment.name, deadline_of(request)
-    workers = workers_of(1 if request.workers is None else request.workers, request.ray, request.allow_insecure_ray)
+    workers = workers_of(request.workers, request.ray, request.allow_insecure_ray)
     order = () if request.arrivals is None else arrivals_of(request.arrivals, manifest)
     check_lanes(manifest, workers)
     manifest, device = resolved(manifest, request, workers)

@@ -39,7 +39,7 @@ def steps_in(
 ) -> tuple[int, float, float]:
     """Return `steps_of_simulator` where steps are so slow that a trial would take much of the time, else `tried_steps`.
 
-    Both are upper bounds: a run ends by its `Deadline`, which leaves time for the closing test.
+    Both are upper bounds: a run ends by its `Deadline`, which leaves time for the final evaluation.
     """
     check_minutes(manifest, minutes)
     cost = cost_of(manifest, env, minutes=minutes)
@@ -99,7 +99,7 @@ def tried_steps(
     """Return (most steps of a member in the minutes, environment steps per second of all members, expected minutes).
 
     The steps are those of the whole time left after the trial, and as many again (`_margin`), as a long run may be
-    faster than its first second; it ends earlier, by its `Deadline`, to leave time for the closing test. The expected
+    faster than its first second. Its `Deadline` ends it earlier, to leave time for the final evaluation. The expected
     minutes exceed the requested ones if a single generation takes longer.
 
     Short generations are trained and discarded until those after the first one, which is a warm-up, have taken a

@@ -1,4 +1,4 @@
-"""Comparison of runs: closing tests with intervals, groups over seeds, probability of improvement, curves."""
+"""Comparison of runs: final evaluations with intervals, groups over seeds, probability of improvement, curves."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class Group:
 
     @cached_property
     def tested(self) -> tuple[RunRecords, ...]:
-        """Runs with a closing test."""
+        """Runs with a final evaluation."""
         return tuple(run for run in self.runs if run.test is not None)
 
     @cached_property
     def returns(self) -> list[list[float]]:
-        """Returns of the closing tests: one list of episodes per run."""
+        """Returns of the final evaluations: one list of episodes per run."""
         return [[float(r) for r in run.test["returns"]] for run in self.tested if run.test is not None]
 
     @cached_property
     def score(self) -> Evaluation | None:
-        """Over the means of the runs, or the episodes of a single run; None without a closing test."""
+        """Over the means of the runs, or the episodes of a single run; None without a final evaluation."""
         if not self.returns:
             return None
         return Evaluation.from_returns(self.units)
@@ -112,7 +112,7 @@ class Comparison:
                 lines.append(f"{run.path} was interrupted. fix: {way_on(run.path, run.facts)}")
         missing = [str(run.path) for run in runs if run.test is None and run.status != "interrupted"]
         if missing:
-            reason = f"no closing test, so no score: {', '.join(missing)}."
+            reason = f"no final evaluation, so no score: {', '.join(missing)}."
             lines.append(f"{reason} fix: {run_command('resume', missing[0])}")
         return lines
 
@@ -294,7 +294,7 @@ def _row(group: Group, run: RunRecords) -> tuple[str, ...]:
     facts = (group.label.split()[0], str(run.path), str(run.facts.get("seed", "?")), run.status)
     cost = (count(run.env_steps), clock(run.seconds))
     if run.test is None:
-        return (*facts, "no closing test", "-", "-", "-", *cost)
+        return (*facts, "no final evaluation", "-", "-", "-", *cost)
     mean, low, high = interval(run.test["mean"], *run.test["ci95"])
     iqm, _, _ = interval(run.test["iqm"], *run.test["ci95"])
     return (*facts, mean, f"{low}..{high}", iqm, str(len(run.test["returns"])), *cost)

@@ -29,7 +29,7 @@ class Ended:
     Attributes:
         algo, env: names. steps: unit of its budget.
         go_on: how to train it for longer: a command, a call, or words.
-        target: the return to reach. score: mean return of the closing test, else of the confirmation, else the best
+        target: the return to reach. score: mean return of the final evaluation, else of the confirmation, else the best
             fitness, else None. is_fitness: whether it is the best fitness.
         stopped: "target", "budget", "minutes", "plateau" or another reason.
         made: steps of all members.
@@ -43,7 +43,7 @@ class Ended:
         diverged: number of diverged members that were replaced.
         from_replay: whether members learn from single steps in a replay memory.
         measure: score of a language policy; None if scores are returns.
-        before, after: scores by episode of the closing test, or by item on the report split; None without one.
+        before, after: scores by episode of the final evaluation, or by item on the report split; None without one.
         time: where the time went, in words; "" if not worth saying.
     """
 

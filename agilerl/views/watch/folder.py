@@ -24,7 +24,7 @@ class RunEntry:
 
     Attributes:
         key: its path below the folder, "." for the folder itself: how the page names it.
-        started: ISO time. modified: Unix seconds of its last record. score: of the closing test, else None.
+        started: ISO time. modified: Unix seconds of its last record. score: of the final evaluation, else None.
         focus: whether the followed process trains it. group: key of the group of seeds that it is in, None: of none.
     """
 

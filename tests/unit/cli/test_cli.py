@@ -130,7 +130,7 @@ def test_train_prints_a_line_per_generation_and_six_closing_lines(cli: Cli) -> N
         'load  agilerl.load("runs/CartPole-v1/dqn-0001")',
     ]
     page = Path("runs/CartPole-v1/dqn-0001/report.html").read_text()
-    assert "100 fresh episodes" in page  # written anew after the closing test
+    assert "100 fresh episodes" in page  # written anew after the final evaluation
 
 
 def test_train_leaves_a_complete_run_directory(cli: Cli) -> None:
