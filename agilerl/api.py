@@ -382,7 +382,9 @@ def replay(
     directory = RunDirectory.open(path)
     facts, manifest = directory.facts(), directory.manifest()
     if changes := changes_in(facts):
-        what = "; ".join(f"{', '.join(each['settings'])} after generation {each['generation']}" for each in changes)
+        what = "; ".join(
+            f"{', '.join(change['settings'])} after generation {change['generation']}" for change in changes
+        )
         raise RunError(
             f"{path} was resumed with other settings ({what}), so that a run from its start has other bits. "
             f"fix: `{command('train', '--config', str(directory.path / 'config.yaml'))}`, which has the last ones from "
@@ -460,17 +462,17 @@ def resume(
 def _obeying_sigterm(run: Callable[[], Run]) -> Run:
     """Return the result of `run`; after SIGTERM the process exits with 143 once everything is written."""
     try:
-        ended = run()
+        finished = run()
     except Stopped as error:
         if error.signum == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM) from None
         raise
-    if ended.interrupted and ended.path is not None:
-        env = ", env=env" if ended.env_given else ""
-        print(f"stopped; agilerl.resume({str(ended.path)!r}{env}) goes on", file=sys.stderr)
-    if ended.signal == signal.SIGTERM:
+    if finished.interrupted and finished.path is not None:
+        env = ", env=env" if finished.env_given else ""
+        print(f"stopped; agilerl.resume({str(finished.path)!r}{env}) goes on", file=sys.stderr)
+    if finished.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
-    return ended
+    return finished
 
 
 def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
@@ -602,8 +604,8 @@ def starting_manifest(
     if choice is None:
         return usual, ""
     target = usual.training.target_score
-    more = {} if target is None else {"training.target_score": target}
-    return apply_overrides(choice.manifest, more), choice.note
+    changes = {} if target is None else {"training.target_score": target}
+    return apply_overrides(choice.manifest, changes), choice.note
 
 
 def _has_several_agents(env: Any) -> bool:

@@ -36,7 +36,11 @@ def evaluate(
         )
     limited = {} if max_steps is None else {"max_steps": max_steps}
     if loaded.best.learns_language:
-        _check_no_episodes(typed)
+        if typed:
+            raise ConfigError(
+                f"--{typed[0].replace('_', '-')} is of episodes; a language policy answers every prompt of a split, "
+                "greedily. fix: --split report."
+            )
         evaluation = loaded.best.evaluate(split)
     elif split is not None:
         raise ConfigError(
@@ -48,15 +52,6 @@ def evaluate(
         typer.echo(unfinished, err=True)
     facts = {"run": asked, "env_id": loaded.manifest.environment.name, **seeded, **evaluation.as_dict()}
     show("evaluate", as_json, evaluation_lines(loaded, evaluation), **facts)
-
-
-def _check_no_episodes(typed: Sequence[str]) -> None:
-    """Raise ConfigError for episode options on a language policy."""
-    for name in typed:
-        raise ConfigError(
-            f"--{name.replace('_', '-')} is of episodes; a language policy answers every prompt of a split, greedily. "
-            "fix: --split report."
-        )
 
 
 def export(run: Path, out: Path | None, onnx: bool, as_json: bool) -> None:

@@ -97,7 +97,6 @@ def packages() -> Iterator[Finding]:
 
 def kernels() -> Finding:
     """What runs the updates: C, or torch alone."""
-
     built = library()
     if built is not None:
         return Finding(

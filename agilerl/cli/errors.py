@@ -46,10 +46,7 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         if debug:
             raise
         message = on_command_line(_naming_imports(error, run, list(imports or ())))
-        for line in (f"{type(error).__name__}: {message}", *foreign.notes(error)):
-            typer.echo(redact(line), err=True)
-        if (name := command_as_json()) is not None:
-            print_error(name, type(error).__name__, redact(message))
+        _report(type(error).__name__, message, foreign.notes(error))
         raise typer.Exit(USER_ERROR) from None
     except BrokenPipeError:  # the reader has closed the pipe: `agilerl ... | head`
         sys.stdout = None
@@ -58,10 +55,7 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         if debug or error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        message = redact(f"{where}{error.strerror}. fix: make room, or check the rights there.")
-        typer.echo(f"RunError: {message}", err=True)
-        if (name := command_as_json()) is not None:
-            print_error(name, "RunError", message)
+        _report("RunError", f"{where}{error.strerror}. fix: make room, or check the rights there.")
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt as error:
         for line in ("interrupted", *foreign.notes(error)):
@@ -69,6 +63,14 @@ def user_errors(debug: bool = False, imports: Iterable[str] | None = None, run: 
         raise typer.Exit(exit_code(error)) from None
     finally:
         warnings.showwarning = show
+
+
+def _report(kind: str, message: str, notes: Iterable[str] = ()) -> None:
+    """Print an error on standard error, and as JSON if the command has `--json`."""
+    for line in (f"{kind}: {message}", *notes):
+        typer.echo(redact(line), err=True)
+    if (name := command_as_json()) is not None:
+        print_error(name, kind, redact(message))
 
 
 def _naming_imports(error: AgileRLError, run: Path | None, imports: Sequence[str]) -> str:
@@ -102,12 +104,12 @@ def _short_warnings(show: Any) -> Any:
     """Print our warnings as one line, and others once: Python forgets which it has shown when its filters change."""
     shown: set[str] = set()
 
-    def showwarning(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+    def showwarning(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = str(message)
         if issubclass(category, AgileRLWarning):
             print(f"warning: {on_command_line(text) if 'fix: ' in text else text}", file=sys.stderr)
         elif text not in shown:
             shown.add(text)
-            show(message, category, *rest, **more)
+            show(message, category, *rest, **options)
 
     return showwarning

@@ -60,14 +60,14 @@ def listing(what: str, out: Path = Path("runs")) -> list[str]:
     """One line per algorithm, environment, preset or run under `out`."""
     if what == "runs":
         return list(runs(out))
-    return [str(each) for each in _named(what)]
+    return [str(entry) for entry in _named(what)]
 
 
 def entries(what: str, out: Path = Path("runs")) -> list[dict[str, Any]]:
     """The same as JSON values, one for each line."""
     if what == "runs":
-        return [each.as_dict() for each in _runs_in(out)] if out.is_dir() else []
-    return [each.as_dict() for each in _named(what)]
+        return [entry.as_dict() for entry in _runs_in(out)] if out.is_dir() else []
+    return [entry.as_dict() for entry in _named(what)]
 
 
 def _named(what: str) -> Iterator[Entry]:
@@ -79,7 +79,6 @@ def _named(what: str) -> Iterator[Entry]:
 
 def algorithms() -> Iterator[Entry]:
     """Names with their hyperparameters."""
-
     for name in available():
         names = _hyperparameters(name)
         yield Entry(name, (", ".join(names),), 14, {"hyperparameters": names})
@@ -87,7 +86,6 @@ def algorithms() -> Iterator[Entry]:
 
 def _hyperparameters(name: str) -> list[str]:
     """See `declared.hyperparameters`; for shipped algorithms read from the source: an import would load torch, 2 s."""
-
     module = shipped_in(name)
     source = None if module is None else _source(module)
     if source is None:
@@ -134,7 +132,6 @@ def _is_declared(annotation: ast.expr | None) -> bool:
 
 def presets() -> Iterator[Entry]:
     """Environments with shipped presets."""
-
     names = preset_names()
     width = max(map(len, names)) + 2
     for name in names:
@@ -170,7 +167,6 @@ def environments() -> Iterator[Entry]:
 
 def families(registered: Collection[str]) -> Iterator[Entry]:
     """Id prefixes of packages that are imported on demand. Nothing is imported here."""
-
     for family in FAMILIES:
         if any(name.startswith(family.starts) for name in registered):
             continue  # listed one by one
@@ -209,11 +205,11 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[Entry]:
                 yield Entry(name, tuple(notes))
 
 
-def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
+def _absent(path: Path, root: Path, visited: set[Path]) -> set[str]:
     """Missing packages that a module of the package at `root` imports, directly or through its other modules."""
-    if path in seen or not path.is_file():
+    if path in visited or not path.is_file():
         return set()
-    seen.add(path)
+    visited.add(path)
     missing: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:  # top level only: required imports
         if isinstance(node, ast.Import):
@@ -228,7 +224,9 @@ def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
                 missing |= {first} if first and importlib.util.find_spec(first) is None else set()
             elif inside:
                 base = root.joinpath(*inside)
-                missing |= _absent(base.with_suffix(".py"), root, seen) | _absent(base / "__init__.py", root, seen)
+                missing |= _absent(base.with_suffix(".py"), root, visited) | _absent(
+                    base / "__init__.py", root, visited
+                )
     return missing
 
 
@@ -342,7 +340,6 @@ def _steps(result: dict[str, Any]) -> str:
 
 def score_text(result: dict[str, Any]) -> str:
     """The final evaluation score; else the best fitness, labelled as such."""
-
     test = final_evaluation(result)
     if test is not None:
         mean, low, high = interval(test["mean"], *test["ci95"])

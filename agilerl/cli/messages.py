@@ -148,10 +148,10 @@ class Commands(TyperGroup):
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
 
-    def make_context(self, *args: Any, **more: Any) -> Any:
+    def make_context(self, *args: Any, **settings: Any) -> Any:
         """Extend the base method: usage errors get a fix."""
         with _usage_errors():
-            return super().make_context(*args, **more)
+            return super().make_context(*args, **settings)
 
     def invoke(self, ctx: Any) -> Any:
         """Extend the base method: usage errors get a fix."""

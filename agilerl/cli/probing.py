@@ -42,7 +42,6 @@ GAMMA, CLOSE = 0.5, 0.2  # the probes' nearest wrong answer is 0.5 away
 
 def torch_here() -> Iterator[Finding]:
     """CUDA devices, by PyTorch."""
-
     if torch.cuda.is_available():
         yield Finding("cuda", OK, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
     else:
@@ -51,7 +50,6 @@ def torch_here() -> Iterator[Finding]:
 
 def environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
     """Make and step an environment: its spaces, speed, time limit, and the algorithms that fit."""
-
     if is_team_id(env_id):
         yield from team_environment(env_id, steps)
         return
@@ -99,7 +97,6 @@ def _limit(limit: int | None, ends: bool) -> Finding:
 
 def _stepped(env: Any, steps: int) -> Finding:
     """Step with random actions; legal ones if it has a mask in its info, observations or `action_masks()`."""
-
     space, by_method = env.action_space, mask_method(env)
     reader, is_seen = ActionMasks(space), holds_mask(env.observation_space, space)
 
@@ -117,14 +114,14 @@ def _stepped(env: Any, steps: int) -> Finding:
     try:
         space.seed(0)
         obs, info = env.reset(seed=0)
-        begun, episodes = time.perf_counter(), 0
+        start, episodes = time.perf_counter(), 0
         for _ in range(steps):
             obs, reward, terminated, truncated, info = env.step(legal(obs, info))
             float(reward)
             if terminated or truncated:
                 episodes += 1
                 obs, info = env.reset()
-        rate = steps / max(time.perf_counter() - begun, 1e-9)
+        rate = steps / max(time.perf_counter() - start, 1e-9)
     except Exception as error:  # a custom environment may raise anything
         return Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")
     return Finding("steps", OK, f"{steps} random ones, {rate:.0f} a second, {episodes} episodes ended")
@@ -132,14 +129,13 @@ def _stepped(env: Any, steps: int) -> Finding:
 
 def questions(env_id: str) -> Iterator[Finding]:
     """Make a language environment: an example prompt, and the algorithms that fit."""
-
     try:
-        made = make_language_env(env_id, tiny_tokenizer(string.printable), train_size=4, test_size=2, report_size=2)
+        tasks = make_language_env(env_id, tiny_tokenizer(string.printable), train_size=4, test_size=2, report_size=2)
     except AgileRLError as error:
         message, _, fix = " ".join(str(error).removeprefix(f"{env_id}: ").split()).partition("fix: ")
         yield Finding(env_id, BROKEN, message.strip(), fix)
         return
-    asked = made.split("test")[0].question
+    asked = tasks.split("test")[0].question
     yield Finding(env_id, OK, f"asks {asked if len(asked) < 60 else asked[:57] + '...'!r}")
     yield Finding("algorithms", OK, f"{', '.join(LANGUAGE)}, with --model PATH")
 
@@ -161,21 +157,21 @@ def team_environment(env_id: str, steps: int = 500) -> Iterator[Finding]:
         yield Finding(env_id, BROKEN, message.strip() or type(error).__name__, fix)
         return
     team, lanes = vector.team, vector.lanes
-    each = (
+    spaces = (
         f"{agent} {short_form(team.observation_spaces[agent])} -> {short_form(team.action_spaces[agent])}"
         for agent in team.agents
     )
-    yield Finding(env_id, OK, f"{len(team.agents)} agents: {', '.join(each)}")
+    yield Finding(env_id, OK, f"{len(team.agents)} agents: {', '.join(spaces)}")
     try:
         layout, draw = TeamActions.of(team.action_spaces, env_id, sampled=True), np.random.default_rng(0)
         _, info = lanes.reset(np.zeros(1, np.int64))
-        begun, episodes = time.perf_counter(), 0
+        start, episodes = time.perf_counter(), 0
         for _ in range(steps):
             noise, gumbel = draw.uniform(-1, 1, (1, layout.components)), draw.gumbel(size=(1, layout.width))
             stored = layout.act(np.zeros_like(gumbel), noise, gumbel, info.get("action_mask"))
             batch = lanes.step(layout.environment(stored))
             episodes, info = episodes + int((batch.terminated | batch.truncated).sum()), batch.info
-        rate = steps / max(time.perf_counter() - begun, 1e-9)
+        rate = steps / max(time.perf_counter() - start, 1e-9)
         yield Finding("steps", OK, f"{steps} random ones, {rate:.0f} a second, {episodes} episodes ended")
     except Exception as error:  # a custom environment may raise anything
         yield Finding("steps", BROKEN, f"it fails: {type(error).__name__}: {' '.join(str(error).split())}")
@@ -217,7 +213,6 @@ COMMON: dict[str, Any] = {
 
 def probes() -> Iterator[Finding]:
     """Train the default algorithm of each kind on environments that isolate one component each; check the values."""
-
     cases = [
         Probe("constant", probe.ConstantRewardEnv, "the value head, the loss or the optimiser"),
         Probe("observation", probe.ObsDependentRewardEnv, "the way from observations to values"),
@@ -232,12 +227,12 @@ def probes() -> Iterator[Finding]:
 
 def verdict_of(algo: str, kind: str, settings: Mapping[str, Any], case: Probe) -> Finding:
     """Train one algorithm on one probe."""
-    name, begun = f"{algo} {case.name}", time.perf_counter()
+    name, start = f"{algo} {case.name}", time.perf_counter()
     try:
         error, is_best = learned(algo, kind, settings, case.make)
     except Exception as failure:  # a probe that cannot run is the finding
         return Finding(name, BROKEN, f"it fails: {type(failure).__name__}: {' '.join(str(failure).split())}")
-    spent = f"[{time.perf_counter() - begun:.1f} s]"
+    spent = f"[{time.perf_counter() - start:.1f} s]"
     if error > CLOSE or not is_best:
         problem = f"values are off by {error:.2f}" if error > CLOSE else "it chooses the wrong action"
         return Finding(name, BROKEN, f"{problem}: look at {case.fails}  {spent}")
@@ -246,7 +241,6 @@ def verdict_of(algo: str, kind: str, settings: Mapping[str, Any], case: Probe) -
 
 def learned(algo: str, kind: str, settings: Mapping[str, Any], make: Callable[[], Any]) -> tuple[float, bool]:
     """(largest error of the learned values, whether the greedy actions are optimal)."""
-
     steps = int(settings["steps"])
     asked = {**COMMON, **{key: value for key, value in settings.items() if key != "steps"}, "evo_steps": steps}
     run = train(

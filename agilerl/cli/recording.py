@@ -51,7 +51,6 @@ def make_data(
 
 def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
     """(best agent, name, attributes) of the run that `policy` names; ConfigError if it is not a run."""
-
     path = Path(policy)
     if not path.is_dir():
         raise ConfigError(
@@ -72,6 +71,5 @@ def _agent_of(policy: str, env_id: str) -> tuple[Any, str, dict[str, Any]]:
 
 def show_data(file: str, as_json: str | None) -> None:
     """Describe a data set; `as_json`: the command that prints JSON, None for text."""
-
     facts = describe(read_dataset(file))
     show(as_json or "", as_json is not None, lines(facts, file), **facts)

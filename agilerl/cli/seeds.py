@@ -121,7 +121,6 @@ def train_side_by_side(
 
 def _print_group(name: str, group: Any, result: Any) -> None:
     """Print how the runs of a group ended and compare."""
-
     is_open = result.signal is not None or result.failed
     facts: dict[str, Any] = {"path": group.path, "runs": list(group.run_paths)}
     facts["status"] = "interrupted" if result.signal is not None else "failed" if result.failed else "done"

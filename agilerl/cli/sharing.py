@@ -41,7 +41,7 @@ def optuna_command(
     with user_errors(debug):
         studies = export_runs(runs, out, replace)
         url = shown(out) if "://" in out else f"sqlite:///{out}"
-        facts = [{"name": each.name, "trials": len(each.trials), "states": count_states(each)} for each in studies]
+        facts = [{"name": study.name, "trials": len(study.trials), "states": count_states(study)} for study in studies]
         lines = [f"study  {study.name}: {len(study.trials)} trials ({states_of(study)})" for study in studies]
         show("optuna", as_json, [*lines, f"open  optuna-dashboard {url}"], studies=facts, url=url)
 

@@ -19,7 +19,6 @@ from agilerl.views.report.text import tidy
 
 def actions(incomplete: str) -> list[str]:
     """Names of actions, for shell completion."""
-
     return [name for name in ACTIONS if name.startswith(incomplete)]
 
 
@@ -93,7 +92,6 @@ def name_and_value(setting: str | None) -> tuple[str, Any]:
 
 def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
     """Return members, newborns and requests that wait, as lines and as plain data."""
-
     records = RunRecords.read(run)
     members = records.last
     newborns = [records.line_of_birth(id) for id in records.newborns.waiting]
@@ -104,9 +102,9 @@ def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
         values = "  ".join(f"{name}={tidy(value)}" for name, value in member.hyperparameters.items())
         lines.append(f"member {member.id}  fitness {tidy(member.fitness)}  {values}  {member.network}")
     now = "trains now" if records.status == "running" else "not evaluated"
-    for each in born:
-        parent = "" if each["parent"] is None else f" of {each['parent']}"
-        lines.append(f"born   {each['id']}{parent}  {each['mutation']}  ({now})")
+    for newborn in born:
+        parent = "" if newborn["parent"] is None else f" of {newborn['parent']}"
+        lines.append(f"born   {newborn['id']}{parent}  {newborn['mutation']}  ({now})")
     lines += [f"waits  {request}" for request in waiting.values()]
     if born and members:
         survivors = max(0, len(members) - len(born))

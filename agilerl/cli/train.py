@@ -53,129 +53,92 @@ def algorithm_names(incomplete: str) -> list[str]:
     return [name for name in available() if name.lower().startswith(incomplete.lower())]
 
 
-From = Annotated[
-    Path | None,
-    typer.Option(
-        "--from",
-        metavar="FILE",
-        help="Begin with the policy of another library: a zip of Stable-Baselines3 or a .cleanrl_model, of dense "
-        "layers.",
-    ),
-]
-
-
-Seeds = Annotated[
-    str | None,
-    typer.Option(
-        "--seeds", metavar="LIST", help="Train each of these seeds, such as 0-9 or 0,3,7, and compare them at the end."
-    ),
-]
-
-
-ArrayIndex = Annotated[
-    int | None,
-    whole_option(
-        "Train only the seed of this index in --seeds, counted from 0; for arrays of jobs.",
-        "--array-index",
-        example="0",
-    ),
-]
-
-
+# fmt: off
 @dataclass(frozen=True)
 class TrainOptions:
     """The options of `agilerl train`, in the order of its help; see `cli.options.takes`."""
 
-    env_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ENV_ID",
-            autocompletion=preset_ids,
-            help="A Gymnasium id (LunarLander-v3), a PettingZoo module (mpe2.simple_spread_v3), or a task of language "
-            "models (reasoning/chain_sum, arithmetic/addition-2).",
-        ),
-    ] = None
-    algo: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=algorithm_names, help="The algorithm; default: the one of the preset."
-        ),
-    ] = None
+    env_id: Annotated[str | None, typer.Argument(
+        metavar="ENV_ID", autocompletion=preset_ids,
+        help="A Gymnasium id (LunarLander-v3), a PettingZoo module (mpe2.simple_spread_v3), or a task of language "
+        "models (reasoning/chain_sum, arithmetic/addition-2).",
+    )] = None
+    algo: Annotated[str | None, typer.Option(
+        metavar="NAME", autocompletion=algorithm_names, help="The algorithm; default: the one of the preset.",
+    )] = None
     steps: Annotated[int | None, steps_option("Environment steps of one member.", "--steps")] = None
-    total_timesteps: Annotated[
-        int | None, steps_option("The same as --steps: of one member, not of all together.", "--total-timesteps")
-    ] = None
+    total_timesteps: Annotated[int | None, steps_option(
+        "The same as --steps: of one member, not of all together.", "--total-timesteps",
+    )] = None
     minutes: float | None = None
-    target: Annotated[
-        float | None,
-        real_option("Stop when held-out episodes reach this mean return.", "--target", metavar="SCORE", example="475"),
-    ] = None
+    target: Annotated[float | None, real_option(
+        "Stop when held-out episodes reach this mean return.", "--target", metavar="SCORE", example="475",
+    )] = None
     population: Annotated[int | None, whole_option("Members of the population.", "--population", example="4")] = None
-    num_envs: Annotated[
-        int | None, whole_option("Environments that one member steps at once.", "--num-envs", example="8")
-    ] = None
-    env_kwargs: Annotated[
-        list[str] | None,
-        typer.Option("--env-kwargs", metavar="KEY=VALUE", help="A keyword of the environment; may be repeated."),
-    ] = None
+    num_envs: Annotated[int | None, whole_option(
+        "Environments that one member steps at once.", "--num-envs", example="8",
+    )] = None
+    env_kwargs: Annotated[list[str] | None, typer.Option(
+        metavar="KEY=VALUE", help="A keyword of the environment; may be repeated.",
+    )] = None
     seed: Seed = None
-    seeds: Seeds = None
+    seeds: Annotated[str | None, typer.Option(
+        metavar="LIST", help="Train each of these seeds, such as 0-9 or 0,3,7, and compare them at the end.",
+    )] = None
     workers: str | None = None
     ray: str | None = None
     allow_insecure_ray: bool = False
     arrivals: Path | None = None
-    replay: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="Train this run again from its record, steering included: the same bits. Options that change what is "
-            "trained do not go with it.",
-        ),
-    ] = None
-    array_index: ArrayIndex = None
+    replay: Annotated[Path | None, typer.Option(
+        metavar="RUN", help="Train this run again from its record, steering included: the same bits. Options that "
+        "change what is trained do not go with it.",
+    )] = None
+    array_index: Annotated[int | None, whole_option(
+        "Train only the seed of this index in --seeds, counted from 0; for arrays of jobs.", "--array-index",
+        example="0",
+    )] = None
     device: str = "auto"
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
-    ] = None
-    schedule: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes."),
-    ] = None
+    config: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.",
+    )] = None
+    schedule: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes.",
+    )] = None
     settings: Settings = None
     out: Path = Path("runs")
     quiet: Quiet = False
     no_evolution: Annotated[bool, typer.Option("--no-evolution", help="Train without selection and mutation.")] = False
-    no_preset: Annotated[bool, typer.Option("--no-preset", help="Ignore presets, as for an unknown environment.")] = (
-        False
-    )
-    opponents: Annotated[
-        str | None, typer.Option(metavar="self", help="Self-play in a game of two, with IPPO or MAPPO.")
-    ] = None
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA",
-            help="Learn from data (CQN, CQL, IQL, TD3BC, BC): a file .h5, .hdf5 or .npz, minari:ID, or a run that "
-            "keeps its replay.",
-        ),
-    ] = None
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.")
-    ] = None
-    from_file: From = None
+    no_preset: Annotated[bool, typer.Option(
+        "--no-preset", help="Ignore presets, as for an unknown environment.",
+    )] = False
+    opponents: Annotated[str | None, typer.Option(
+        metavar="self", help="Self-play in a game of two, with IPPO or MAPPO.",
+    )] = None
+    dataset: Annotated[str | None, typer.Option(
+        metavar="DATA", help="Learn from data (CQN, CQL, IQL, TD3BC, BC): a file .h5, .hdf5 or .npz, minari:ID, or a "
+        "run that keeps its replay.",
+    )] = None
+    model: Annotated[str | None, typer.Option(
+        metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.",
+    )] = None
+    from_file: Annotated[Path | None, typer.Option(
+        "--from", metavar="FILE", help="Begin with the policy of another library: a zip of Stable-Baselines3 or a "
+        ".cleanrl_model, of dense layers.",
+    )] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False
     test_episodes: int | None = None
     tensorboard: bool = False
     track: Tracker = None
-    watch: Annotated[bool, typer.Option("--watch", help="Serve a page that follows the run; prints its address.")] = (
-        False
-    )
-    allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
-    ] = False
+    watch: Annotated[bool, typer.Option(
+        "--watch", help="Serve a page that follows the run; prints its address.",
+    )] = False
+    allow_code: Annotated[bool, typer.Option(
+        "--allow-code", help="Import the module of an id such as module:Name-v0.",
+    )] = False
     imports: Imports = None
     as_json: AsJson = False
     debug: Debug = False
+    # fmt: on
 
     @property
     def set_keys(self) -> list[str]:
@@ -213,7 +176,9 @@ class ResumeOptions:
 
 def check_alone(context: typer.Context, option: str) -> None:
     """Raise ConfigError for options beside --replay that would make another run."""
-    flags = {each.name: each.opts[0] for each in context.command.params if each.opts[0].startswith("-")}
+    flags = {
+        parameter.name: parameter.opts[0] for parameter in context.command.params if parameter.opts[0].startswith("-")
+    }
     for name in context.params:
         if name not in WITH_REPLAY and is_typed(context, name):
             other = flags.get(name, "ENV_ID")

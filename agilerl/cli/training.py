@@ -103,7 +103,6 @@ def train(options: TrainOptions, request: RunRequest, start_time: float) -> None
 
 def plan_of(options: TrainOptions, request: RunRequest) -> tuple[Manifest, Sequence[int], RunRequest]:
     """Return (manifest of the run or of the first one, a seed for each run or none for the manifest's, request)."""
-
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
     kwargs, sets = with_env_kwargs(options.env_kwargs), options.settings or ()
     check_sets(sets, {**_asked(options), "--steps": options.steps}, options.minutes, kwargs)
@@ -159,7 +158,6 @@ def plan_of(options: TrainOptions, request: RunRequest) -> tuple[Manifest, Seque
 
 def _with_named(options: TrainOptions) -> TrainOptions:
     """The options with the environment and the algorithm that `--set` names: their preset is the starting point."""
-
     algo, env_id = algorithm_in(options.settings or ()), text_in(options.settings or (), "environment.name")
     if algo is not None and options.algo is not None and canonical_name(algo) != canonical_name(options.algo):
         what = f"--algo {options.algo} and --set algorithm.name={algo} name two algorithms"
@@ -199,7 +197,6 @@ def ancestors_from(
 
 def with_founders(ancestors: Ancestors, manifest: Manifest, settings: Sequence[str]) -> tuple[Manifest, Ancestors]:
     """(the manifest with the structure of the agents, the agents with the hyperparameters that were named)."""
-
     named = dotted(manifest, (text.partition("=")[0].strip() for text in settings))
     manifest = apply_overrides(manifest, structure_of(ancestors), "--from")
     return manifest, with_changes(ancestors, manifest, named)
@@ -219,7 +216,6 @@ def _has_steps(options: TrainOptions) -> bool:
 
 def _minutes(options: TrainOptions) -> float | None:
     """The budget in minutes: as asked, or ten for an environment that nothing else gives a budget."""
-
     env_id = options.env_id
     if options.minutes is not None or env_id is None or options.config is not None or options.schedule is not None:
         return options.minutes
@@ -231,7 +227,6 @@ def _minutes(options: TrainOptions) -> float | None:
 
 def _starting_point(options: TrainOptions, minutes: float | None) -> tuple[Manifest, str]:
     """The manifest before `--set` and the options, and a note if the speed of the environment chose it."""
-
     start: Any = options.config
     if options.schedule is not None:
         start = settings_of_schedule(
@@ -290,7 +285,6 @@ def _with_options(manifest: Manifest, options: TrainOptions) -> Manifest:
 
 def _changed(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     """The manifest with the values of options that are not None; errors name the option."""
-
     for option, value in asked.items():
         if value is not None:
             manifest = apply_overrides(manifest, {OPTION_KEYS[option]: value}, option)
@@ -386,7 +380,6 @@ def parsed(options: TrainOptions | ResumeOptions, request: Request, **changes: A
 
 def _train_again(options: TrainOptions, run: Path) -> None:
     """Train a run again from its record."""
-
     episodes = final_episodes(options.test_episodes, run)
     again = replay(
         run, out=options.out, verbose=is_loud(options), workers=workers_in(options.workers) or 1, ray=options.ray,
@@ -412,7 +405,6 @@ def _train_seeds(options: TrainOptions, manifest: Manifest, seeds: Sequence[int]
 
 def _train_one(options: TrainOptions, manifest: Manifest, request: RunRequest) -> None:
     """Train one run."""
-
     close(run_training(manifest, request), request.test_episodes or 0, options.as_json)
 
 
@@ -454,7 +446,6 @@ def final_episodes(typed: int | None, run: Path | None = None) -> int:
 
 def close(run: Run, test_episodes: int, as_json: bool = False) -> None:
     """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
-
     evaluation = None if run.interrupted else score_best(run, test_episodes)
     name = command_as_json() or "train"
     show(name, as_json, closing_lines(run, evaluation), **closing_facts(run, evaluation))

@@ -228,8 +228,8 @@ class RunRecords:
         names = FIELDS[cls]  # entries of later versions are ignored
         event = cls(**{name: value for name, value in content.items() if name in names})
         if isinstance(event, Steering):
-            if (ended := ended_by(event)) is not None:
-                self._ended.add(ended)
+            if (member := ended_by(event)) is not None:
+                self._ended.add(member)
         elif isinstance(event, Birth):
             if not all(type(number) is int for number in (event.id, event.generation, event.parent or 0)):
                 raise TypeError("numbers of a birth are integers")

@@ -370,7 +370,7 @@ class Inbox:
 def _unused(name: str, names: Collection[str]) -> str:
     """Return the name of a request's file as its id, with a number if an earlier request has that id."""
     numbered = (f"{name}-{number}" for number in itertools.count(2))
-    return name if name not in names else next(each for each in numbered if each not in names)
+    return name if name not in names else next(text for text in numbered if text not in names)
 
 
 def _logged(path: Path) -> list[Taken]:

@@ -345,7 +345,7 @@ class TrainingLoop:
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self.stop_rule.episode_length = evaluation.env_steps / max(1, episodes)
         self.pace.evaluated(time.perf_counter() - start, episodes)
-        self._add_evaluation(self.pace.evaluation)
+        self.result.time.evaluation += self.pace.evaluation
         self.source.evaluated = evaluation.env_steps / len(self.population)
         scores = {agent.index: value for agent, value in zip(evaluated, evaluation.fitness, strict=True)}
         scores |= screened(finite, scores)
@@ -372,9 +372,6 @@ class TrainingLoop:
 
     def _evaluated(self, number: int) -> Evaluated:
         return Evaluated(number, self.population, self.options, self.evaluation, self._in_full)
-
-    def _add_evaluation(self, seconds: float) -> None:
-        self.result.time.evaluation += seconds
 
     def _keep_rows(self) -> None:
         """Record the returns of each agent if a team's returns are not summed."""
@@ -485,7 +482,7 @@ class TrainingLoop:
             start, episodes = time.perf_counter(), self.options.confirm_episodes or self.options.eval_episodes
             with contextlib.suppress(TimeIsUp):
                 score = self.source.confirm(agent, number, episodes)
-                self._add_evaluation(time.perf_counter() - start)
+                self.result.time.evaluation += time.perf_counter() - start
                 return score
             return None
 

@@ -180,8 +180,8 @@ class Request:
             chosen.append(bar_sink())
         if asked["wb"]:
             config = {**(asked["INIT_HP"] or {}), **(asked["MUT_P"] or {})}
-            more = asked["wandb_kwargs"] or {}
-            chosen.append(WandbSink(api_key=asked["wandb_api_key"], config=config, **more))
+            options = asked["wandb_kwargs"] or {}
+            chosen.append(WandbSink(api_key=asked["wandb_api_key"], config=config, **options))
         return chosen
 
 

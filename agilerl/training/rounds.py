@@ -12,7 +12,7 @@ from agilerl.sources.divergence import is_finite
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally
 from agilerl.training.dispatch import shard_here, shard_job
 from agilerl.training.population import evaluation_mode
-from agilerl.training.scheduling import Batch, Piece, Scheduler, Steps
+from agilerl.training.scheduling import Batch, Scheduler, Steps, WorkItem
 
 
 class Rounds:
@@ -41,7 +41,7 @@ class Rounds:
     def begin(self, shard: int, slots: list[int], agents: Sequence[Any], plan: GenerationPlan) -> None:
         """Begin a round of a shard; `plan.number` counts its rounds."""
         self._agents[shard] = list(agents)
-        piece = Piece(
+        piece = WorkItem(
             "round",
             f"generation {plan.number} of shard {shard}",
             len(slots),

@@ -132,13 +132,13 @@ class Run:
     def _time_in_words(self) -> str:
         return "" if self.time is None else self.time.in_words(bool(self.manifest.environment.of_workers))
 
-    def command(self, verb: str, *more: str) -> str:
+    def command(self, verb: str, *arguments: str) -> str:
         """Return `agilerl VERB RUN ...`, quoted for a shell, with the imports of the run.
 
         Raises:
             RunError: the run has no directory.
         """
-        return command(verb, self._folder("command"), *more, imports=self.imports)
+        return command(verb, self._folder("command"), *arguments, imports=self.imports)
 
     @property
     def is_saved(self) -> bool:

@@ -288,7 +288,7 @@ def _sinks(asked: dict[str, Any]) -> list[Sink]:
         chosen.append(CsvSink(Path(asked["elite_path"] or ".") / "metrics.csv"))
     if asked["wb"]:
         named = {"entity": asked["wandb_entity"], "name": asked["wandb_run_name"]}
-        more = {key: value for key, value in named.items() if value is not None}
+        options = {key: value for key, value in named.items() if value is not None}
         config = dict(asked["init_hp"] or {})
-        chosen.append(WandbSink(asked["wandb_project"], config, asked["wandb_api_key"], **more))
+        chosen.append(WandbSink(asked["wandb_project"], config, asked["wandb_api_key"], **options))
     return chosen

@@ -275,7 +275,7 @@ def _finish(
         manifest = apply_overrides(manifest, {"training.stop_after": result.env_steps_member}, "minutes")
     if result.best is not None:
         result.best.set_training_mode(False)  # evaluation mode, like agents returned by `agilerl.load`
-    births, left = list(result.births), setup.deadline
+    births, deadline = list(result.births), setup.deadline
     if directory is not None:
         path = directory.path
         try:
@@ -308,7 +308,7 @@ def _finish(
         env_given=setup.request.env is not None,
         failed_saves=int(lost.get("failed_saves") or 0),
         time=result.time,
-        closing_episodes=None if left is None else left.episodes_left(result.time.seconds_per_episode),
+        closing_episodes=None if deadline is None else deadline.episodes_left(result.time.seconds_per_episode),
     )
 
 
@@ -334,8 +334,8 @@ def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, i
         if again := _again(directory.path, setup, is_saved):
             error.add_note(f"{'resume' if is_saved else 'begin again'}  {again}")
     elif is_saved and isinstance(error, DivergedError):
-        anew = _with_smaller_lr(directory.path, setup)
-        error.add_note(f"a resume would diverge again; a new run from the agents of the last checkpoint  {anew}")
+        smaller = _with_smaller_lr(directory.path, setup)
+        error.add_note(f"a resume would diverge again; a new run from the agents of the last checkpoint  {smaller}")
     elif is_saved and not is_resumed:
         error.add_note(f"after solving that  {_again(directory.path, setup, is_saved)}")
     try:

@@ -47,15 +47,15 @@ class Setup:
         """Start settings, as stored in run.json and every checkpoint."""
         asked = self.request
         settings = {"evolution": asked.evolution, "device": self.device, "env_given": asked.env is not None}
-        more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
-        more |= {"imports": list(asked.imports)} if asked.imports else {}
-        more |= {"own_data": self.data} if self.data else {}
-        more |= self.workers.settings()
-        more |= asked.changed(RECORDED)
-        more |= {"track": self.track_id, "tracker": self.track} if self.track else {}
-        more |= {"arrivals": list(self.arrivals)} if self.arrivals else {}
-        more |= {"script": [asdict(taken) for taken in asked.script]} if asked.script else {}
-        return {**settings, "argv": list(sys.argv if asked.argv is None else asked.argv), **more}
+        optional: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
+        optional |= {"imports": list(asked.imports)} if asked.imports else {}
+        optional |= {"own_data": self.data} if self.data else {}
+        optional |= self.workers.settings()
+        optional |= asked.changed(RECORDED)
+        optional |= {"track": self.track_id, "tracker": self.track} if self.track else {}
+        optional |= {"arrivals": list(self.arrivals)} if self.arrivals else {}
+        optional |= {"script": [asdict(taken) for taken in asked.script]} if asked.script else {}
+        return {**settings, "argv": list(sys.argv if asked.argv is None else asked.argv), **optional}
 
     def sinks_of(self, directory: RunDirectory | None) -> list[Sink]:
         """Build the sinks: the console, the user's sinks, the directory, the trackers."""
