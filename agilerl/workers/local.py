@@ -199,17 +199,17 @@ class LocalWorkers:
         code = self._end(one)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         one.output.seek(0)
-        output = one.output.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
+        said = one.output.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
         one.output.close()
-        reason = one.reason or "; ".join([f"process {one.process.pid} {how}", *output[-1:]])
+        reason = one.reason or "; ".join([f"process {one.process.pid} {how}", *said[-1:]])
         place = self._places.pop(number)
         if one.is_ready:
             self._start(place)
         else:
-            self._retry_later(place, reason, output)
+            self._retry_later(place, reason, said)
         return reason
 
-    def _retry_later(self, place: int, reason: str, output: Sequence[str] = ()) -> None:
+    def _retry_later(self, place: int, reason: str, said: Sequence[str] = ()) -> None:
         """Leave a place vacant for some seconds, twice as many after each failed start.
 
         Raises:
@@ -221,7 +221,7 @@ class LocalWorkers:
         if self._failed_starts >= MAX_FAILED_STARTS and not self._was_ready:
             raise RunError(
                 f"{self._failed_starts} workers in a row could not start, the last one because {reason}. "
-                f"fix: workers=1, which trains in this process. {' / '.join(output)}".rstrip()
+                f"fix: workers=1, which trains in this process. {' / '.join(said)}".rstrip()
             )
 
     @staticmethod

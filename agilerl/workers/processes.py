@@ -86,7 +86,7 @@ class Processes(Generic[Key]):
             stop_signal: polled; a signal number is passed on to all processes once, and no further call begins.
             idle: called a few times a second.
         """
-        waiting, ends, losses = deque(arguments), dict[Key, Ended](), dict.fromkeys(arguments, 0)
+        waiting, ended, losses = deque(arguments), dict[Key, Ended](), dict.fromkeys(arguments, 0)
         stopped_by: int | None = None
         try:
             while True:
@@ -103,7 +103,7 @@ class Processes(Generic[Key]):
                             one.connection.send((arguments[one.key],))
                 busy = [one for one in self._processes if one.key is not None]
                 if not busy:
-                    return ends
+                    return ended
                 wait([one.connection for one in busy], timeout=POLL_SECONDS)
                 for one in busy:
                     end = self._read(one, on_message)
@@ -118,8 +118,8 @@ class Processes(Generic[Key]):
                             waiting.appendleft(key)
                             continue
                     one.key = None
-                    ends[key] = Ended(end.value, end.error, end.is_user_error, end.traceback, losses[key])
-                    on_end(key, ends[key])
+                    ended[key] = Ended(end.value, end.error, end.is_user_error, end.traceback, losses[key])
+                    on_end(key, ended[key])
                 idle()
         finally:
             self._close()
