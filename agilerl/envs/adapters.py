@@ -41,11 +41,11 @@ from agilerl.errors import EnvError, warn_once
 class VectorLanes:
     """A Gymnasium vector environment (or an object with its `num_envs`, `reset` and `step`) as lanes.
 
-    Handles the differences between autoreset modes: where the final observation is, and which rows are transitions.
+    Handles differences between autoreset modes: the location of the final observation, and which rows are transitions.
     Lanes of a vector environment cannot idle: with `active` they are stepped anyway and the row is masked.
 
     Gymnasium's SyncVectorEnv and AsyncVectorEnv take a seed per lane. Others take at most one integer (as in
-    Gymnasium's base class): they get the first seed, and their lanes' episodes may depend on one another.
+    Gymnasium's base class): they get the first seed, and episodes of their lanes may not be independent.
 
     Args:
         env: the vector environment; `env.metadata["autoreset_mode"]` gives its mode, NEXT_STEP by default. An
@@ -155,7 +155,7 @@ class VectorLanes:
         mask = ~self._resets_now
         final_obs = obs
         is_same_step = self.mode is AutoresetMode.SAME_STEP
-        # The mask of an observation that is not acted on may allow nothing.
+        # Without a following action, a mask may allow nothing.
         info = self._with_masks(info, None if is_same_step or not done.any() else done)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resets_now = done & mask
@@ -239,7 +239,7 @@ class VectorLanes:
         return {**{key: value for key, value in info.items() if key != f"_{MASK}"}, MASK: masks}
 
     def _final_masks(self, info: dict[str, Any], done: np.ndarray) -> np.ndarray | None:
-        """Return the action masks that SAME_STEP environments give for final observations."""
+        """Return the action masks of final observations in SAME_STEP environments."""
         final = info.get("final_info")
         if isinstance(final, np.ndarray | list | tuple):  # one dictionary per ended lane, else None
             final = {MASK: [one.get(MASK) if isinstance(one, dict) else None for one in final]}
@@ -369,7 +369,7 @@ class LooseEnv(gymnasium.Env[Any, Any]):
 class ChannelsFirstLanes:
     """Wrap lanes and transpose every image [H, W, C] in their observations to [C, H, W], also in Dict and Tuple spaces.
 
-    For agents built for such observations with a channel-last environment.
+    For agents with channels-first inputs in a channels-last environment.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -423,7 +423,7 @@ def _owned(obs: Any, space: Any) -> Any:
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Drop trailing axes of length 1, which vectors of scalars may have in excess."""
+    """Drop superfluous trailing axes of length 1."""
     while len(shape) > 1 and shape[-1] == 1:
         shape = shape[:-1]
     return shape

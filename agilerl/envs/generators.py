@@ -1,7 +1,7 @@
 """Global random generators of NumPy, `random` and PyTorch, with separate states for each lane.
 
-Environments should draw from `self.np_random`. Episodes of one that draws from a generator of the whole process would
-depend on the other lanes of the process, and processes forked from one would repeat the draws of each other.
+Environments should draw from `self.np_random`. With a process-wide generator, episodes would depend on the other lanes
+of the process, and forked processes would repeat each other's draws.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.random import mtrand
 from agilerl.core import foreign
 from agilerl.core.rng import Purpose
 
-WATCHED_STEPS = 128  # vector steps in which all generators are swapped, to see which of them environments draw from
-MAX_ATTEMPTS, MAX_ATTEMPT_SECONDS = 100, 10.0  # to construct an environment whose port or file another one holds
+WATCHED_STEPS = 128  # vector steps in which all generators are exchanged, to detect those that environments draw from
+MAX_ATTEMPTS, MAX_ATTEMPT_SECONDS = 1_000, 10.0  # for the port or file of another environment to become free
 TAKEN = {errno.EADDRINUSE, errno.EEXIST, errno.EAGAIN}
 T = TypeVar("T")
 
@@ -56,9 +56,9 @@ GENERATORS = {
 
 @contextlib.contextmanager
 def preserved(names: Iterable[str] = GENERATORS) -> Iterator[None]:
-    """Restore the global generators on exit, which code inside must exchange before it draws."""
+    """Restore the global generators on exit; code inside must exchange them before it draws."""
     states = {name: GENERATORS[name].take() for name in names}
-    cached = np.random.get_state(legacy=False) if "numpy" in states else {}  # an exchange drops a cached normal number
+    cached = np.random.get_state(legacy=False) if "numpy" in states else {}  # an exchange drops cached normals
     try:
         yield
     finally:
@@ -74,7 +74,7 @@ def reseed(sequence: np.random.SeedSequence) -> None:
 
 @contextlib.contextmanager
 def isolated(seed: int = 0) -> Iterator[None]:
-    """Run code of an environment with global generators of its own, which begin with this seed."""
+    """Run code of an environment with separate global generators that start from this seed."""
     with preserved():
         reseed(_sequence(seed))
         yield
@@ -90,19 +90,19 @@ def _sequence(seed: int) -> np.random.SeedSequence:
 
 
 def _drawn(states: dict[str, Any], seed: int) -> list[str]:
-    """Return the generators whose states are no longer those of the seed."""
+    """Return the generators whose states differ from those of the seed."""
     fresh = {name: GENERATORS[name].fresh(_sequence(seed)) for name in states}
     marks = {name: GENERATORS[name].fingerprint for name in states}
     return [name for name, mark in marks.items() if mark(states[name]) != mark(fresh[name])]
 
 
 class LaneGenerators:
-    """States of the global generators for the lanes of one process, which keeps its own.
+    """States of the global generators for each lane of one process; the process keeps a separate state.
 
     Once it has a seed, a lane draws from states derived from the latest one: the same for any number of processes, and
     in every repetition. After `WATCHED_STEPS` vector steps only the generators that some lane has drawn from are
-    exchanged, and none for most environments, which then cost nothing. Draws that begin later are noticed in resets
-    with seeds, which are repeated.
+    exchanged; for most environments none, at no cost. Later draws are detected in resets with seeds, which are
+    repeated.
 
     Args:
         lanes: number of lanes. may_draw: False for environments that are known not to use the global generators.
@@ -146,7 +146,7 @@ class LaneGenerators:
         return result
 
     def end_watch(self) -> None:
-        """Exchange only the generators from now on that some lane has drawn from."""
+        """From now on, exchange only the generators that some lane has drawn from."""
         if self.are_exchanged:
             self._note_draws()
             self._names, self._unwatched = self._drawn, 0
@@ -154,7 +154,7 @@ class LaneGenerators:
             self.are_exchanged = bool(self._names)
 
     def wrapped(self, functions: list[Callable[..., Any]]) -> list[Callable[..., Any]]:
-        """Return functions of all lanes' environments that are called as by `call`."""
+        """Wrap functions of all lanes' environments in `call`."""
         return [partial(self.call, *pair) for pair in enumerate(functions)] if self.are_exchanged else functions
 
     def call(self, lane: int, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -188,9 +188,9 @@ class Construction(NamedTuple):
     """Seed of the global generators while environments are constructed.
 
     Attributes:
-        seed: of the run; None leaves the generators alone. is_training: whether each lane has draws of its own. Those
-            of evaluations are the same, since any process may play any episode.
-        first: number of the first lane that is constructed. replacement: how often the lanes have been replaced.
+        seed: of the run; None disables seeding. is_training: whether lanes have different draws. In evaluations they
+            are equal, since any process may play any episode.
+        first: number of the first lane that is constructed. replacement: number of replacements so far.
     """
 
     seed: int | None = None
@@ -233,7 +233,7 @@ def construct(factories: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def _attempt(factory: Callable[[], Any]) -> Any:
-    """Call a factory, again while what it needs is taken: classes that count their ports do so in every process."""
+    """Call a factory; retry while its port or file is in use, since classes count ports separately in each process."""
     end, attempts = time.monotonic() + MAX_ATTEMPT_SECONDS, 0
     while True:
         attempts += 1

@@ -38,10 +38,10 @@ from agilerl.envs.protocol import StepBatch, TeamStep
 from agilerl.envs.simulators.mujoco import step_lanes
 from agilerl.errors import EnvError, ShapeError
 
-START_S = 60.0  # for each environment of a new worker, which may import a simulator before it answers
+START_S = 60.0  # per environment of a new worker, whose first answer may wait for imports of a simulator
 CLOSE_S = 2.0
-LOOK_S = 0.5  # between looks at processes whose pipe stays open because a simulator's process has inherited it
-CONNECTIONS: weakref.WeakSet[Connection] = weakref.WeakSet()  # parent's ends of all pipes, which a fork inherits
+LOOK_S = 0.5  # polling interval for processes whose pipe a simulator's process has inherited and keeps open
+CONNECTIONS: weakref.WeakSet[Connection] = weakref.WeakSet()  # parent's ends of all pipes; forks inherit them
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Fault:
     """One failure of a worker.
 
     Attributes:
-        kind: "died", "hung" or "failed". worker: its number; -1 for lanes of this process. lanes: the first and last.
-        seeds: seeds of the last reset of those lanes, None without.
+        kind: "died", "hung" or "failed". worker: its number; -1 for this process. lanes: first and last lane.
+        seeds: seeds of the last reset of these lanes, or None.
         message: description. traceback: the worker's, empty if it could not send one.
     """
 
@@ -69,7 +69,7 @@ class Fault:
 
 
 def _seeds(seeds: tuple[int, ...] | None) -> str:
-    """Format the first seeds only: there are many, and each follows from the run's."""
+    """Format the first seeds; the others follow from the run's seed."""
     if not seeds:
         return "no seeds"
     shown = ", ".join(map(str, seeds[:2]))
@@ -77,7 +77,7 @@ def _seeds(seeds: tuple[int, ...] | None) -> str:
 
 
 class Description(NamedTuple):
-    """Facts about one lane; `team`: of multi-agent environments, a `Team`."""
+    """Properties of one lane; `team` is a `Team` for multi-agent environments."""
 
     name: str
     observation_space: Space[Any]
@@ -89,7 +89,7 @@ class Description(NamedTuple):
 
 
 def describe(lanes: Any) -> Description:
-    """Describe the lanes of an environment, which are in this process."""
+    """Describe an environment's lanes in this process."""
     env, spaces = lanes.envs[0], (lanes.single_observation_space, lanes.single_action_space)
     rendering = dict(foreign.metadata(env)), foreign.render_mode(env)
     return Description(lanes.name, *spaces, time_limit(env), foreign.team(lanes), *rendering)
@@ -104,10 +104,10 @@ class Worker:
         self.connection: Connection | None = None
         self.seeds: tuple[int, ...] | None = None
         self.restarts = 0
-        self.has_answered = False  # so that its environments have been made
+        self.has_answered = False  # all its environments exist
 
     def stop(self, patience_s: float = 0.0) -> None:
-        """Terminate the process and those it has started, by force after `patience_s`, and release its resources."""
+        """Terminate the process and its child processes, by force after `patience_s`, and release its resources."""
         if self.connection is not None:
             with contextlib.suppress(OSError):
                 if patience_s:
@@ -129,8 +129,8 @@ class PendingStep:
     """A step in progress in the workers.
 
     Attributes:
-        before: [L, ...] observations before it. mask: [L] lanes that are stepped.
-        waiting: connection -> worker that has not answered yet. faults: of workers that could not be reached.
+        before: [L, ...] observations before the step. mask: [L] lanes to step.
+        waiting: connection -> worker without an answer yet. faults: of unreachable workers.
     """
 
     before: Any
@@ -139,7 +139,7 @@ class PendingStep:
     faults: dict[int, Fault]
 
     def is_ready(self, timeout_s: float) -> bool:
-        """Whether all answers arrive within this many seconds."""
+        """Return True if all answers arrive within this many seconds."""
         limit, missing = time.monotonic() + timeout_s, set(self.waiting)
         while missing:
             ready = wait(list(missing), timeout=max(0.0, limit - time.monotonic()))
@@ -165,7 +165,7 @@ class HealingLanes:
         deadline_s: maximum seconds for an answer. max_restarts: total restarts for these lanes; one more is an error.
         reset_ended: see `SyncLanes`. spec: specification of a registered environment.
         is_plain: whether the factories make a registered environment without keywords or wrappers.
-        description: of one lane, if it is known; else a worker makes an environment to find out.
+        description: of one lane; by default a worker creates an environment to determine it.
 
     Attributes:
         faults: all failures so far.
@@ -223,9 +223,9 @@ class HealingLanes:
         return None
 
     def _described(self) -> Description:
-        """Describe an environment that a worker makes, so that its process and no other has what belongs to it.
+        """Describe an environment created in a worker, so that this process holds none of its resources.
 
-        Where that fails, it is made in this process.
+        On failure, create it in this process.
         """
         self.workers = [Worker(0, slice(0, 1))]
         try:
@@ -293,7 +293,7 @@ class HealingLanes:
         """Read a step of the lanes `mask` [L] from the shared memory, and replace the workers that failed in it.
 
         Args:
-            before: [L, ...] observations before the step. infos: of the workers that answered, by number.
+            before: [L, ...] observations before the step. infos: worker number -> info of the workers that answered.
         """
         reward, (terminated, truncated) = np.where(mask, self._reward, 0.0), self._flags & mask
         final, healed = trees.choose(mask, self._final, before), np.zeros(self.num_lanes, dtype=bool)
@@ -315,7 +315,7 @@ class HealingLanes:
         self._is_reset = False
 
     def start(self) -> None:
-        """Start missing workers; otherwise they start with the first episodes."""
+        """Start missing workers now instead of with the first episodes."""
         for worker in self.workers:
             if worker.connection is None:
                 self._start(worker)
@@ -335,7 +335,7 @@ class HealingLanes:
         """Call a function with the lanes of each worker, in its process; returns the results by worker.
 
         Args:
-            what: description of the function, for messages. workers: only the first ones.
+            what: description of the function, for messages. workers: number of workers to use, the first ones.
 
         Raises:
             EnvError: it failed.
@@ -350,7 +350,7 @@ class HealingLanes:
         return [answers[number]["result"] for number in range(len(functions))]
 
     def _patience_s(self) -> float:
-        """Seconds for a command that may begin with making the environments."""
+        """Time limit of a command that may create the environments first."""
         lane_counts = [w.lanes.stop - w.lanes.start for w in self.workers if not w.has_answered]
         return max(self.deadline_s, START_S * max(lane_counts, default=1))
 
@@ -554,9 +554,9 @@ class Job:
     """Arguments of a worker.
 
     Attributes:
-        factories: of its lanes, in a `CloudpickleWrapper`, for a process that does not inherit them.
+        factories: of its lanes, in a `CloudpickleWrapper` unless the process inherits them.
         reset_ended: see `SyncLanes`.
-        spec: of the registered environment, for a process that does not inherit the registry; None otherwise.
+        spec: of the registered environment; None if the process inherits the registry.
         memory: `SharedRows` of all workers; None to describe an environment. rows: rows of this worker's lanes.
         build: creates lanes from factories. construction: seed of their construction, see `envs.generators`.
     """
@@ -594,14 +594,14 @@ class SharedRows:
         return obs, final_obs, views[-2], views[-1]
 
     def keep(self, batch: StepBatch, rows: slice) -> None:
-        """Write optional data of some kinds of lanes; no-op here."""
+        """Write additional data of multi-agent lanes; no-op here."""
 
 
 def work(connection: Connection, job: Job, parent: int) -> None:
     """Serve commands until the pipe closes. Every answer is ("ok", info) or ("fault", message, traceback).
 
     Args:
-        connection: the worker's end. job: arguments of the worker. parent: process that has the other end.
+        connection: the worker's end. job: arguments of the worker. parent: process at the other end.
     """
     _detach(parent)
     lanes: Any = None
@@ -652,7 +652,7 @@ def _step(lanes: Any, views: Any, rows: slice, actions: Any, active: np.ndarray 
 
 def _apply(lanes: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
     result = function(lanes)
-    ForkingPickler.dumps(result)  # as the pipe will: raise here rather than in the worker
+    ForkingPickler.dumps(result)  # pickle here, so that errors are raised in this call
     return {"result": result}
 
 
@@ -672,15 +672,15 @@ def _copy(into: Any, rows: slice, batch: Any) -> None:
 
 
 def _detach(parent: int) -> None:
-    """Detach from the parent: what a fork has copied is left alone, and only the parent's end ends this process."""
+    """Detach from the parent: keep copied objects alive, and exit only when the parent's end closes."""
     as_before()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C of the terminal
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_group_with_parent(parent, CLOSE_S)
     for connection in CONNECTIONS:
         connection.close()
-    multiprocessing.current_process().daemon = False  # a simulator may start processes of its own
-    gc.freeze()  # never finalises objects of the parent
+    multiprocessing.current_process().daemon = False  # a simulator may start child processes
+    gc.freeze()  # do not finalise objects of the parent
     torch.set_num_threads(1)  # a forked thread pool has no threads
     reseed(np.random.SeedSequence())
     os.environ["OMP_NUM_THREADS"] = "1"

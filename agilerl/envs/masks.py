@@ -25,7 +25,7 @@ MISNAMED = frozenset(
     ("action_masks", "actions_mask", "legal_actions", "valid_actions", "available_actions", "avail_actions")
 )
 """Keys of infos under which other libraries keep masks; not read here."""
-OF_WRAPPERS = {"gymnasium", "agilerl"}  # packages whose wrappers give no masks
+OF_WRAPPERS = {"gymnasium", "agilerl"}  # packages whose wrappers never provide masks
 FINAL_MASK = "final_action_mask"  # key in infos: for the final observation of an ended episode
 
 
@@ -79,10 +79,10 @@ class ActionMasks:
     """Converter of masks of one action space.
 
     Args:
-        space: of one action; None (an environment without one) and Box have no masks.
-        name: environment or caller, for messages. error: exception for an invalid mask.
-        nothing_legal: advice for a mask that allows nothing, for messages.
-        fills: whether a mask that allows nothing at the end of an episode becomes all legal; False leaves it.
+        space: of one action; None (no action space) and Box have no masks.
+        name: of the environment or caller, for messages. error: exception for an invalid mask.
+        nothing_legal: fix for a mask that allows nothing, for messages.
+        fills: whether an empty mask at the end of an episode becomes all legal.
 
     Attributes:
         width: length of a canonical mask, 0 without masks.
@@ -131,7 +131,7 @@ class ActionMasks:
         return self._first_that_fits(f"info[{MASK!r}]", candidates(masks, num_lanes), num_lanes, present, is_over)
 
     def final(self, info: Mapping[str, Any] | None, num_lanes: int) -> Any:
-        """Return the masks [L, W] of `StepBatch.final_obs`; None if the environment gives none.
+        """Return the masks [L, W] of `StepBatch.final_obs`, or None without masks.
 
         `info["action_mask"]` belongs to the observation after a reset; if that differs from the final observation,
         lanes store the other mask as `info["final_action_mask"]`.
@@ -159,7 +159,7 @@ class ActionMasks:
         present: np.ndarray,
         is_over: np.ndarray | None,
     ) -> np.ndarray:
-        """Return the rows of the first way to split a batch that gives valid masks; else raise the first error."""
+        """Return the rows of the first split of a batch that gives valid masks; else raise the first error."""
         first: ValueError | None = None
         for rows in ways:
             masks = [row if is_present else None for row, is_present in zip(rows, present, strict=True)]
@@ -284,8 +284,8 @@ def _lane_by_lane(values: Any, count: int, present: Any) -> list[Any] | None:
 
 
 def gives_masks(env: Any) -> bool:
-    """Whether the infos of an environment or wrapper may hold masks of its own: not those of a wrapper of Gymnasium or
-    of this package, which pass on what is inside."""
+    """Whether an environment or wrapper may provide masks itself: wrappers of Gymnasium and of this package only pass
+    on the masks of the inner environment."""
     methods = [getattr(type(env), name, None) for name in ("reset", "step")]
     packages = {
         "" if module is None else module.__name__.partition(".")[0] for module in map(inspect.getmodule, methods)
@@ -294,15 +294,15 @@ def gives_masks(env: Any) -> bool:
 
 
 def translation(env: Any, is_source: Callable[[Any], bool] = gives_masks) -> Callable[[Any], Any] | None:
-    """Return the function from masks that the source inside wrappers gives to masks of the action space of `env`.
+    """Return the function from masks of the inner source to masks of the action space of `env`.
 
     An `ActionWrapper` from choices to choices allows what it maps to a legal action. Masks do not apply (None) to the
-    actions of other wrappers with an action space of their own. None instead of a function: there is no such wrapper.
+    actions of other wrappers that change the action space. Returns None without such a wrapper.
     """
     changing = []
     while not is_source(env):
         outer, inner = (foreign.action_space(one, "single_") or foreign.action_space(one) for one in (env, env.env))
-        if outer is not inner:  # an equal space may have other meanings, as that of as many skills
+        if outer is not inner:  # an equal space may have another meaning, for example as many skills
             changing.append((env, outer, inner))
         env = env.env
 
@@ -313,7 +313,7 @@ def translation(env: Any, is_source: Callable[[Any], bool] = gives_masks) -> Cal
                 return None
             try:
                 legal = flat_mask(inner, mask)
-            except MaskError:  # reported by whoever reads it
+            except MaskError:  # reported when the mask is read
                 return mask
             mask = np.array([legal[int(wrapper.action(outer.start + i) - inner.start)] for i in range(outer.n)])
             mask = mask if mask.any() else None

@@ -74,7 +74,7 @@ def readable(env: Any) -> Any:
 
 
 def _has_inner_mask(env: Any) -> bool:
-    """Whether a mask in observations belongs to the actions inside a wrapper with an action space of its own."""
+    """Whether a mask in observations belongs to the inner actions of a wrapper that changes the action space."""
     if not isinstance(foreign.observation_space(env), spaces.Dict) or MASK not in env.observation_space.spaces:
         return False
     outer = env

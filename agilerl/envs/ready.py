@@ -19,9 +19,9 @@ class ReadyLanes(HealingLanes):
     """`HealingLanes` whose steps complete one by one: a slow lane does not hold up the others.
 
     `begin_step` sends actions to the lanes that are `active` and whose worker is idle. `finish_step` waits until at
-    least one worker has answered, and returns all answers that are there: `StepBatch.mask` is True for the lanes whose
-    step has completed. The others keep their last observation and go on stepping; actions for them are ignored. All
-    lanes of a worker are stepped one after another, so that a lane with a worker of its own depends on no other.
+    least one worker has answered, and returns all available answers: `StepBatch.mask` is True for the lanes whose step
+    is complete. The others keep their last observation while their step runs; actions for them are ignored. Lanes of a
+    worker are stepped one after another, so only a lane with a separate worker is independent of the others.
 
     Which lanes complete together depends on timing. Faults are those of `HealingLanes`, with a deadline for each worker
     that begins when its actions are sent. While a worker is being replaced, answers of the others are not read.

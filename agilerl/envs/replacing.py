@@ -18,19 +18,19 @@ from agilerl.errors import EnvError
 
 
 class ReplacingLanes:
-    """Lanes of this process that survive a rare fault, as `HealingLanes` do with one worker, at no cost without one.
+    """Lanes of this process that survive a rare fault, like `HealingLanes` with one worker, without overhead.
 
-    The step of all lanes is lost (mask False), their episodes are truncated, and all environments are made again; their
-    new seeds follow from the previous ones. A crash or a hang is one of this process.
+    On a fault the step of all lanes is lost (mask False), their episodes are truncated, and all environments are
+    created again with seeds derived from the previous ones. Crashes and hangs affect this process.
 
     Args:
-        build: creates `SyncLanes` or `TeamLanes`. max_restarts: replacements; one more fault is raised.
+        build: creates `SyncLanes` or `TeamLanes`. max_restarts: maximum replacements; the next fault is raised.
 
     Attributes:
         faults: all failures so far.
 
     Raises:
-        EnvError: from `reset` and `step`: a fault after `max_restarts` replacements, or at once after one.
+        EnvError: from `reset` and `step`: a fault after `max_restarts` replacements, or one if no step was ever made.
     """
 
     def __init__(self, build: Callable[[], Any], max_restarts: int) -> None:
@@ -41,7 +41,7 @@ class ReplacingLanes:
         self.single_action_space = self.lanes.single_action_space
         self.faults: list[Fault] = []
         self._seeds: tuple[int, ...] | None = None
-        self._has_stepped = True  # since the last replacement
+        self._has_stepped = False  # at all: a fault of each step is a mistake
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
         if seeds is not None:
@@ -58,7 +58,7 @@ class ReplacingLanes:
         try:
             batch: StepBatch = self.lanes.step(actions, active)
         except EnvError as error:
-            if before is None:  # never reset
+            if before is None:  # no reset so far
                 raise
             obs, info = self._replace(error)
             lost = np.zeros(self.num_lanes, dtype=bool)
@@ -79,8 +79,8 @@ class ReplacingLanes:
         return TeamStep(np.zeros(shape), *np.zeros((3, *shape), bool))
 
     def _replace(self, error: EnvError) -> tuple[Any, dict[str, Any]]:
-        """Make all environments again and begin their next episodes."""
-        if not self._has_stepped:
+        """Create all environments again and start their next episodes."""
+        if self.faults and not self._has_stepped:
             raise error
         if len(self.faults) >= self.max_restarts:
             if self.faults:
@@ -88,14 +88,12 @@ class ReplacingLanes:
             raise error
         text = "".join(traceback.format_exception(error))
         self.faults.append(Fault("failed", -1, (0, self.num_lanes - 1), self._seeds, str(error), text))
-        self._has_stepped = False
         with contextlib.suppress(Exception):
             self.lanes.close()
         with constructing(self._construction._replace(replacement=len(self.faults))):
             self.lanes = self._build()
         self._seeds = derived_seeds(self._seeds, len(self.faults), self.num_lanes)
-        result: tuple[Any, dict[str, Any]] = self.lanes.reset(np.array(self._seeds))
-        return result
+        return self.reset(np.array(self._seeds))
 
     def close(self) -> None:
         self.lanes.close()

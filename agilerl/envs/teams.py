@@ -66,7 +66,7 @@ class TeamLanes:
     meaning (the reward is the sum over agents, both ends refer to the whole episode); `StepBatch.team` has the data by
     agent. Presence of agents:
 
-    * An observed agent is present and acts next; an agent that was not observed is absent and is given no action.
+    * An observed agent is present and acts next; an unobserved agent is absent and gets no action.
     * An agent that ends while others continue is absent from then on (in `obs`), until it is observed again. In
       `final_obs` it is present if it was truncated: its transition bootstraps from that observation.
     * In turn-based games (`infos[agent]["active_agent"]`) only the agent to move is present.
@@ -215,7 +215,7 @@ class TeamLanes:
         return StepBatch(trees.copy(obs), reward.sum(1), over & ~is_cut, is_cut, final, mask, info, team)
 
     def _five(self, result: Any, lane: int) -> tuple[Any, ...]:
-        """Return the result of a step, each part a mapping by agent."""
+        """Return the five parts of a step's result, each a mapping by agent."""
         if type(result) is tuple and list(map(type, result)) == ALL_DICTS:
             return result
         where = f"{self.name}, lane {lane}"
@@ -251,7 +251,7 @@ class TeamLanes:
         """Build the error for an agent that acted, and was observed afterwards or has ended, without a reward or a
         flag.
 
-        PettingZoo gives all of them to every living agent. An unobserved agent that waits may lack them: later rewards
+        PettingZoo provides all of them for every live agent. An unobserved, waiting agent may lack them: later rewards
         belong to its last action.
         """
         return player.contract.error(

@@ -100,14 +100,14 @@ def listed(value: Any, what: str) -> list[Any]:
     return list(value)
 
 
-def per_axis(value: Any, layers: int, dims: int, what: str, least: int = 1) -> Sizes:
-    """Return one tuple of `dims` integers per layer, from an integer, a list of integers, or a list of tuples."""
+def per_axis(value: Any, layers: int, dims: int, what: str, least: int = 1, first: Sequence[int] = ()) -> Sizes:
+    """Return `dims` integers per layer, from an integer, integers, or tuples; integers may be `first` on one axis."""
     entries = listed(value, what) if isinstance(value, list | tuple | np.ndarray) else [value] * layers
     if len(entries) != layers:
         raise ConfigError(f"{what} must have one entry per layer, {layers} as channel_size has; got {value!r}.")
     sizes = []
     for i, entry in enumerate(entries):
-        axes = list(entry) if isinstance(entry, list | tuple | np.ndarray) else [entry] * dims
+        axes = entry if isinstance(entry, list | tuple | np.ndarray) else [*first[i : i + 1], *[entry] * dims][:dims]
         if len(axes) != dims:
             raise ConfigError(f"{what} of layer {i} must have a length of {dims}, one per axis; got {entry!r}.")
         sizes.append(tuple(whole(n, f"{what} of layer {i}", least) for n in axes))
@@ -201,7 +201,7 @@ class EvolvableCNN(LayeredModule):
         num_outputs: width of the output.
         channel_size: channels of each layer.
         kernel_size, stride_size, padding_size: per layer an integer or one per axis; a single value applies to all.
-        sample_input: an input [B, ...] that defines the shape; required by Conv3d if `input_shape` has no depth.
+        sample_input: an input [B, ...] that defines the shape; with Conv3d also the depth of kernels that are numbers.
         block_type: "Conv1d", "Conv2d" or "Conv3d".
         activation, output_activation: names in `modules.activations.ACTIVATIONS`.
         min_hidden_layers, max_hidden_layers, min_channel_size, max_channel_size: limits of the mutations, inclusive.
@@ -230,12 +230,12 @@ class EvolvableCNN(LayeredModule):
         self.num_outputs = whole(num_outputs, "num_outputs")
         self.channel_size = [whole(c, "channel_size, of each layer,") for c in listed(channel_size, "channel_size")]
         depth = len(self.channel_size)
-        self.kernel_size = plain(per_axis(kernel_size, depth, dims, "kernel_size"))
+        depths = [self.input_shape[1], *[1] * depth] if dims == 3 and sample_input is not None else []  # as published
+        self.kernel_size = plain(per_axis(kernel_size, depth, dims, "kernel_size", first=depths))
         self.stride_size = plain(per_axis(stride_size, depth, dims, "stride_size"))
         self.padding_size = plain(per_axis(padding_size, depth, dims, "padding_size", least=0))
-        check_limits({
-            "layers": (min_hidden_layers, max_hidden_layers), "channels": (min_channel_size, max_channel_size)
-        })  # fmt: skip
+        limits = (min_hidden_layers, max_hidden_layers), (min_channel_size, max_channel_size)
+        check_limits(dict(zip(("layers", "channels"), limits, strict=True)))
         known_activation(activation, hidden=True)
         self.activation, self.output_activation = activation, output_activation
         self.min_hidden_layers, self.max_hidden_layers = min_hidden_layers, max_hidden_layers

@@ -500,7 +500,7 @@ class LaneSource(Source, Generic[Options]):
         return None if mean is None else MeanReturn(mean, self.evaluator.error, self.evaluator.episodes - before)
 
     def check_asynchronous(self) -> None:
-        """Raise ConfigError unless members are evaluated by episodes of their own."""
+        """Raise ConfigError unless each member is evaluated by its own episodes."""
         if self._tests or not isinstance(self.evaluator, Evaluator):
             raise ConfigError(
                 "evolution.mode=async evaluates each shard by episodes, and here "
@@ -512,7 +512,7 @@ class LaneSource(Source, Generic[Options]):
         return self._seconds
 
     def divide_evaluation(self, divide: Divides) -> None:
-        """Divide episodes unless agents have a `test` of their own, or fitness is not of episodes."""
+        """Divide episodes unless agents define `test`, or fitness is not measured in episodes."""
         if isinstance(self.evaluator, Evaluator) and not self._tests:
             self.evaluator.divide = divide
 

@@ -23,16 +23,16 @@ class RewardScale:
     """Reward scales 1 / std of the discounted return, one per member, over its lanes.
 
     Every lane accumulates G ← γ·G + r with the discount of its member, restarted with each episode and each generation.
-    Rewards are divided by the standard deviation of all sums that the member has seen. They are not shifted, so their
-    sign is preserved. Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2, algorithm 1. Members have scales of their
-    own because the size of the sums depends on the discount; children continue their parent's.
+    Rewards are divided by the standard deviation of all sums of the member. They are not shifted, so their sign is
+    preserved. Engstrom et al. 2020 (arXiv:2005.12729), appendix A.2, algorithm 1. Scales are
+    per member because the size of the sums depends on the discount; children continue their parent's.
 
     In a team every agent has a separate sum. It continues while the agent waits, and counts in the steps in which the
     agent acts. All agents share one scale, so that their rewards stay in proportion.
 
     Args:
-        agents: N members, whose statistics are copied; `keep` returns them. num_envs: lanes of each.
-        start: statistics of members without any.
+        agents: N members, whose statistics are copied; `keep` writes them back. num_envs: lanes per member.
+        start: initial statistics of members that have none.
 
     Attributes:
         mean, var, count: [N] of the sums.
@@ -49,12 +49,12 @@ class RewardScale:
 
     @classmethod
     def of(cls, shard: Shard, num_envs: int) -> RewardScale | None:
-        """Return the scales that a generation of these members starts from; None if scaling is off."""
+        """Return the scales at the start of a generation of these members; None if scaling is off."""
         start = shard.shared.rewards
         return None if start is None else cls(shard.agents, num_envs, start, shard.ranks)
 
     def see(self, reward: np.ndarray, batch: StepBatch) -> None:
-        """Update with the rewards [L], or [L, M] for teams, of one vector step; resting lanes are ignored."""
+        """Update with the rewards [L], or [L, M] for teams, of one vector step; idle lanes are ignored."""
         counts, done, discount = batch.mask, batch.terminated | batch.truncated, self._discount
         if reward.ndim == 2 and batch.team is not None:
             team = batch.team
@@ -70,7 +70,7 @@ class RewardScale:
         self._sums[done] = 0.0
 
     def _moments(self, counts: np.ndarray) -> np.ndarray:
-        """Return mean, variance and number [3, N] of the members' sums that count."""
+        """Return mean, variance and count [3, N] of the members' valid sums."""
         members = len(self._agents)
         sums, counts = self._sums.reshape(members, -1), counts.reshape(members, -1)
         if counts.all():
@@ -92,7 +92,7 @@ class RewardScale:
 
     @property
     def factors(self) -> np.ndarray:
-        """Factors [N] that the members' rewards are multiplied by; about 1 before any data."""
+        """Factors [N] for the members' rewards; about 1 without data."""
         factors: np.ndarray = 1 / np.sqrt(self.var + EPSILON)
         return factors
 

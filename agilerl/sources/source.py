@@ -322,9 +322,9 @@ class Source(ABC):
         sum_scores: whether a team's return is the sum of its agents' returns.
         fitness_is_relative: whether fitness is only comparable within one generation.
         episodes_are_independent: whether the episodes of an evaluation do not depend on those played with them.
-        has_own_memories: whether each shard has replay buffers of its own.
+        has_own_memories: whether each shard has separate replay buffers.
         is_repeatable: whether results depend on seeds alone, and not on timing.
-        shards: number of parts that the population is cut into; each is trained by itself for a generation. Set by
+        shards: number of parts of the population, each trained separately for a generation. Set by
             `open`.
         acts: whether members act in environments while they train.
     """
@@ -370,7 +370,7 @@ class Source(ABC):
 
         Args:
             check: called between the steps of an evaluation; an exception it raises aborts the evaluation.
-            shards: number of parts that the population is cut into, by slot. They share replay from one generation to
+            shards: number of parts of the population, split by slot. They share replay from one generation to
                 the next, and are otherwise independent during a generation.
 
         Raises:

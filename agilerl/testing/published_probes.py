@@ -24,13 +24,13 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
     """Base class: one step from a random state; a subclass defines the reward.
 
     Attributes:
-        num_values: of the integer and of the pixels. num_choices: A, of Discrete actions.
+        num_values: number of integer and pixel values. num_choices: A, number of Discrete actions.
         width: W, components of Box actions; 0 for Discrete ones. form: "vector" (integers), "image" or "dict".
-        states: [S] values of both keys. num_states: S. state: number of the current one.
+        states: [S] values of both keys. num_states: S. state: index of the current one.
         observations: [S] observation of each state.
         sample_obs: observation of each state, as a batch of one. sample_actions: an action [1, W] for each state.
-        q_values, v_values: their values for γ = 0.99; for Discrete actions of every action.
-        policy_values: the best action in each state; None if all are equally good.
+        q_values, v_values: state values for γ = 0.99; with Discrete actions, q_values of every action.
+        policy_values: optimal action in each state; None if all are equally good.
     """
 
     num_values: ClassVar[int] = 1
@@ -99,20 +99,20 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
         return self.num_states
 
     def _follow(self, state: int) -> tuple[int, bool]:
-        """Next state, terminated."""
+        """Return (next state, terminated)."""
         return state, True
 
     def _reward(self, state: State, action: np.ndarray) -> float:
         raise NotImplementedError
 
     def best_actions(self) -> np.ndarray | None:
-        """[S] best choices, or [S, W] best Box actions; None if all are equally good."""
+        """Return the best choices [S] or Box actions [S, W]; None if all are equally good."""
         return None
 
     # -- its values --------------------------------------------------------------------------------------------------
 
     def expected_q(self, gamma: float) -> np.ndarray:
-        """[S, A] optimal values of the choices; for Box actions [S, 1], of the best one."""
+        """Return the optimal values [S, A] of the choices; for Box actions [S, 1], of the best one."""
         states = range(self.num_states)
         if not self.width:
             choices = [np.full(self.num_states, choice) for choice in range(self.num_choices)]
@@ -122,7 +122,7 @@ class PublishedProbe(gymnasium.Env[Any, Any]):
         return self.values_of(chosen, gamma)[:, None]
 
     def values_of(self, actions: np.ndarray, gamma: float) -> np.ndarray:
-        """[S] value of an action [S, W] (or [S, 1] choices) in each state, followed by optimal actions."""
+        """Return the value [S] of an action [S, W] (or [S, 1] choices) in each state, followed by optimal actions."""
         pairs = zip(self.states, actions, strict=True)
         return np.array([self._reward(state, action) for state, action in pairs], np.float64)
 

@@ -527,20 +527,21 @@ class TrainingLoop:
 
     def _rescore(self, number: int) -> dict[int, float]:
         """Play more episodes with the two fittest members, to choose between them more reliably; return their fitness
-        by id."""
-        count = self.options.rescore_episodes
-        if not count or len(self.population) < 2:
+        by id, of no more than `eval_share` leaves room for."""
+        count, share = self.options.rescore_episodes, self.options.eval_share
+        if share is not None:
+            room = share * self.result.env_steps_population - self.source.evaluation_env_steps
+            count = min(count, int(room / max(2 * self.stop_rule.episode_length, 1.0)))
+        if count < 1 or len(self.population) < 2:
             return {}
-        values = [recent_fitness(agent, self.options.fitness_window) for agent in self.population]
-        order = np.argsort([-value for value in values], kind="stable")[:2]  # ties go to the lower slot
-        top = [self.population[int(slot)] for slot in order]
+        losses = [-recent_fitness(agent, self.options.fitness_window) for agent in self.population]
+        top = [self.population[int(slot)] for slot in np.argsort(losses, kind="stable")[:2]]  # ties: the lower slot
         means = self.source.rescore(top, number, count)
         if means is None:
             return {}
         for agent, mean in zip(top, means, strict=True):
-            played = self.evaluation.played.get(agent.index)
-            if played is None:  # unknown, or screened by training returns
-                played = self.options.eval_episodes if agent.index in self._in_full else 0
+            usual = self.options.eval_episodes if agent.index in self._in_full else 0  # 0: screened by training returns
+            played = self.evaluation.played.get(agent.index, usual)
             share = count / (count + played)
             if np.isfinite(agent.fitness[-1]):  # a diverged member stays the worst
                 agent.fitness[-1] = share * mean + (1 - share) * agent.fitness[-1]

@@ -56,7 +56,7 @@ def card(run: RunRecords, facts: CardFacts) -> str:
 
 
 def metadata(run: RunRecords, licence: str | None = None) -> dict[str, Any]:
-    """The card's metadata in the Hub's format; the score is that of the final evaluation, left out without one."""
+    """The card's metadata in the Hub's format; the score is that of the final evaluation, omitted without one."""
     content: dict[str, Any] = {} if licence is None else {"license": licence}
     content |= {"library_name": "agilerl", "pipeline_tag": TASK, "tags": [TASK, run.algo, run.env_id]}
     if run.test is not None:
@@ -71,7 +71,7 @@ def metadata(run: RunRecords, licence: str | None = None) -> dict[str, Any]:
 
 
 def mean_reward(test: Mapping[str, Any]) -> str:
-    """ "mean +/- std" of a final evaluation; the mean alone for a single episode."""
+    """ "mean +/- std" of a final evaluation; only the mean for a single episode."""
     std = test.get("std")
     return f"{test['mean']:.2f}" + (f" +/- {std:.2f}" if isinstance(std, int | float) else "")
 

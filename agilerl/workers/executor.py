@@ -11,7 +11,7 @@ class Reply:
     """What came from a worker.
 
     Attributes:
-        worker: its number. A worker that replaces a lost one has a number of its own.
+        worker: its number; a replacement gets a new one.
         kind: "done": the job is done, `payload` is its result. "progress": `steps` environment steps more.
             "raised": the job raised an exception, whose text is `error`. "lost": the worker is gone, for the reason
             `error`, and with it its job, if it had one.
@@ -33,7 +33,7 @@ class Executor(Protocol):
     """Workers that do one job each at a time. They start when the executor is made, and are replaced when lost.
 
     Attributes:
-        is_optional: whether nobody has asked for workers, so that a run which cannot use them goes on without.
+        is_optional: whether workers were not requested, so that a run that cannot use them continues without.
     """
 
     is_optional: bool

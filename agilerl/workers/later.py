@@ -1,4 +1,4 @@
-"""Workers that start once a run has taken a while, and without which it goes on as well."""
+"""Workers that start after some time; optional for the run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from agilerl.errors import ConfigError, RunError
 from agilerl.workers.executor import Executor, NoWorkers, Reply
 
-START_AFTER = 20.0  # seconds: a run that ends soon after them gains nothing
+START_AFTER = 20.0  # seconds; shorter runs would not gain
 
 
 class LaterWorkers:
-    """`Executor` that has no workers at first.
+    """`Executor` without workers at the start.
 
     Args:
-        start: returns the executor whose workers then start. say: called when they start, or with the reason if not.
+        start: returns the executor whose workers start later. say: called when they start, or with the reason if not.
         after: seconds from now; the start itself happens at the first use after that.
     """
 
@@ -50,7 +50,7 @@ class LaterWorkers:
                     f"{more} more process{'es play' if more > 1 else ' plays'} episodes of evaluations from now on"
                 )
             return self._executor.poll(seconds)
-        except (ConfigError, RunError) as error:  # none has been ready yet, so that nobody has work of the run
+        except (ConfigError, RunError) as error:  # no worker was ready, so none has work of the run
             self._say(f"one process does all the work: {str(error).splitlines()[0]}")
             self._executor.close()
             self._executor = NoWorkers()

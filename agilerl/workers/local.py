@@ -42,7 +42,7 @@ class _Worker:
     """One process and the parent's end of its pipe.
 
     Attributes:
-        is_ready: whether it has said that it is built. is_busy: whether it has a job.
+        is_ready: whether it has reported that it is built. is_busy: whether it has a job.
         output: its standard error. reason: why it was killed, "" unless it was.
     """
 
@@ -57,9 +57,9 @@ class _Worker:
 class LocalWorkers:
     """`Executor` whose workers are processes of this machine.
 
-    A process is a new interpreter, so that nothing of this one is inherited: no CUDA context, lock or thread, and no
-    script that would run again. Processes have a session of their own, so that Ctrl-C reaches this process alone. They
-    end when this one does, however it ends.
+    A process is a new interpreter that inherits nothing: no CUDA context, lock or thread, and no script that would run
+    again. Processes run in separate sessions, so that Ctrl-C only reaches this process. They end when this one does,
+    however it ends.
 
     Args:
         make: called in every process with the worker's place (0 .. count - 1); returns what does the jobs. Serialised

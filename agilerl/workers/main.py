@@ -42,7 +42,7 @@ def serve(connection: Connection, place: int) -> None:
     send(connection, "started")
     _, make, _ = receive(connection)
     try:
-        work = pickle.loads(make)(place)  # of the parent, over a pipe that nobody else has
+        work = pickle.loads(make)(place)  # from the parent, over a private pipe
     except Exception as error:
         send(connection, "failed", **described(error))
         return

@@ -55,9 +55,9 @@ class _Process(Generic[Key]):
 class Processes(Generic[Key]):
     """Runs `function(argument, send)` in spawned processes; each takes the next argument when it is done.
 
-    A process that dies is replaced, and its argument is tried again, `RETRIES` times at most; what the function had
-    done before is its own to find. Processes have a session of their own, so that Ctrl-C reaches this one alone, which
-    passes it on; they end when this one does, however it ends.
+    A process that dies is replaced, and its argument is tried again, at most `RETRIES` times; the function must find
+    earlier results itself. Processes run in separate sessions, so that Ctrl-C only reaches this one, which passes it
+    on; they end when this one does, however it ends.
 
     Args:
         function: importable by name. count: processes at most.
@@ -133,7 +133,7 @@ class Processes(Generic[Key]):
         return _Process(process, ours)
 
     def _read(self, one: _Process[Key], on_message: Callable[[Key, Any], None]) -> Ended | None:
-        """Pass on the messages of a process; how its call ended, or None while it goes on."""
+        """Pass on the messages of a process; returns how its call ended, or None while it runs."""
         while True:
             try:
                 if not one.connection.poll():

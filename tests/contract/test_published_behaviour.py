@@ -87,8 +87,10 @@ def test_action_masks_go_through_a_rollout_buffer() -> None:
 def test_a_sample_input_gives_convolutions_in_space_their_depth() -> None:
     images = torch.rand(2, 3, 5, 8, 8, generator=torch.Generator().manual_seed(0))
     net = EvolvableCNN((3, 8, 8), 4, [8], [3], [1], sample_input=images[:1], block_type="Conv3d", random_seed=1)
-    whole = EvolvableCNN((3, 5, 8, 8), 4, [8], [3], [1], block_type="Conv3d", random_seed=1)
+    whole = EvolvableCNN((3, 5, 8, 8), 4, [8], [[5, 3, 3]], [1], block_type="Conv3d", random_seed=1)
     assert torch.equal(net(images), whole(images))
+    two = EvolvableCNN((3, 8, 8), 4, [8, 8], [3, 3], [1, 1], images[:1, :, :2], block_type="Conv3d")  # two agents
+    assert (two.kernel_size, two.clone().kernel_size) == ([[2, 3, 3], [1, 3, 3]],) * 2
     assert net(images).shape == (2, 4)
     assert torch.equal(net.clone()(images), net(images))
     flat = EvolvableCNN((3, 8, 8), 4, [8], [3], [1], images[:1, :, 0], random_seed=1)

@@ -190,18 +190,12 @@ def resolved(manifest: Manifest, request: RunRequest, workers: Workers = ALONE) 
             print(f"device: {chosen}", flush=True)
         processes = workers.count if isinstance(workers.count, int) else 1
         if request.uses_spare_cores and processes == 1:
-            manifest = _on_spare_cores(manifest, env, request.verbose)
+            manifest, note = step_cost.with_lane_workers(manifest, env, available_cores(), minutes)
+            if request.verbose and note:
+                print(note, flush=True)
         if minutes is not None:
             manifest = with_minutes(manifest, request, chosen.name, minutes, signals.check, processes)
     return manifest, chosen.name
-
-
-def _on_spare_cores(manifest: Manifest, env: Any, verbose: bool) -> Manifest:
-    """Return the manifest with lanes in worker processes where that is faster, and print so."""
-    changed, note = step_cost.with_lane_workers(manifest, env, available_cores())
-    if verbose and note:
-        print(note, flush=True)
-    return changed
 
 
 def score_best(run: Run, episodes: int) -> Evaluation | None:

@@ -32,11 +32,7 @@ from agilerl.telemetry.record import count
 
 # A measurement lasts for an episode and at least `MIN_STEPS`, at most `MAX_STEPS`; shorter if time is up.
 MIN_STEPS, MAX_STEPS, MIN_TIMED_STEPS = 64, 1000, 5
-MIN_LIMIT_SECONDS, SHARE_OF_BUDGET, MAX_LIMIT_SECONDS = (
-    1.0,
-    0.01,
-    5.0,
-)  # for a budget in minutes up to `MAX_LIMIT_SECONDS`
+MIN_LIMIT_SECONDS, SHARE_OF_BUDGET, MAX_LIMIT_SECONDS = 1.0, 0.01, 5.0  # the longest for a budget in minutes
 TRIED = 2  # processes in which an environment is tried
 ROUND_TRIP_S = 5e-4  # that worker processes must save in a vector step; sending it to them and back costs about half
 WORTH_WORKERS_S = 1e-4  # cost of a step above which lanes run in worker processes
@@ -45,9 +41,9 @@ SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, deci
 # 430,000 steps of 1 ms DQN was ahead (LunarLander), and SAC ahead on Pendulum and behind on Hopper.
 FEW_STEPS = {DEFAULT_ALGORITHM: 1_000_000, DEFAULT_FOR_BOX: 100_000}
 FOR_TRAINING = 0.75  # share of the time that is left beside evaluation, confirmation and the final evaluation
-GENERATIONS = 24  # in a budget of few steps
-MIN_VECTOR_STEPS = 25  # of a generation
+GENERATIONS, MIN_VECTOR_STEPS = 24, 25  # of a budget of few steps; of a generation
 MAX_LANES = 64
+SLOW_START_S, START_SHARE = 1.0, 1 / 16  # to make an environment that is slow to make; of a budget, to make all lanes
 # Cost of a step beside which the updates of a preset for few steps take about half as long (benchmarks/slow.py).
 BALANCED_S = {DEFAULT_ALGORITHM: 5e-3, DEFAULT_FOR_BOX: 1e-2}
 PLAYED = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)  # actions that a measurement draws
@@ -78,6 +74,7 @@ class StepCost:
         p50, p95: quantiles of `step()`. reset: of `reset()`, its median. steps: number of steps measured.
         mean: of a step with its share of a reset, what a budget is planned by: the first steps of an episode may be its
             cheapest ones. Steps above p95 count as p95, and the first step and reset do not count.
+        start: of making the environment.
     """
 
     p50: float
@@ -85,6 +82,7 @@ class StepCost:
     reset: float
     steps: int
     mean: float
+    start: float = 0.0
 
     def __str__(self) -> str:
         p50, p95, reset, mean = (_milliseconds(part) for part in (self.p50, self.p95, self.reset, self.mean))
@@ -118,8 +116,9 @@ def measure(env: Any, clocks: Callable[[], Clocks] = Clocks.read, *, minutes: fl
     """
     if not foreign.can_replicate(env):
         return None
+    before = Clocks.read()
     with contextlib.closing(env.replicate(1, reset_ended=False)) as lanes:
-        return _timed(lanes, clocks, _limit(minutes))
+        return _timed(lanes, clocks, _limit(minutes), before.until(Clocks.read()))
 
 
 def _limit(minutes: float | None) -> float:
@@ -127,8 +126,8 @@ def _limit(minutes: float | None) -> float:
     return min(MAX_LIMIT_SECONDS, max(MIN_LIMIT_SECONDS, SHARE_OF_BUDGET * 60 * (minutes or 0.0)))
 
 
-def _timed(lanes: Any, clocks: Callable[[], Clocks], limit: float) -> StepCost | None:
-    """Measure lanes of this process; see `measure`."""
+def _timed(lanes: Any, clocks: Callable[[], Clocks], limit: float, seconds_made: float) -> StepCost | None:
+    """Measure lanes of this process, which took `seconds_made` to make; see `measure`."""
     if not isinstance(lanes, SyncLanes) or not isinstance(lanes.single_action_space, PLAYED):
         return None
     if foreign.has_methods(lanes.envs[0].unwrapped, "make_lanes"):
@@ -156,7 +155,7 @@ def _timed(lanes: Any, clocks: Callable[[], Clocks], limit: float) -> StepCost |
                 rest, reset = steps[1:], median(resets[1:] or resets)
                 p95 = float(np.quantile(rest, 0.95))
                 mean = float(np.minimum(rest, p95).mean()) + reset * max(1, episodes) / len(steps)
-                return StepCost(median(rest), p95, reset, len(rest), mean)
+                return StepCost(median(rest), p95, reset, len(rest), mean, seconds_made)
 
 
 class Trial(NamedTuple):
@@ -217,7 +216,9 @@ def _tried(make: Mapping[str, Any], limit: float, is_wanted: Callable[[gym.Space
     Raises:
         EnvError: they do not work there.
     """
-    vector: Any = make_vect_envs(**make, num_envs=TRIED, num_workers=TRIED)
+    start = time.perf_counter()
+    vector: Any = make_vect_envs(**make, num_envs=TRIED, num_workers=TRIED)  # makes one, to describe it
+    timed = partial(_timed, clocks=Clocks.read, limit=limit, seconds_made=time.perf_counter() - start)
     with contextlib.closing(vector):
         space = vector.single_action_space
         if not is_wanted(space):
@@ -225,7 +226,7 @@ def _tried(make: Mapping[str, Any], limit: float, is_wanted: Callable[[gym.Space
         with contextlib.closing(vector.replicate(1, reset_ended=False)) as lanes:
             if _are_copied(lanes.apply(_two_starts)):
                 raise EnvError(COPIED)
-            return Trial(lanes.apply(partial(_timed, clocks=Clocks.read, limit=limit), workers=1)[0], space)
+            return Trial(lanes.apply(timed, workers=1)[0], space)
 
 
 def _two_starts(lanes: SyncLanes) -> list[Any]:
@@ -261,28 +262,35 @@ def _trial_of(manifest: Manifest, env: Any, minutes: float | None = None) -> Tri
 
 def cost_of(manifest: Manifest, env: Any = None, *, minutes: float | None = None) -> StepCost | None:
     """Measure a step of the environment that a manifest trains in; None where that is not possible."""
-    tried = _trial_of(manifest, env, minutes)
-    return None if tried is None else tried.cost
+    return tried.cost if (tried := _trial_of(manifest, env, minutes)) else None
 
 
-def with_lane_workers(manifest: Manifest, env: Any, cores: int) -> tuple[Manifest, str]:
+def with_lane_workers(manifest: Manifest, env: Any, cores: int, minutes: float | None = None) -> tuple[Manifest, str]:
     """Have lanes step in worker processes where that is faster and they can, which makes no difference to results.
 
-    A manifest with `environment.healing` or `num_workers` decides by itself.
+    A manifest with `environment.healing` or `num_workers` decides by itself. Of environments that are slow to make,
+    members have as many as `START_SHARE` of a budget in minutes suffices for.
 
     Returns:
         The manifest, and a line that says so, or why they step in this process; "" where that is faster.
     """
-    environment, lanes = manifest.environment, manifest.environment.num_envs * manifest.training.pop_size
+    environment, members = manifest.environment, manifest.training.pop_size
     if environment.healing or environment.num_workers is not None or cores < 2:
         return manifest, ""
-    tried, workers = _trial_of(manifest, env), min(cores, lanes)
-    cost = None if tried is None else tried.cost
-    if cost is None or not cost.is_worth_workers or lanes * cost.mean * (1 - 1 / workers) < ROUND_TRIP_S:
+    tried = _trial_of(manifest, env)
+    if tried is None or tried.cost is None:
         return manifest, ""
-    if tried is not None and tried.reason:
-        return manifest, f"{cost}: environments step in this process, as in several {tried.reason}"
-    note = f"{cost}: environments step in {workers} processes"
+    cost, note, fitting = tried.cost, "", environment.num_envs
+    if minutes is not None and cost.start > SLOW_START_S:
+        fitting = min(fitting, max(1, int(START_SHARE * 60 * minutes / cost.start / members)))
+        note = f"an environment takes {_milliseconds(cost.start)} to make: {fitting} of each member\n"
+        manifest = apply_overrides(manifest, {"environment.num_envs": fitting}, "lanes")
+    workers = min(cores, lanes := fitting * members)
+    if not cost.is_worth_workers or lanes * cost.mean * (1 - 1 / workers) < ROUND_TRIP_S:
+        return manifest, note.rstrip()
+    if tried.reason:
+        return manifest, f"{note}{cost}: environments step in this process, as in several {tried.reason}"
+    note += f"{cost}: environments step in {workers} processes"
     return apply_overrides(manifest, {"environment.num_workers": workers}, "lanes"), note
 
 
@@ -313,11 +321,10 @@ def for_few_steps(env_id: str, algo: str | None, env: Any, kwargs: Mapping[str, 
         minutes: budget.
     """
 
-    def is_wanted(space: gym.Space[Any]) -> bool:
-        usual = few_steps_algorithm(space)
-        return usual is not None and algo in (None, usual)
-
-    tried = trial(env_id, kwargs, env, minutes, is_wanted)
+    tried = trial(
+        env_id, kwargs, env, minutes,
+        lambda space: (usual := few_steps_algorithm(space)) is not None and algo in (None, usual),
+    )  # fmt: skip
     usual, cost = few_steps_algorithm(tried.action_space), tried.cost
     if usual is None or cost is None or not cost.is_slow:
         return None

@@ -34,7 +34,7 @@ class Axis:
     """The x axis of charts.
 
     Attributes:
-        key: a word. name: its label. at: generation -> place on the axis, in the order of generations.
+        key: identifier. name: label. at: generation -> position on the axis, in the order of generations.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Axis:
 
 
 def axes(run: RunRecords) -> list[Axis]:
-    """Axes for the charts of a run; the first is the default. Without recorded steps and seconds, generations alone."""
+    """Axes for the charts of a run, the default first; without recorded steps and seconds, only generations."""
     numbers = [generation[0].generation for generation in run.generations]
     by_generation = Axis("generation", "generation", {number: number + 1.0 for number in numbers})
     if not numbers or not run.ends.keys() >= set(numbers):
@@ -57,7 +57,7 @@ class Growth:
     """The size of a network, parsed from its short form in the records.
 
     Attributes:
-        layers, units: hidden layers, and units (or channels) in all of them together, latent ones included.
+        layers, units: number of hidden layers, and total number of their units (or channels), latent ones included.
     """
 
     layers: int
@@ -68,7 +68,7 @@ def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True, axis
     """Fitness of every member (faint), lines from parent to child, the range as a band, the best (bold), the target.
 
     Args:
-        lines, points: of every member; omitted if there are too many. axis: default: the first of `axes`.
+        lines, points: whether to draw every member; off if there are too many. axis: the first of `axes` by default.
     """
     if not run.generations:
         return None
@@ -109,7 +109,7 @@ def fitness_chart(run: RunRecords, lines: bool = True, points: bool = True, axis
 
 
 def _floor(values: list[float]) -> float:
-    """Lower end of the axis: a few outliers far below would compress the rest into a line."""
+    """Lower end of the axis, without a few outliers that would compress the rest into a line."""
     if len(values) < 8:
         return min(values, default=0.0)
     ordered = sorted(values)
@@ -123,7 +123,7 @@ def hyperparameter_charts(
     """(a chart for each hyperparameter that varies, name and value of the constant ones).
 
     Args:
-        lines, points: of every member; without them, the winner's line alone. axis: default: the first of `axes`.
+        lines, points: whether to draw every member; else only the winner's line. axis: by default the first of `axes`.
     """
     axis = axis or axes(run)[0]
     members = [m for g in run.generations for m in g]
@@ -133,7 +133,7 @@ def hyperparameter_charts(
         values = finite(m.hyperparameters.get(name) for m in members)
         if not values:
             continue
-        if tidy(min(values)) == tidy(max(values)):  # equal but for rounding
+        if tidy(min(values)) == tidy(max(values)):  # equal up to rounding
             constant.append((name, tidy(values[0])))
             continue
 
@@ -176,7 +176,7 @@ def growth(network: str) -> Growth:
 def _frame_of(
     axis: Axis, title: str, ys: Sequence[float], width: float, height: float, **more: Any
 ) -> tuple[Plot, Callable[[int], float], Scale]:
-    """A frame over an axis, with the pixels of a generation in place of its x scale."""
+    """A frame over an axis whose x scale maps generations to pixels."""
     label = count if axis.key == "steps" else tidy
     plot, x, y = frame(
         title, list(axis.at.values()), ys, width=width, height=height, xlabel=axis.name, label=label, **more
@@ -217,7 +217,7 @@ def _family(
 ) -> str:
     """Segments from each member to itself or its child in a later generation; duplicates are drawn once."""
     pairs = {}
-    last: dict[int, Member] = {}  # by id; of asynchronous runs, a parent may have left before its child has a row
+    last: dict[int, Member] = {}  # by id; in asynchronous runs a parent may be removed before its child has a row
     for generation in run.generations:
         for member in generation:
             id = member.id if member.id in last else run.source(member.id)

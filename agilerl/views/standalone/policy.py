@@ -43,7 +43,7 @@ DENSE, IMAGES, PARTS = "EvolvableMLP", "EvolvableCNN", "EvolvableMultiInput"  # 
 JOINED = "vector_mlp"  # the joint encoder of all vectors of an observation, if any
 SIMPLE = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 LARGEST_PARTS = 1_000  # of a Dict or Tuple
-MAX_HALF_RANGE = torch.finfo(torch.float32).max / 2  # of Box actions; bounds farther apart mean infinity
+MAX_HALF_RANGE = torch.finfo(torch.float32).max / 2  # of Box actions; a larger range counts as infinite
 LARGEST_INPUT = 10.0  # of an observation in standard deviations
 
 
@@ -407,7 +407,7 @@ class Policy(nn.Module):
         """See `forward`, without gradients; returns [] or [*shape] for one observation without a batch axis.
 
         An `action_mask` part of the observations that is not an input of the policy is removed and used as the mask.
-        A policy that was trained with masks (`needs_mask`) and gets none acts with a warning. `action_mask`: earlier
+        Without a mask, a policy trained with masks (`needs_mask`) warns and acts. `action_mask`: earlier
         name of `mask`.
         """
         obs, legal = _divided(self.space, obs, action_mask if mask is None else mask)
@@ -769,7 +769,7 @@ def _units(space: dict[str, Any]) -> tuple[list[float], list[float]]:
 
 
 def _size(value: Any) -> int:
-    """Check a width, before anything is allocated for it."""
+    """Check a width before allocating memory for it."""
     if not isinstance(value, int) or not 0 < value <= LARGEST:
         raise PolicyError(f"policy.json has a width of {value!r}; expected 1 to {LARGEST}.")
     return value

@@ -55,7 +55,7 @@ class Studio:
             if run not in self._children:
                 self._count += 1
                 target = Path(self._folder.name) / f"{self._count}.webp"
-                # A file, not a pipe: nobody reads while the recorder runs, and a full pipe would stop it.
+                # A file, not a pipe: it is not read while the recorder runs, and a full pipe would block it.
                 with open(_errors_of(target), "wb") as errors:
                     child = subprocess.Popen(
                         self.command(run, target), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,

@@ -1,4 +1,4 @@
-"""The runs in a folder, newest first; links are not followed."""
+"""Runs in a folder, newest first; links are not followed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from agilerl.views.watch.machine import process_of
 
 MAX_DEPTH = 4  # out/<env>/<group>/seed-<n>
 MAX_RUNS = 2_000  # in the list
-MAX_FOLDERS = 50_000  # that are looked into; a root such as / has millions
+MAX_FOLDERS = 50_000  # subfolders searched; a root such as / has millions
 
 
 @dataclass(frozen=True)
 class RunEntry:
-    """A run as a line of the list.
+    """An entry of the list of runs.
 
     Attributes:
-        key: its path below the folder, "." for the folder itself: how the page names it.
-        started: ISO time. modified: Unix seconds of its last record. score: of the final evaluation, else None.
-        focus: whether the followed process trains it. group: key of the group of seeds that it is in, None: of none.
+        key: path below the folder ("." for the folder itself), the run's name on the page.
+        started: ISO time. modified: Unix seconds of its last record. score: of the final evaluation, or None.
+        focus: whether the followed process trains it. group: key of its group of seeds, or None.
     """
 
     key: str
@@ -46,7 +46,7 @@ def root_of(path: str | os.PathLike[str], may_be_missing: bool = False) -> Path:
     """Return the folder that is watched.
 
     Raises:
-        RunError: it is missing or no folder.
+        RunError: missing, or not a folder.
     """
     root = Path(path)
     if not root.exists() and may_be_missing:
@@ -61,10 +61,10 @@ class RunList:
     """The runs in a folder. Each call of `read` parses only the records that have changed.
 
     Args:
-        pid: of the process whose run has the focus.
+        pid: process whose run has the focus.
 
     Attributes:
-        omitted: runs beyond `MAX_RUNS`, the least recently modified, at the last `read`.
+        omitted: number of runs beyond `MAX_RUNS`, the least recently modified, at the last `read`.
     """
 
     def __init__(self, root: Path, pid: int | None = None) -> None:
@@ -95,7 +95,7 @@ def find_run(root: Path, key: str) -> Path | None:
 
 
 def find_group(root: Path, key: str) -> Path | None:
-    """Path of the group of seeds with a key, which is looked up as by `find_run`."""
+    """Path of the group of seeds with a key; see `find_run`."""
     return next((folder.parent for folder in _folders(root, MAX_DEPTH) if _group(root, folder) == key), None)
 
 
@@ -104,7 +104,7 @@ def _group(root: Path, folder: Path) -> str | None:
 
 
 def _folders(root: Path, depth: int) -> Iterator[Path]:
-    """Yield the run directories below a folder; those inside of a run are not looked for."""
+    """Yield the run directories below a folder, except nested ones."""
     waiting, looked = [(root, depth)], 0
     while waiting and looked < MAX_FOLDERS:
         folder, below = waiting.pop()
@@ -116,14 +116,14 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
             continue
         try:
             inside = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-        except OSError:  # vanished, or without rights
+        except OSError:  # vanished, or not readable
             continue
         names = sorted(entry.name for entry in inside if not entry.name.startswith("."))
         waiting += [(folder / name, below - 1) for name in names]
 
 
 def key_of(root: Path, folder: Path) -> str:
-    """The path below the root; bytes that are not UTF-8, which a URL of the page cannot have, as "\\udce9"."""
+    """Path below the root; bytes that are not UTF-8, which URLs cannot have, as "\\udce9"."""
     return folder.relative_to(root).as_posix().encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What a page is sent: events with JSON, only what is new since the last ones. Generations count from 1 there."""
+"""Events for the live page: JSON with the changes since the last ones. Generations count from 1."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from agilerl.telemetry.record import Birth
 from agilerl.views.watch.folder import RunEntry
 from agilerl.views.watch.state import MAX_LOG, RUNNING, RunFollower
 
-MEMBERS_PER_EVENT = 50_000  # so that a page of a long run draws its first generations at once
+MEMBERS_PER_EVENT = 50_000  # a page of a long run draws its first generations immediately
 BIRTHS_PER_EVENT = 50_000
 NO_PARENT = -1
-MAX_DIGITS = 18  # of a place in an id
-DIGITS = 6  # significant ones of a number on the page
+MAX_DIGITS = 18  # of a position in an id
+DIGITS = 6  # significant digits on the page
 
 
 @dataclass(frozen=True)
 class Event:
-    """A server-sent event; `id`: the place to go on from after a lost connection."""
+    """A server-sent event; `id`: position to continue from after a lost connection."""
 
     name: str
     data: Mapping[str, Any]
     id: str = ""
 
     def encode(self) -> bytes:
-        """The event as the protocol writes it (HTML standard, section 9.2)."""
+        """Encode the event for the protocol (HTML standard, section 9.2)."""
         text = json.dumps(plain(self.data), separators=(",", ":"), allow_nan=False)
         place = f"id: {self.id}\n" if self.id else ""
         return f"event: {self.name}\n{place}data: {text}\n\n".encode()
 
 
 class Cursor:
-    """What one page has of a run.
+    """Position of one page in the records of a run.
 
     Args:
-        last_id: id of the last event that the page has, after a lost connection; "" for a new page.
+        last_id: id of the last event received before a lost connection; "" for a new page.
     """
 
     def __init__(self, follower: RunFollower, last_id: str = "") -> None:
@@ -57,9 +57,9 @@ class Cursor:
             self._generations, self._members_of_last, self._births, self._log = map(int, parts[1])
 
     def advance(self, extra: Mapping[str, Any]) -> list[Event]:
-        """Return the events that bring the page up to date, at most a few MB; `extra`: further facts of "now".
+        """Return the events that update the page, at most a few MB; `extra`: further entries of "now".
 
-        Call it again while it returns generations.
+        Call again while it returns generations.
         """
         run, events = self._follower, []
         with run.lock:
@@ -93,7 +93,7 @@ class Cursor:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the page has every generation that was read."""
+        """Whether the page has all generations read so far."""
         return self._generations == len(self._follower.generations)
 
     def _id(self) -> str:
@@ -115,7 +115,7 @@ class Cursor:
     def _new_generations(self, run: RunFollower) -> list[Event]:
         if self._generations and self._generations <= len(run.generations):
             has_grown = len(run.generations[self._generations - 1]) != self._members_of_last
-            self._generations -= has_grown  # it was read while it was being written: sent again
+            self._generations -= has_grown  # read while being written: sent again
         first, members = self._generations, 0
         while self._generations < len(run.generations) and members < MEMBERS_PER_EVENT:
             self._members_of_last = len(run.generations[self._generations])
@@ -128,7 +128,7 @@ class Cursor:
 
 
 def epoch_of(run: RunFollower) -> str:
-    """Name of the content that a follower has read: another one for each follower, and when it is read anew."""
+    """Name of a follower's content; it changes with the follower, and when the records are read again."""
     return f"{run.token}-{run.epoch}"
 
 
@@ -137,7 +137,7 @@ def _is_count(text: str) -> bool:
 
 
 def generation_columns(run: RunFollower, members: Sequence[Member]) -> dict[str, Any]:
-    """A generation by columns; a hyperparameter that all members share is one number."""
+    """A generation as columns; a hyperparameter shared by all members is one number."""
     last = members[-1]
     return {
         "number": last.number,
@@ -160,7 +160,7 @@ def _column(values: Sequence[float]) -> Any:
 
 
 def birth_columns(run: RunFollower, births: Sequence[Birth]) -> dict[str, Any]:
-    """Births by columns, with the nearest ancestors that had trained as parents; kinds by number in `names`."""
+    """Births as columns, with the nearest trained ancestors as parents; kinds are indices of `names`."""
     names = list(dict.fromkeys(birth.kind for birth in births))
     place = {name: at for at, name in enumerate(names)}
     lines = [born_together(birth, run.births_by_id)[::-1] for birth in births]
@@ -187,7 +187,7 @@ def _short(value: Any) -> str:
 
 
 def facts_of(run: RunFollower) -> dict[str, Any]:
-    """The headline of a run: names, status, target, ranges, result."""
+    """Header of a run: names, status, target, ranges, result."""
     facts, status = run.facts, run.status
     options, result = _mapping(facts.get("options")), run.result
     test, play = _mapping(result.get("test")), _mapping(facts.get("random_play"))
@@ -216,7 +216,7 @@ def facts_of(run: RunFollower) -> dict[str, Any]:
 
 
 def ranges_of(run: RunFollower) -> dict[str, list[float]]:
-    """Hyperparameter -> [smallest, largest] value that mutation gives."""
+    """Hyperparameter -> [min, max] of mutation."""
     ranges = {}
     for name, limits in _mapping(run.setting("mutation.rl_hp_selection")).items():
         low, high = (_mapping(limits).get(key) for key in ("min", "max"))
@@ -235,12 +235,12 @@ def _from_one(generation: int | None) -> int | None:
 
 
 def rounded(value: float) -> float | None:
-    """Six significant digits; None for a number that is not finite."""
+    """Round to six significant digits; None for a non-finite number."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
 def plain(value: Any) -> Any:
-    """JSON values; a number that is not finite becomes null, anything unknown a text."""
+    """Convert to JSON values: non-finite numbers become null, unknown objects text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

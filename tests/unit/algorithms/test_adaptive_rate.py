@@ -89,6 +89,7 @@ def test_epochs_end_beyond_twice_the_divergence_aimed_at(aim: float, epochs: int
     assert run.result["updates"] == 2 * epochs * 4, "members x epochs x minibatches"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("learner", ["fused", "sequential"])
 def test_members_find_their_rates_from_both_sides(learner: str) -> None:
     """Two members that begin a thousand times apart come nearer to each other with every rollout."""

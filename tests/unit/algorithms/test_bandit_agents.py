@@ -221,6 +221,7 @@ class Keyed(gym.Env[Any, Any]):
         return self._shown(), reward, False, False, {}
 
 
+@pytest.mark.thorough
 def test_contexts_may_be_mappings() -> None:
     one = spaces.Dict({"low": spaces.Box(-1, 1, (2,)), "key": spaces.Discrete(3)})
     agents = [NeuralUCB(space, ARMS, seed=0) for space in (one, Keyed.observation_space)]

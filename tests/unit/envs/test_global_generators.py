@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import random
 from functools import partial
 from pathlib import Path
@@ -161,6 +163,18 @@ def test_a_replaced_worker_draws_other_numbers(tmp_path: Path) -> None:
     lanes.close()
 
 
+def test_an_environment_finds_a_port_beside_some_hundred_others() -> None:
+    """Each worker counts ports from where it was forked, past those of all training, evaluation and confirmation."""
+    ports = itertools.count(1)
+
+    def factory() -> int:
+        if (port := next(ports)) <= 400:
+            raise OSError(errno.EADDRINUSE, "in use")
+        return port
+
+    assert generators.construct([factory, factory]) == [401, 402]
+
+
 def test_two_copies_with_the_same_seeds_are_the_same() -> None:
     """So that a run is repeated by its seed, and resumes to the bit."""
     env = make_vect_envs(make_env=GlobalGenerators, num_envs=2, seed=3)
@@ -214,6 +228,7 @@ def test_teams_draw_by_lane_too() -> None:
     assert len(np.unique(alone)) == alone.size
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("should_async_vector", [False, True])
 def test_starts_of_a_run_are_all_different_and_the_same_for_any_number_of_workers(
     should_async_vector: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -210,6 +210,7 @@ def test_tokens_are_drawn_by_their_probabilities() -> None:
     assert choose(logits, [Sampling(temperature=0.0)], numbers, 0, 9, 1).tolist() == [3, 3, 3, 3]
 
 
+@pytest.mark.thorough
 def test_a_saved_adapter_loads_in_plain_peft_in_another_process(tmp_path: Path) -> None:
     agent = make("GRPO", 0, torch.float32)
     agent.save_pretrained(tmp_path)

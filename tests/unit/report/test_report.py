@@ -203,6 +203,7 @@ def test_a_page_lists_every_birth_in_under_300_kb_without_a_network(
     assert [int(found) for found in ids] == list(range(births))
 
 
+@pytest.mark.thorough
 def test_a_page_that_cannot_list_every_birth_says_how_many_are_left_out(tmp_path: Path) -> None:
     page = write_report(family(tmp_path / "r", 150, 90)).read_text()
     assert len(page.encode()) < SIZE_LIMIT

@@ -129,6 +129,7 @@ def steps_by_episode(rows: dict[str, np.ndarray]) -> dict[tuple[float, ...], lis
     return episodes
 
 
+@pytest.mark.thorough
 def test_thousands_of_transitions_belong_together_and_none_is_lost_or_doubled(any_order: list[int]) -> None:
     memory = ReplayBuffer(10_000)
     agents = trained(memory, 3000)
@@ -165,6 +166,7 @@ def test_windows_of_several_steps_follow_their_lanes(any_order: list[int]) -> No
         assert reward == pytest.approx(sum(0.5**j * value for j, value in enumerate(each)), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_pairs_of_memories_stay_row_by_row(any_order: list[int]) -> None:
     memory, n_step = PrioritizedReplayBuffer(4096), MultiStepReplayBuffer(4096, n_step=3, gamma=0.5)
     env = make_vect_envs(make_env=Log, num_envs=2, healing=True, num_workers=4, asynchronous=True)
@@ -181,6 +183,7 @@ def test_pairs_of_memories_stay_row_by_row(any_order: list[int]) -> None:
     np.testing.assert_array_equal(first["next_obs"][:, 2], first["obs"][:, 2] + 1)
 
 
+@pytest.mark.thorough
 def test_a_worker_killed_in_flight_loses_its_step_alone(tmp_path: Path) -> None:
     (tmp_path / "token").touch()
     memory = ReplayBuffer(4096)
@@ -193,6 +196,7 @@ def test_a_worker_killed_in_flight_loses_its_step_alone(tmp_path: Path) -> None:
     assert all(steps == list(range(len(steps))) for steps in steps_by_episode(rows).values())
 
 
+@pytest.mark.thorough
 def test_scores_are_those_of_whole_episodes(any_order: list[int]) -> None:
     memory = ReplayBuffer(10_000)
     agents = trained(memory, 600)
@@ -238,6 +242,7 @@ class Waiting(gym.Wrapper[Any, Any, Any, Any]):
         return super().step(action)
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_while_one_lane_is_slow(tmp_path: Path) -> None:
     """96 steps of both members, and one lane waits until 90 have been made: lanes that wait would all wait for ever."""
     env = partial(Waiting, tmp_path, 90)
@@ -261,6 +266,7 @@ def facts(run: Any) -> tuple[Any, ...]:
     return run.history, weights, run.result["updates"], run.result["env_steps_population"], scores
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algo", ["DQN", "RainbowDQN"])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_lanes_that_complete_together_give_the_run_of_lanes_that_wait(algo: str, overlap: bool) -> None:
@@ -276,6 +282,7 @@ def test_lanes_that_complete_together_give_the_run_of_lanes_that_wait(algo: str,
     assert facts(one) == facts(other)
 
 
+@pytest.mark.thorough
 def test_updates_follow_the_transitions_of_the_population(
     any_order: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,12 +311,14 @@ class Rates(BaseSink):
         self.rates.append(record.epsilon)
 
 
+@pytest.mark.thorough
 def test_exploration_decays_with_vector_steps(any_order: list[int]) -> None:
     sink, options = Rates(), {**SMALL, "eps_decay": 0.98, "eps_end": 0.4, "eps_start": 1.0}
     agilerl.train(plain_cart_pole, "DQN", sinks=[sink], **{**APART, **options, "environment.num_workers": 4})
     assert sink.rates == pytest.approx([0.98**24, 0.4])
 
 
+@pytest.mark.thorough
 def test_a_diverged_member_ends_and_the_others_make_their_steps(
     any_order: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +344,7 @@ def test_a_diverged_member_ends_and_the_others_make_their_steps(
 # -- rollouts --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [
@@ -378,6 +388,7 @@ class Masked(gym.Env[Any, Any]):
         return obs, float(action), self.steps == 7, False, info
 
 
+@pytest.mark.thorough
 def test_rollouts_keep_masks_and_truncations(any_order: list[int]) -> None:
     one, other = (
         agilerl.train(
@@ -392,6 +403,7 @@ def test_rollouts_keep_masks_and_truncations(any_order: list[int]) -> None:
     assert facts(one) == facts(other)
 
 
+@pytest.mark.thorough
 def test_a_rollout_goes_on_while_one_lane_is_slow(tmp_path: Path) -> None:
     """A rollout has 16 steps in each of 4 lanes; the slow one waits in its second until 3 · 16 + 2 have been made."""
     options = {**ROLLOUTS, "steps": 32, "evo_steps": 32, "environment.num_workers": 4, "environment.max_restarts": 0}
@@ -400,6 +412,7 @@ def test_a_rollout_goes_on_while_one_lane_is_slow(tmp_path: Path) -> None:
     assert (run.result["env_steps_population"], run.result["restarts"]) == (64, 0)
 
 
+@pytest.mark.thorough
 def test_a_rollout_survives_a_killed_worker(tmp_path: Path) -> None:
     options = {**ROLLOUTS, "environment.num_workers": 4}
     run = agilerl.train(partial(Log, tmp_path), "PPO", sinks=[Token(tmp_path)], **APART, **options)
@@ -409,6 +422,7 @@ def test_a_rollout_survives_a_killed_worker(tmp_path: Path) -> None:
     assert np.isfinite(run.history).all()
 
 
+@pytest.mark.thorough
 def test_a_rollout_of_diverged_members_ends(monkeypatch: pytest.MonkeyPatch, any_order: list[int]) -> None:
     original = OnPolicyGeneration._learn
 
@@ -461,6 +475,7 @@ def test_a_manifest_without_the_option_keeps_its_hash() -> None:
     assert Manifest().hash() == "2c0144c092c2f812", "as stored before the option"
 
 
+@pytest.mark.thorough
 def test_the_plan_says_that_a_run_of_replay_is_not_repeated(tmp_path: Path) -> None:
     run = agilerl.train(
         plain_cart_pole, "DQN", **APART, **{**SMALL, "steps": 48, "out": tmp_path, "environment.num_workers": 2}

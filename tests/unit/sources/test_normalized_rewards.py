@@ -157,6 +157,7 @@ WAYS: dict[str, tuple[str, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_every_member_has_the_factor_of_a_lone_agent_with_its_discount(way: str) -> None:
     """With rewards of 1 one scale for all was 6.2, 2.8, 2.1 and 0.7 times too small."""

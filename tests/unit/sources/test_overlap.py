@@ -39,6 +39,7 @@ def facts(run: Any) -> tuple[Any, ...]:
     return run.history, weights, run.result["updates"], run.result["env_steps_population"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algo", ["DQN", "MaskedDQN"])
 def test_the_results_do_not_depend_on_where_the_lanes_step(algo: str) -> None:
     env = plain_cart_pole if algo == "DQN" else masked_images

@@ -86,6 +86,7 @@ def arrivals(path: Path | None) -> list[int]:
     return RunRecords.read(path).arrivals
 
 
+@pytest.mark.thorough
 @OF_LEARNERS
 def test_a_replay_of_the_order_has_the_same_bits(learner: str, shuffled: type[Shuffled], tmp_path: Path) -> None:
     first = train(learner, out=tmp_path, workers=3)
@@ -105,6 +106,7 @@ def test_a_replay_of_the_order_has_the_same_bits(learner: str, shuffled: type[Sh
     assert texts[0] == texts[1]
 
 
+@pytest.mark.thorough
 def test_lost_workers_change_the_order_at_most(shuffled: type[Shuffled], tmp_path: Path) -> None:
     class Dying(shuffled):  # type: ignore[valid-type,misc]
         def submit(self, worker: int, job: bytes) -> None:
@@ -123,6 +125,7 @@ def goes_on(last: int, record: GenerationRecord) -> bool:
     return record.generation < last
 
 
+@pytest.mark.thorough
 @OF_LEARNERS
 def test_a_resumed_run_has_the_same_bits(learner: str, shuffled: type[Shuffled], tmp_path: Path) -> None:
     first = train(learner, out=tmp_path, workers=3)
@@ -137,6 +140,7 @@ def test_a_resumed_run_has_the_same_bits(learner: str, shuffled: type[Shuffled],
         assert (resumed.path / "evolution.jsonl").read_text() == (first.path / "evolution.jsonl").read_text()  # type: ignore[operator]
 
 
+@pytest.mark.thorough
 def test_no_shard_is_too_far_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Shard 0 comes last whenever there is another one: the others wait for it."""
 
@@ -156,6 +160,7 @@ def test_no_shard_is_too_far_ahead(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert furthest == max_lag
 
 
+@pytest.mark.thorough
 def test_every_member_makes_its_steps_and_every_birth_has_an_id_of_its_own(tmp_path: Path) -> None:
     run = train(out=tmp_path, steps=200, tournament_size=3)
     assert [agent.steps[-1] for agent in run.population] == [200] * 6
@@ -187,6 +192,7 @@ class Watched(AsynchronousLoop):
         return born
 
 
+@pytest.mark.thorough
 def test_the_best_of_all_stays_until_its_own_shard_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     from agilerl.training.manifest import build
 
@@ -212,6 +218,7 @@ def test_what_needs_a_whole_generation_is_refused(settings: dict[str, Any], word
         train(**settings)
 
 
+@pytest.mark.thorough
 def test_an_order_of_another_run_is_refused(tmp_path: Path) -> None:
     plain = train(out=tmp_path, mode="generations", share="all")
     with pytest.raises(ConfigError, match="asynchronous mode, in which"):

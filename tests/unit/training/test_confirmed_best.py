@@ -273,6 +273,7 @@ def test_who_is_fitter_after_a_target_was_missed_is_kept_and_who_missed_it_is_no
     assert best.confirmed == -7.2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop_after", [2, 4])
 def test_a_stopped_run_that_has_missed_its_target_goes_on_to_the_bit(stop_after: int, tmp_path: Path) -> None:
     """Fitness of four episodes reaches 4 at times, the mean of 64 others never does."""
@@ -369,6 +370,7 @@ def confirmations_of(path: Path) -> list[tuple[str, str, str]]:
     return [(number, mean, count) for number, mean, count in dict.fromkeys(found) if mean]
 
 
+@pytest.mark.thorough
 def test_a_confirmation_of_a_barely_missed_target_ends_early_and_a_far_exceeded_one_is_confirmed(
     tmp_path: Path,
 ) -> None:

@@ -27,6 +27,7 @@ from agilerl.telemetry.time_spent import TimeSpent
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest import launch
 from agilerl.training.manifest import time_budget as measured
+from agilerl.training.manifest.step_cost import StepCost
 from agilerl.training.pace import Pace
 from agilerl.training.random_play import random_play
 
@@ -69,6 +70,17 @@ def test_the_budget_is_what_fits_at_the_measured_speed(monkeypatch: pytest.Monke
     assert heard == [2], "the first one warms up, the second takes more than a second"
     pretend(monkeypatch, 2.0)
     assert measured.steps_in(manifest(), None, "cpu", 0.01)[0] == 64, "one generation of 16 vector steps at least"
+
+
+def test_environments_that_are_slow_to_make_are_not_made_for_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two members with four lanes of 0.5 s: 4 s to make, more than a twentieth of a minute, and less than of two."""
+    heard = pretend(monkeypatch, 2.0)
+    cost = StepCost(1e-4, 1e-4, 1e-4, 20, 1e-4, 0.5)
+    monkeypatch.setattr(measured, "cost_of", lambda *_, **__: cost)
+    assert measured.steps_in(manifest(), None, "cpu", 1.0)[1] == pytest.approx(10_000)
+    assert heard == [0]
+    measured.steps_in(manifest(), None, "cpu", 2.0)
+    assert heard[0] > 0
 
 
 def test_a_generation_at_least_is_one_of_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +135,17 @@ def test_an_evaluation_leaves_out_episodes_before_members(
     assert affordable(room, length, 4, 8) == expected
 
 
+@pytest.mark.thorough
 def test_evaluation_is_bounded_where_episodes_are_long() -> None:
-    """Episodes of 500 steps (Pendulum-like time limits): evaluations and confirmations of a run with `eval_share` take
-    at most 0.3 and 0.2 of its training steps; without it they take several times as many."""
+    """Episodes of 250 steps (Pendulum-like time limits): evaluations, scored again where selection asks for it, and
+    confirmations of a run with `eval_share` take at most 0.3 and 0.2 of its training steps; without it they take
+    several times as many."""
     gym.register("Long-v0", entry_point=Long)
     try:
         shares = []
         for more in ({"eval_share": 0.3}, {}):
-            settings = {"num_envs": 4, "learn_step": 64, "evo_steps": 1_024, "eval_episodes": 8, "confirm_episodes": 32}
+            settings = {"num_envs": 4, "learn_step": 64, "evo_steps": 1_024, "eval_episodes": 8, "confirm_episodes": 32,
+                        "elite_rescore_episodes": 16}  # fmt: skip
             run = agilerl.train(
                 "Long-v0", "PPO", preset=False, steps=8_192, population=2, out=None, verbose=False, **settings, **more
             )
@@ -227,7 +242,7 @@ def test_two_budgets_are_a_mistake() -> None:
 
 def test_a_wrong_budget_is_a_mistake_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(launch, "_on_spare_cores", lambda manifest, *rest: calls.append(manifest))
+    monkeypatch.setattr(launch.step_cost, "with_lane_workers", lambda manifest, *rest: calls.append(manifest))
     with pytest.raises(ConfigError, match="minutes must be above 0"):
         launch.resolved(manifest(), RunRequest(device="cpu", minutes=0.0, uses_spare_cores=True))
     assert calls == []
@@ -335,6 +350,7 @@ def weights_of(run: Any) -> list[Any]:
     return [value.tolist() for value in run.best.actor.state_dict().values()]
 
 
+@pytest.mark.thorough
 def test_a_run_whose_time_was_up_is_repeated_by_its_configuration_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,6 +442,7 @@ def test_the_steps_of_a_last_generation_fit(left: float, seconds: float, expecte
         assert pace.shortened(seconds, 512, 512, 0, rounded) == expected, "whole vector steps, and whole rollouts"
 
 
+@pytest.mark.thorough
 def test_a_generation_that_takes_much_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first generation time is up: the second one ends at its first vector step, the first one counts."""
     clock = Seconds(1_000.0)

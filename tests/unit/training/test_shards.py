@@ -86,6 +86,7 @@ def test_the_cut_of_a_population_is_contiguous_and_even() -> None:
     assert cut(2, 3) == [[0], [1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_a_second_worker_makes_no_difference(case: str, inline: Any) -> None:
     assert digest(trained(case, shards=2, workers=2)) == digest(trained(case, shards=2))
@@ -99,6 +100,7 @@ def test_a_third_worker_makes_no_difference_and_shards_do(case: str, inline: Any
     assert digest(trained(case, shards=1)) != alone
 
 
+@pytest.mark.thorough
 def test_shards_with_a_replay_of_their_own_have_one_result(inline: Any, tmp_path: Path) -> None:
     alone = trained("dqn", shards=2, share="shard", out=tmp_path)
     assert digest(trained("dqn", shards=2, workers=2, share="shard")) == digest(alone)
@@ -119,6 +121,7 @@ def test_evaluation_in_workers_changes_nothing_without_shards(case: str, inline:
     assert digest(trained(case, shards=1, workers=3)) == digest(trained(case, shards=1))
 
 
+@pytest.mark.thorough
 def test_a_run_in_shards_is_resumed_with_any_number_of_workers(inline: Any, tmp_path: Path) -> None:
     whole = digest(trained("n-step, prioritised", shards=2))
     half = trained("n-step, prioritised", shards=2, workers=2, out=tmp_path, callbacks=[lambda record: False])

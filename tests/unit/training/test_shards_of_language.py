@@ -30,6 +30,7 @@ def digest(run: agilerl.Run) -> str:
     return total.hexdigest()
 
 
+@pytest.mark.thorough
 def test_grpo_in_shards_has_one_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest_workers, "LocalWorkers", InlineWorkers)
     tiny_base(tmp_path, tiny_tokenizer("0123456789+= "))

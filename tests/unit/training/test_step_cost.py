@@ -327,6 +327,22 @@ def test_lanes_step_in_workers_where_that_saves_more_than_it_costs(
     assert note.endswith(f": environments step in {cores} processes" if is_worth else "")
 
 
+@pytest.mark.parametrize(
+    ("start", "minutes", "num_envs"), [(0.9, 1.0, 8), (3.0, None, 8), (3.0, 10.0, 3), (3.0, 60.0, 8), (30.0, 1.0, 1)]
+)
+def test_members_have_as_many_environments_as_the_budget_leaves_time_to_make(
+    slow: Any, monkeypatch: pytest.MonkeyPatch, start: float, minutes: float | None, num_envs: int
+) -> None:
+    """A sixteenth of ten minutes are 37.5 s: 12 environments that start for 3 s, 3 of each of four members."""
+    slow(0.0002, 2)
+    cost = StepCost(0.0002, 0.0002, 0.0002, 20, 0.0002, start)
+    monkeypatch.setattr(step_cost, "trial", lambda *_: Trial(cost, spaces.Discrete(2)))
+    manifest = apply_overrides(preset_for("Simulated-v0", "PPO"), {"environment.num_envs": 8})
+    changed, note = with_lane_workers(manifest, None, 2, minutes)
+    assert changed.environment.num_envs == num_envs
+    assert ("to make" in note) == (start > 1.0 and minutes is not None)
+
+
 def test_lanes_step_here_where_environments_do_not_work_in_processes(slow: Any) -> None:
     slow(0.01, 2, "the license allows one")
     manifest = preset_for("Simulated-v0", "PPO")
@@ -373,6 +389,7 @@ def test_the_budget_of_a_slow_simulator_needs_no_trial(slow: Any) -> None:
     assert (steps, minutes) == (128, pytest.approx(128 * 4 * 1.25 / 40 / 60)), "16 vector steps of 8 lanes at least"
 
 
+@pytest.mark.thorough
 def test_a_bare_command_trains_a_slow_simulator_on_its_budget(slow: Any, tmp_path: Any) -> None:
     slow(0.002, 2)
     words = ["train", "Simulated-v0", "--minutes", "0.02", "--test-episodes", "2", "--out", str(tmp_path)]

@@ -48,6 +48,7 @@ def evolved(algo: str, folder: Path | None, max_steps: int, **more: Any) -> tupl
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algo", ["NeuralUCB", "NeuralTS"])
 def test_an_evolved_run_goes_on_bit_for_bit(algo: str, tmp_path: Path) -> None:
     whole, fitness = evolved(algo, tmp_path / "whole", 400)
@@ -121,6 +122,7 @@ def test_other_algorithms_and_other_functions_are_named() -> None:
         train_off_policy(vector, "halves", pop=pop, memory=memory, max_steps=10)
 
 
+@pytest.mark.thorough
 def test_the_facade_trains_on_an_object_and_the_command_on_an_id(tmp_path: Path) -> None:
     run = agilerl.train(
         bandit(), "NeuralTS", population=2, steps=120, out=tmp_path, verbose=False, eval_steps=20, **SMALL

@@ -191,6 +191,7 @@ def test_mistakes_are_named_before_anything_is_trained() -> None:
         finetune_llm_reasoning(agents, gym(), max_steps=16, evo_steps=3, evaluation_interval=2, verbose=False)
 
 
+@pytest.mark.thorough
 def test_the_published_hand_written_loop_learns() -> None:
     """reset, get_action, step, learn, test: what a script does without a training function."""
     (agent,) = population(size=1, lr=1e-2, beta=0.0, max_grad_norm=1.0)

@@ -180,6 +180,7 @@ def test_any_environment_trains_and_is_never_closed(kind: str) -> None:
     assert recorder.plan.extra["lockstep"] is (kind == "make_vect_envs")
 
 
+@pytest.mark.thorough
 def test_worker_processes_made_for_the_run_are_gone_afterwards() -> None:
     env = make_vect_envs(make_env=Counting, num_envs=2, should_async_vector=True)
     before = {p.pid for p in multiprocessing.active_children()}

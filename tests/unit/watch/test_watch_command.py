@@ -169,6 +169,7 @@ def test_the_address_is_beside_the_json_of_a_training(
     assert [*printed.values()] == [""]
 
 
+@pytest.mark.thorough
 def test_train_watch_ends_with_the_training(tmp_path: Path) -> None:
     with command(*train(tmp_path, 600)) as process:
         url = address(process)

@@ -588,6 +588,7 @@ def test_the_recorder_is_that_of_the_command_line(tmp_path: Path) -> None:
     assert film.IN_RUN.as_posix() == "best/rollout.webp"
 
 
+@pytest.mark.thorough
 def test_a_recorder_executes_nothing_of_the_working_folder_but_its_imports(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
