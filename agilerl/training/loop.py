@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from agilerl.core.host import naming_shortage, return_freed_memory
 from agilerl.core.options import LoopOptions
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
 from agilerl.errors import AgileRLWarning
-from agilerl.hpo.dormant import DormantResets
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
 from agilerl.hpo.screening import affordable, best_returns, promising, screened
 from agilerl.ranks import ONE, Ranks
@@ -40,6 +39,9 @@ from agilerl.training.steering import Members, SteeringWheel, after_selection, b
 from agilerl.training.stop_rule import Evaluated, StopRule, recent_fitness
 from agilerl.training.store import RunStore
 from agilerl.workers.executor import Executor, NoWorkers
+
+if TYPE_CHECKING:
+    from agilerl.hpo.dormant import DormantResets
 
 # Reasons for stopping before the budget of steps is used.
 EARLY_STOPS = ("target", "plateau", "minutes")

@@ -11,14 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 90_731,
-    "files of more than 600 lines": 12,
+    "lines of the package": 90_711,
+    "files of more than 600 lines": 11,
     "lines loaded by agilerl.algorithms.dqn": 27_760,
-    "lines loaded by agilerl.training.loop": 38_406,
-    "imports of the package inside functions": 151,
+    "lines loaded by agilerl.training.loop": 38_213,
+    "imports of the package inside functions": 19,
     "imports of the package by a string": 1,
     "methods that forward self": 30,
-    "names without content": 340,
+    "names without content": 295,
 }
 SLACK = 0.02
 MAX_FILE_LINES = 600

@@ -28,7 +28,7 @@ class Silent(InlineWorkers):
         return super().poll(seconds) if not 0 < self.polls <= SILENT_POLLS else []
 
     def kill(self, worker: int, reason: str) -> None:
-        self.killed.append((worker, self.dispatchers[0].scheduler._handed[worker].twin is not None))
+        self.killed.append((worker, self.dispatchers[0].scheduler._assignments[worker].twin is not None))
 
 
 @pytest.mark.parametrize("is_late", [False, True])
