@@ -13,12 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.algorithms import available, find_algorithm, shipped_in
-from agilerl.algorithms.base.declared import hyperparameters
+from agilerl.algorithms import available, shipped_in
 from agilerl.cli.as_json import print_json
+from agilerl.cli.commands import later
 from agilerl.cli.errors import user_errors
 from agilerl.cli.options import AsJson, Debug, Imports, examples
-from agilerl.config import preset_for, preset_names
 from agilerl.core import foreign
 from agilerl.core.env_ids import BANDITS, FAMILIES, SHIPPED, TEAM_PACKAGES, TEXTS
 from agilerl.core.hostile import read_json
@@ -26,9 +25,7 @@ from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
 from agilerl.runs.names import RUN, is_group
-from agilerl.runs.records import final_evaluation
-from agilerl.telemetry.evaluation import interval
-from agilerl.telemetry.record import count, number
+from agilerl.telemetry.record import count
 
 LISTS = ("algos", "envs", "presets", "runs")
 # Gymnasium's module of an environment -> (the package it needs, our extra that installs it).
@@ -36,6 +33,9 @@ NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": 
 OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
 
 
+presets, presets_like, score_text, hyperparameters_of = (
+    later("lookup", name) for name in ("presets", "presets_like", "score_text", "hyperparameters_of")
+)
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -89,7 +89,7 @@ def _hyperparameters(name: str) -> list[str]:
     module = shipped_in(name)
     source = None if module is None else _source(module)
     if source is None:
-        return list(hyperparameters(find_algorithm(name)))
+        return list(hyperparameters_of(name))
     return [argument for argument, is_declared in _arguments(name, source).items() if is_declared]
 
 
@@ -130,24 +130,11 @@ def _is_declared(annotation: ast.expr | None) -> bool:
     return any(isinstance(call.func, ast.Name) and call.func.id == "hp" for call in calls)
 
 
-def presets() -> Iterator[Entry]:
-    """Environments with shipped presets."""
-    names = preset_names()
-    width = max(map(len, names)) + 2
-    for name in names:
-        preset = preset_for(name)
-        training = preset.training
-        budget = f"{training.pop_size} members x {count(training.max_steps)} {preset.steps}"
-        text = f"{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
-        facts = {"algo": preset.algorithm.name, "population": training.pop_size, "steps": training.max_steps}
-        yield Entry(name, (text,), width, {**facts, "unit": preset.steps, "target": training.target_score})
-
-
 def environments() -> Iterator[Entry]:
     """Environment ids, with missing requirements and retired versions marked."""
     import gymnasium
 
-    shipped = set(preset_names())
+    shipped = set(presets_like(""))
     specs = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
     newest: dict[str, int] = {}
     for name in specs:
@@ -336,16 +323,6 @@ def _steps(result: dict[str, Any]) -> str:
 
     steps = result.get("env_steps_population")
     return count(steps) if isinstance(steps, int | float) else "-"
-
-
-def score_text(result: dict[str, Any]) -> str:
-    """The final evaluation score; else the best fitness, labelled as such."""
-    test = final_evaluation(result)
-    if test is not None:
-        mean, low, high = interval(test["mean"], *test["ci95"])
-        return f"{mean} ({low}..{high})"
-    best = result.get("best_fitness")
-    return f"fitness {number(best)}" if isinstance(best, int | float) else "-"
 
 
 def lists(incomplete: str) -> list[str]:

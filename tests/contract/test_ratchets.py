@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 90_711,
+    "lines of the package": 90_723,
     "files of more than 600 lines": 11,
     "lines loaded by agilerl.algorithms.dqn": 27_760,
     "lines loaded by agilerl.training.loop": 38_213,
