@@ -51,7 +51,7 @@ from agilerl.runs.changes import changes_in
 from agilerl.runs.commands import command, imports_of
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.records import RunRecords
-from agilerl.runs.request import ResumeRequest, RunRequest
+from agilerl.runs.request import KEYWORDS, ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped
 from agilerl.runs.steering import Request, ask, script_of
 from agilerl.telemetry.evaluation import Baseline, Evaluation
@@ -152,12 +152,12 @@ def train(
             `env=None` takes its environment.
         overrides: manifest keys by their last name (`lr=1e-3`, `target=200`) or dotted (`**{"training.eval_episodes":
             4}`). `dataset` may be arrays, or anything that `agilerl.data.dataset.read_dataset` accepts: the run
-            directory keeps them as a file.
+            directory keeps them as a file. Options of `agilerl.runs.request.RunRequest` are taken too.
 
     Raises:
         ConfigError, AlgorithmError, EnvError: before training starts, with a fix.
     """
-    minutes = minutes_of(minutes)
+    minutes, options = minutes_of(minutes), {name: overrides.pop(name) for name in KEYWORDS & overrides.keys()}
     if minutes is not None and steps is not None:
         raise ConfigError("steps and minutes are both budgets. fix: one of the two.")
     budget = None if minutes is None else f"minutes={minutes:g}"  # no number of steps agrees with it
@@ -171,12 +171,7 @@ def train(
         ],
         [Setting(key, value, f"{key}={value!r}") for key, value in overrides.items()],
     )
-    _check_kinds(algo, config, out, sinks, callbacks)
-    if not isinstance(evolution, bool):
-        raise ConfigError(
-            f"evolution must be True or False; got {_kind(evolution)}. "
-            "fix: evolution=True, with its settings as keywords: **{'evolution.scheme': 'halving'}."
-        )
+    _check_kinds(algo=algo, config=config, out=out, evolution=evolution, sinks=sinks, callbacks=callbacks)
     if schedule is not None:
         config = settings_of_schedule(
             schedule, steps, algo=name_of(algo), config=config, agents=agents, minutes=minutes, evolution=evolution,
@@ -200,28 +195,15 @@ def train(
                 population = len(ancestors.agents)
             config = ancestors.manifest if config is None else config
         start, note = starting_manifest(
-            env_id,
-            name_of(algo),
-            config,
-            None if isinstance(env, str) else env,
-            preset,
-            minutes=minutes,
+            env_id, name_of(algo), config, None if isinstance(env, str) else env, preset, minutes=minutes,
             is_plain=ancestors is None and not SETTLED & set(overrides),
-        )
+        )  # fmt: skip
         if verbose and note:
             print(note, flush=True)
         manifest = build_manifest(
-            env_id,
-            name_of(algo),
-            start=start,
-            population=population,
-            steps=steps,
-            seed=seed,
-            config=config,
+            env_id, name_of(algo), start=start, population=population, steps=steps, seed=seed, env=env, preset=preset,
             overrides=overrides if ancestors is None else {**structure_of(ancestors), **overrides},
-            env=env,
-            preset=preset,
-        )
+        )  # fmt: skip
         if ancestors is not None:
             ancestors = with_changes(ancestors, manifest, dotted(manifest, overrides))
         if isinstance(env, Factory) and env.has_several_agents and not is_team(manifest.algorithm.name):
@@ -233,7 +215,7 @@ def train(
             env=None if isinstance(env, str) else env, device=device, out=out, verbose=verbose, evolution=evolution,
             sinks=sinks, callbacks=callbacks, ancestors=ancestors, minutes=minutes, workers=workers, ray=ray,
             allow_insecure_ray=allow_insecure_ray, arrivals=arrivals,
-            has_own_data=data.holds(manifest.training.dataset),
+            has_own_data=data.holds(manifest.training.dataset), **options,
         )  # fmt: skip
         run = _obeying_sigterm(lambda: run_training(manifest, request))
     if out is None and data.holds(run.manifest.training.dataset):  # its file is gone
@@ -276,26 +258,26 @@ def settings_of_schedule(
     return trained
 
 
-def _check_kinds(algo: Any, config: Any, out: Any, sinks: Any, callbacks: Any) -> None:
+# Argument of `train` -> (its types beside None, in words, the fix).
+KINDS: dict[str, tuple[Any, str, str]] = {
+    "algo": (str | type, "a name or a class", "algo='PPO', say; agents=[agent] trains agents that are there."),
+    "config": (str | os.PathLike | Mapping | Manifest, "a YAML file, a mapping or a manifest", "leave it out."),
+    "out": (str | os.PathLike, "a folder or None", "out='runs'."),
+    "evolution": (
+        bool, "True or False", "evolution=True, with its settings as keywords: **{'evolution.scheme': 'halving'}."
+    ),
+    "sinks": (Iterable, "a list", "sinks=[...]."),
+    "callbacks": (Iterable, "a list", "callbacks=[...]."),
+}  # fmt: skip
+
+
+def _check_kinds(**arguments: Any) -> None:
     """Raise ConfigError for an argument of `train` of the wrong type."""
-    if algo is not None and not isinstance(algo, str | type):
-        raise ConfigError(
-            f"algo must be a name or a class; got {_kind(algo)}. "
-            "fix: algo='PPO', say; agents=[agent] trains agents that are there."
-        )
-    if config is not None and not isinstance(config, str | os.PathLike | Mapping | Manifest):
-        raise ConfigError(
-            f"config must be a YAML file, a mapping or a manifest; got {_kind(config)}. fix: leave it out."
-        )
-    if out is not None and not isinstance(out, str | os.PathLike):
-        raise ConfigError(f"out must be a folder or None; got {_kind(out)}. fix: out='runs'.")
-    for name, hooks in (("sinks", sinks), ("callbacks", callbacks)):
-        if not isinstance(hooks, Iterable) or isinstance(hooks, str):
-            raise ConfigError(f"{name} must be a list; got {_kind(hooks)}. fix: {name}=[...].")
-
-
-def _kind(value: Any) -> str:
-    return f"an object of {type(value).__name__}"
+    for name, value in arguments.items():
+        kinds, what, fix = KINDS[name]
+        is_none = value is None and name in ("algo", "config", "out")
+        if not (is_none or isinstance(value, kinds)) or (kinds is Iterable and isinstance(value, str)):
+            raise ConfigError(f"{name} must be {what}; got an object of {type(value).__name__}. fix: {fix}")
 
 
 def minutes_of(minutes: Any) -> float | None:
@@ -400,7 +382,9 @@ def replay(
     directory = RunDirectory.open(path)
     facts, manifest = directory.facts(), directory.manifest()
     if changes := changes_in(facts):
-        what = "; ".join(f"{', '.join(each['settings'])} after generation {each['generation']}" for each in changes)
+        what = "; ".join(
+            f"{', '.join(change['settings'])} after generation {change['generation']}" for change in changes
+        )
         raise RunError(
             f"{path} was resumed with other settings ({what}), so that a run from its start has other bits. "
             f"fix: `{command('train', '--config', str(directory.path / 'config.yaml'))}`, which has the last ones from "
@@ -442,6 +426,7 @@ def resume(
     ray: str | None = None,
     allow_insecure_ray: bool = False,
     minutes: float | None = None,
+    **options: Any,
 ) -> Run:
     """Resume a run from its newest intact checkpoint, bit-identical to an uninterrupted run.
 
@@ -461,6 +446,7 @@ def resume(
             installation); the last bits then differ.
         workers: see `train`; None follows the record. ray: see `train`; None follows the record, except that an address
             has to be given again, and "none" goes on in processes of this machine. allow_insecure_ray: see `train`.
+        options: further fields of `agilerl.runs.request.ResumeRequest`.
 
     Raises:
         RunError: no run at the path, another process trains it, or a file that it needs is missing.
@@ -468,7 +454,7 @@ def resume(
     request = ResumeRequest(
         steps=steps, env=environment_argument(env), verbose=verbose, sinks=sinks, strict_replay=strict_replay,
         carry_envs=carry_envs, callbacks=callbacks, restart=restart, allow_other_kernels=allow_other_kernels,
-        workers=workers, ray=ray, allow_insecure_ray=allow_insecure_ray, minutes=minutes_of(minutes),
+        workers=workers, ray=ray, allow_insecure_ray=allow_insecure_ray, minutes=minutes_of(minutes), **options,
     )  # fmt: skip
     return _obeying_sigterm(lambda: resume_training(path, request))
 
@@ -476,17 +462,17 @@ def resume(
 def _obeying_sigterm(run: Callable[[], Run]) -> Run:
     """Return the result of `run`; after SIGTERM the process exits with 143 once everything is written."""
     try:
-        ended = run()
+        finished = run()
     except Stopped as error:
         if error.signum == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM) from None
         raise
-    if ended.interrupted and ended.path is not None:
-        env = ", env=env" if ended.env_given else ""
-        print(f"stopped; agilerl.resume({str(ended.path)!r}{env}) goes on", file=sys.stderr)
-    if ended.signal == signal.SIGTERM:
+    if finished.interrupted and finished.path is not None:
+        env = ", env=env" if finished.env_given else ""
+        print(f"stopped; agilerl.resume({str(finished.path)!r}{env}) goes on", file=sys.stderr)
+    if finished.signal == signal.SIGTERM:
         raise SystemExit(128 + signal.SIGTERM)
-    return ended
+    return finished
 
 
 def load(path: str | os.PathLike[str], device: str = "auto") -> Run:
@@ -618,8 +604,8 @@ def starting_manifest(
     if choice is None:
         return usual, ""
     target = usual.training.target_score
-    more = {} if target is None else {"training.target_score": target}
-    return apply_overrides(choice.manifest, more), choice.note
+    changes = {} if target is None else {"training.target_score": target}
+    return apply_overrides(choice.manifest, changes), choice.note
 
 
 def _has_several_agents(env: Any) -> bool:

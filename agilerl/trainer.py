@@ -187,4 +187,4 @@ def section_of(name: str, value: Any) -> dict[str, Any]:
             f"LocalTrainer: {name} is an object of {type(value).__name__}; expected a section of a manifest. "
             f"fix: a mapping, such as {name}={{...}}; objects of the library are for its training functions."
         )
-    return {key: each for key, each in plain.items() if each is not None}
+    return {key: value for key, value in plain.items() if value is not None}

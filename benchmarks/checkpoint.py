@@ -30,7 +30,7 @@ from agilerl.core.threads import one_thread
 from agilerl.data.replay_log import ReplayLog
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.manifest import build
 from agilerl.training.manifest.tasks import task_of
 from agilerl.training.store import RunStore
@@ -84,7 +84,7 @@ def preset_loop(folder: Path, generations: int) -> Iterator[tuple[TrainingLoop, 
     source = OffPolicySource(env, filled(ROWS), options, eval_env=eval_env)
     parts: dict[str, Any] = {"evolution": evolution, "store": store}
     try:
-        yield TrainingLoop(population, source, options, seed=0, env_id=ENV, **parts), store
+        yield TrainingLoop(population, source, options, LoopSettings(seed=0, env_id=ENV, **parts)), store
     finally:
         store.close()
         env.close()

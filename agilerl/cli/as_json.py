@@ -6,16 +6,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import typer
 
+from agilerl.telemetry.files import jsonable
+
 
 def print_json(command: str, **facts: Any) -> None:
     """Print facts as one line of JSON; numbers that are not finite are null."""
-    from agilerl.telemetry.files import jsonable
-
     typer.echo(json.dumps({"command": command, **jsonable(facts)}, allow_nan=False))
+
+
+def show(command: str, is_json: bool, lines: Iterable[str], **facts: Any) -> None:
+    """Print facts as JSON, or else lines."""
+    if is_json:
+        print_json(command, **facts)
+    for line in () if is_json else lines:
+        typer.echo(line)
 
 
 def print_error(command: str, kind: str, message: str) -> None:

@@ -9,19 +9,34 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from agilerl.cli.viewing import LISTS
+import typer
+
+from agilerl.algorithms import available, shipped_in
+from agilerl.cli.as_json import print_json
+from agilerl.cli.commands import later
+from agilerl.cli.errors import user_errors
+from agilerl.cli.options import AsJson, Debug, Imports, examples
 from agilerl.core import foreign
+from agilerl.core.env_ids import BANDITS, FAMILIES, SHIPPED, TEAM_PACKAGES, TEXTS
 from agilerl.core.hostile import read_json
 from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
 from agilerl.runs.names import RUN, is_group
+from agilerl.telemetry.record import count
 
+LISTS = ("algos", "envs", "presets", "runs")
 # Gymnasium's module of an environment -> (the package it needs, our extra that installs it).
 NEEDS = {"box2d": ("Box2D", "box2d"), "mujoco": ("mujoco", "mujoco"), "ale_py": ("ale_py", "atari")}
 OTHER_ENGINES = ("phys2d/", "tabular/", "GymV")
+
+
+presets, presets_like, score_text, hyperparameters_of = (
+    later("lookup", name) for name in ("presets", "presets_like", "score_text", "hyperparameters_of")
+)
+app = typer.Typer(rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
@@ -45,14 +60,14 @@ def listing(what: str, out: Path = Path("runs")) -> list[str]:
     """One line per algorithm, environment, preset or run under `out`."""
     if what == "runs":
         return list(runs(out))
-    return [str(each) for each in _named(what)]
+    return [str(entry) for entry in _named(what)]
 
 
 def entries(what: str, out: Path = Path("runs")) -> list[dict[str, Any]]:
     """The same as JSON values, one for each line."""
     if what == "runs":
-        return [each.as_dict() for each in _runs_in(out)] if out.is_dir() else []
-    return [each.as_dict() for each in _named(what)]
+        return [entry.as_dict() for entry in _runs_in(out)] if out.is_dir() else []
+    return [entry.as_dict() for entry in _named(what)]
 
 
 def _named(what: str) -> Iterator[Entry]:
@@ -64,8 +79,6 @@ def _named(what: str) -> Iterator[Entry]:
 
 def algorithms() -> Iterator[Entry]:
     """Names with their hyperparameters."""
-    from agilerl.algorithms import available
-
     for name in available():
         names = _hyperparameters(name)
         yield Entry(name, (", ".join(names),), 14, {"hyperparameters": names})
@@ -73,14 +86,10 @@ def algorithms() -> Iterator[Entry]:
 
 def _hyperparameters(name: str) -> list[str]:
     """See `declared.hyperparameters`; for shipped algorithms read from the source: an import would load torch, 2 s."""
-    from agilerl import algorithms
-
-    module = algorithms.shipped_in(name)
+    module = shipped_in(name)
     source = None if module is None else _source(module)
     if source is None:
-        from agilerl.algorithms.base.declared import hyperparameters
-
-        return list(hyperparameters(algorithms.find_algorithm(name)))
+        return list(hyperparameters_of(name))
     return [argument for argument, is_declared in _arguments(name, source).items() if is_declared]
 
 
@@ -121,30 +130,11 @@ def _is_declared(annotation: ast.expr | None) -> bool:
     return any(isinstance(call.func, ast.Name) and call.func.id == "hp" for call in calls)
 
 
-def presets() -> Iterator[Entry]:
-    """Environments with shipped presets."""
-    from agilerl.config import preset_for, preset_names
-    from agilerl.telemetry.record import count, number
-
-    names = preset_names()
-    width = max(map(len, names)) + 2
-    for name in names:
-        preset = preset_for(name)
-        training = preset.training
-        budget = f"{training.pop_size} members x {count(training.max_steps)} {preset.steps}"
-        text = f"{preset.algorithm.name:<12}{budget}   target {number(training.target_score)}"
-        facts = {"algo": preset.algorithm.name, "population": training.pop_size, "steps": training.max_steps}
-        yield Entry(name, (text,), width, {**facts, "unit": preset.steps, "target": training.target_score})
-
-
 def environments() -> Iterator[Entry]:
     """Environment ids, with missing requirements and retired versions marked."""
     import gymnasium
 
-    from agilerl.config import preset_names
-    from agilerl.core.env_ids import BANDITS, SHIPPED, TEXTS
-
-    shipped = set(preset_names())
+    shipped = set(presets_like(""))
     specs = {name: spec for name, spec in gymnasium.registry.items() if not name.startswith(OTHER_ENGINES)}
     newest: dict[str, int] = {}
     for name in specs:
@@ -164,8 +154,6 @@ def environments() -> Iterator[Entry]:
 
 def families(registered: Collection[str]) -> Iterator[Entry]:
     """Id prefixes of packages that are imported on demand. Nothing is imported here."""
-    from agilerl.core.env_ids import FAMILIES
-
     for family in FAMILIES:
         if any(name.startswith(family.starts) for name in registered):
             continue  # listed one by one
@@ -188,7 +176,6 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[Entry]:
 
     Nothing is imported: modules are located, and their imports read from the source.
     """
-    from agilerl.core.env_ids import TEAM_PACKAGES
 
     for package in TEAM_PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -205,11 +192,11 @@ def team_environments(shipped: Collection[str] = ()) -> Iterator[Entry]:
                 yield Entry(name, tuple(notes))
 
 
-def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
+def _absent(path: Path, root: Path, visited: set[Path]) -> set[str]:
     """Missing packages that a module of the package at `root` imports, directly or through its other modules."""
-    if path in seen or not path.is_file():
+    if path in visited or not path.is_file():
         return set()
-    seen.add(path)
+    visited.add(path)
     missing: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:  # top level only: required imports
         if isinstance(node, ast.Import):
@@ -224,7 +211,9 @@ def _absent(path: Path, root: Path, seen: set[Path]) -> set[str]:
                 missing |= {first} if first and importlib.util.find_spec(first) is None else set()
             elif inside:
                 base = root.joinpath(*inside)
-                missing |= _absent(base.with_suffix(".py"), root, seen) | _absent(base / "__init__.py", root, seen)
+                missing |= _absent(base.with_suffix(".py"), root, visited) | _absent(
+                    base / "__init__.py", root, visited
+                )
     return missing
 
 
@@ -331,21 +320,30 @@ def _read_entry(path: Path) -> ListedRun:
 
 
 def _steps(result: dict[str, Any]) -> str:
-    from agilerl.telemetry.record import count
 
     steps = result.get("env_steps_population")
     return count(steps) if isinstance(steps, int | float) else "-"
 
 
-def score_text(result: dict[str, Any]) -> str:
-    """The closing test score; else the best fitness, labelled as such."""
-    from agilerl.runs.records import closing_test
-    from agilerl.telemetry.evaluation import interval
-    from agilerl.telemetry.record import number
+def lists(incomplete: str) -> list[str]:
+    """Names that can be listed, for shell completion."""
+    return [name for name in LISTS if name.startswith(incomplete)]
 
-    test = closing_test(result)
-    if test is not None:
-        mean, low, high = interval(test["mean"], *test["ci95"])
-        return f"{mean} ({low}..{high})"
-    best = result.get("best_fitness")
-    return f"fitness {number(best)}" if isinstance(best, int | float) else "-"
+
+@app.command(name="list", epilog=examples("agilerl list algos", "agilerl list envs", "agilerl list runs --out runs"))
+def list_command(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", autocompletion=lists, help="algos, envs, presets or runs.")
+    ] = "presets",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the runs.")] = Path("runs"),
+    imports: Imports = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List algorithms, environments, presets or runs."""
+    with user_errors(debug, imports):
+        if as_json:
+            print_json("list", what=what, entries=entries(what, out))
+            return
+        for line in listing(what, out):
+            typer.echo(line)

@@ -7,19 +7,20 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from agilerl.cli.as_json import print_error
+from agilerl.cli.commands import COMMANDS, LazyCommands, later
 from agilerl.core.redaction import redact
 
 # The base class of usage errors: Typer has vendored Click since 0.2x.
 UsageError: Any = typer.BadParameter.__base__
 WORDS = "agilerl.words"  # key of the words of the command line, in the context's meta
+is_setting = later("lookup", "is_setting")
 _command: ContextVar[typer.Context | None] = ContextVar("command", default=None)
 # Manifest keys with a dedicated option.
 OPTION_KEYS = {
@@ -110,30 +111,36 @@ def _part(part: re.Match[str], context: typer.Context) -> str:
     if option is not None:
         name = max(option.opts, key=len)
         return f"leave {name} out{end}" if value == "None" else f"{name} {shlex.quote(value)}{end}"
-    if "settings" in names and (key in _settings() or key.partition(".")[0] in _sections()):
+    if "settings" in names and is_setting(key):
         return f"--set {shlex.quote(f'{key}={_CONSTANTS.get(value, value)}')}{end}"
     return part[0]
 
 
-@lru_cache(maxsize=1)
-def _sections() -> frozenset[str]:
-    from agilerl.config import Manifest
-
-    return frozenset(Manifest.model_fields)
-
-
-@lru_cache(maxsize=1)
-def _settings() -> frozenset[str]:
-    """Last names of the keys that `--set` accepts for the default algorithms."""
-    from agilerl.algorithms import DEFAULT_ALGORITHM, DEFAULT_FOR_LANGUAGE, DEFAULT_UNTUNED
-    from agilerl.config.keys import leaf_paths
-
-    usual = (DEFAULT_ALGORITHM, DEFAULT_UNTUNED, DEFAULT_FOR_LANGUAGE)
-    return frozenset(path.rpartition(".")[2] for name in usual for path in leaf_paths(name))
-
-
 class Commands(TyperGroup):
-    """Command group whose usage errors end with a fix, and are printed as JSON too if the command has `--json`."""
+    """Command group whose usage errors end with a fix, and are printed as JSON too if the command has `--json`.
+
+    The commands are those of the table `COMMANDS`.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": LazyCommands()})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Override the base method, which loads all commands."""
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Override the base method, which loads all commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Override the base method, which loads all commands."""
+        lines: dict[str, Any] = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
+        menu = TyperGroup(name=self.name, params=self.params, commands=lines)
+        context = typer.Context(menu, info_name=ctx.info_name, help_option_names=ctx.help_option_names)
+        completed: list[Any] = menu.shell_complete(context, incomplete)
+        return completed
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Extend the base method: keep the words, since a usage error may come before `--json` is parsed."""
@@ -141,10 +148,10 @@ class Commands(TyperGroup):
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
 
-    def make_context(self, *args: Any, **more: Any) -> Any:
+    def make_context(self, *args: Any, **settings: Any) -> Any:
         """Extend the base method: usage errors get a fix."""
         with _usage_errors():
-            return super().make_context(*args, **more)
+            return super().make_context(*args, **settings)
 
     def invoke(self, ctx: Any) -> Any:
         """Extend the base method: usage errors get a fix."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from agilerl.cli.messages import OPTION_KEYS, remember_command
+from agilerl.cli.messages import remember_command
+from agilerl.runs.request import Option, RunRequest, options_of
 
 
 def whole(text: Any, option: str = "--steps", example: str = "100000", least: float = -math.inf) -> int:
@@ -71,23 +73,25 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
-def preset_ids(incomplete: str) -> list[str]:
-    """Ids of environments with a preset, for shell completion."""
-    from agilerl.config import preset_names
-
-    return [name for name in preset_names() if name.startswith(incomplete)]
-
-
-def algorithm_names(incomplete: str) -> list[str]:
-    """Names of algorithms, for shell completion."""
-    from agilerl.algorithms import available
-
-    return [name for name in available() if name.lower().startswith(incomplete.lower())]
-
-
 def steps_option(text: str, *names: str) -> Any:
     """An option that takes a number of steps."""
     return whole_option(text, *names, example="100000")
+
+
+def requested(name: str, kind: Any, option: Option) -> Any:
+    """Return the annotation of a parameter for a field of a request.
+
+    Args:
+        kind: type of the parameter.
+    """
+    flag, types = option.flag or f"--{name.replace('_', '-')}", set(get_args(kind)) or {kind}
+    if float in types:
+        return Annotated[kind, real_option(option.text, flag, option.metavar or "", option.example)]
+    if int in types and str not in types:
+        least = -math.inf if option.least is None else option.least
+        return Annotated[kind, whole_option(option.text, flag, example=option.example, least=least)]
+    kind = str | None if int in types else Path | None if os.PathLike[str] in types else kind
+    return Annotated[kind, typer.Option(flag, metavar=option.metavar, help=option.text)]
 
 
 Debug = Annotated[bool, typer.Option("--debug", callback=remember_command, help="Show the traceback of an error.")]
@@ -112,21 +116,9 @@ Imports = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the closing lines only.")]
-TestEpisodes = Annotated[
-    int | None,
-    whole_option(
-        "Held-out episodes that score the best agent at the end (--minutes: at most); default: 100, or as RUN began.",
-        "--test-episodes",
-        example="100",
-        least=0,
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME", help="auto, cpu, cuda or cuda:0; auto is CUDA where there is one and networks are large."
-    ),
-]
+_OPTIONS = options_of(RunRequest)
+TestEpisodes = requested("test_episodes", int | None, _OPTIONS["test_episodes"])
+Device = requested("device", str, _OPTIONS["device"])
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -145,20 +137,35 @@ Episodes = Annotated[int, whole_option("Whole episodes, played greedily.", "--ep
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, on one line.")]
 
 
-def takes(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the fields of a dataclass as options, after its own parameters.
+def takes(options: type[Any], request: type[RunRequest]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of a dataclass and the declared options of a request, after its own parameters.
 
-    The fields are annotated as Typer's parameters are, and have defaults. The command receives an object of the
-    dataclass as its last argument.
+    A field without an annotation of Typer is the option of the request with its name; it states its place in the help.
+    The other options of the request follow the last of these. The command receives an object of both as its last two
+    arguments; the request has no value for an option that was left out.
     """
+    hints = get_type_hints(request, include_extras=True)
+    declared = {
+        name: option for name, option in options_of(request).items() if option.on_resume or request is RunRequest
+    }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        names = list(inspect.signature(command).parameters)[:-1]
+        names = list(inspect.signature(command).parameters)[:-2]
         types = {**get_type_hints(command, include_extras=True), **get_type_hints(options, include_extras=True)}
-        defaults = {field.name: field.default for field in fields(options)}
+        placed = {field.name: field.default for field in fields(options)}
+        last = max(index for index, name in enumerate(placed) if name in declared)
+        others = {name: vars(request())[name] for name in declared if name not in placed}
+        order = list(placed.items())
+        defaults = dict([*order[: last + 1], *others.items(), *order[last + 1 :]])
+        types |= {name: get_args(hints[name])[0] for name in others}
+        for name, option in declared.items():
+            if not hasattr(types[name], "__metadata__"):
+                types[name] = requested(name, types[name], option)
 
         def typed(**values: Any) -> None:
-            command(*(values.pop(name) for name in names), options(**values))
+            asked = {name: values[name] for name in hints if values.get(name) is not None}
+            arguments = [values[name] for name in names]
+            command(*arguments, options(**{name: values[name] for name in placed}), request(**asked))
 
         parameters = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
@@ -176,52 +183,3 @@ def is_typed(context: typer.Context, name: str) -> bool:
     """Whether the command line has the option, rather than its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
-
-
-def check_sets(
-    sets: Sequence[str] | None,
-    options: Mapping[str, Any],
-    minutes: float | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
-) -> None:
-    """Raise ConfigError for an option and a `--set` that contradict each other.
-
-    Args:
-        options: values by options of `OPTION_KEYS`; None if left out.
-    """
-    from agilerl.config import Setting, check_agreement, read_sets
-
-    arguments = [Setting(OPTION_KEYS[name], value, f"{name} {_text_of(value)}") for name, value in options.items()]
-    arguments += [
-        Setting(f"{OPTION_KEYS['--env-kwargs']}.{name}", value, f"--env-kwargs {name}={_text_of(value)}")
-        for name, value in (env_kwargs or {}).items()
-    ]
-    if minutes is not None:  # a budget that no number of steps agrees with
-        text = f"--minutes {_text_of(minutes)}"
-        arguments.append(Setting(OPTION_KEYS["--steps"], text, text))
-    if options.get("--steps") is not None:  # a new budget of steps, which does away with an earlier end
-        text = f"--steps {options['--steps']}"
-        arguments.append(Setting("training.stop_after", text, text))
-    check_agreement(arguments, read_sets(sets or ()))
-
-
-def _text_of(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
-    """Keyword arguments of an environment from KEY=VALUE entries; values are YAML.
-
-    Raises:
-        ConfigError: an entry that is not KEY=VALUE.
-    """
-    from agilerl.config.yaml_text import parse_yaml
-    from agilerl.errors import ConfigError
-
-    env_kwargs = {}
-    for text in entries or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--env-kwargs {text!r} is not KEY=VALUE. fix: --env-kwargs gravity=-3.")
-        env_kwargs[key.strip()] = parse_yaml(value, f"--env-kwargs {key.strip()}")
-    return env_kwargs

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agilerl.algorithms import find_algorithm
-from agilerl.api import Run, load
-from agilerl.errors import NotAvailableYetError
-from agilerl.runs.commands import run_command, way_on
+from agilerl.api import Run
+from agilerl.runs.commands import way_on
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
 from agilerl.telemetry.console import clock
@@ -17,28 +16,6 @@ from agilerl.telemetry.evaluation import Evaluation
 from agilerl.telemetry.record import count, number
 from agilerl.views.report.page import REPORT
 from agilerl.views.report.summary import measure_of
-
-
-def exported_adapter(run: Path, out: Path | None, onnx: bool) -> list[str] | None:
-    """Write the adapter of a language policy in PEFT format; None for any other run.
-
-    Raises:
-        NotAvailableYetError: ONNX of a language policy.
-    """
-    manifest = RunDirectory.open(run).manifest()
-    cls = find_algorithm(manifest.algorithm.name)
-    if not cls.learns_language:
-        return None
-    if onnx:
-        raise NotAvailableYetError(
-            f"{manifest.algorithm.name}: ONNX of language policies is not written. "
-            f"fix: `{run_command('export', run)}` writes a folder that PEFT and vLLM read."
-        )
-    target = run / "adapter" if out is None else out
-    agent = load(run, "cpu").best
-    agent.save_pretrained(target)
-    base = agent.base.source or "a base that was made in memory"
-    return [f"peft  {target}", f"base  {base}", f"load  PeftModel.from_pretrained(base_model, {str(target)!r})"]
 
 
 def closing_lines(run: Run, evaluation: Evaluation | None) -> list[str]:

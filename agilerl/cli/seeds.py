@@ -6,14 +6,16 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from agilerl.cli.as_json import print_json
-from agilerl.cli.options import whole_option
 from agilerl.core.importing import import_code
 from agilerl.errors import ConfigError, NotAvailableYetError
+from agilerl.telemetry.side_by_side import SideBySide
+from agilerl.training.seeds import LOG, compared, train_group
+from agilerl.views.report.compare import comparison
 
 MAX_SEEDS = 10_000
 
@@ -93,8 +95,6 @@ def train_side_by_side(
     Args:
         as_json: the name of the command, which prints JSON; None prints text.
     """
-    from agilerl.telemetry.side_by_side import SideBySide
-    from agilerl.training.seeds import LOG, compared, train_group
 
     missing = [name for name in group.settings["imports"] if name not in imports]
     if missing:  # code is never imported because a file names it
@@ -121,8 +121,6 @@ def train_side_by_side(
 
 def _print_group(name: str, group: Any, result: Any) -> None:
     """Print how the runs of a group ended and compare."""
-    from agilerl.views.report.compare import comparison
-
     is_open = result.signal is not None or result.failed
     facts: dict[str, Any] = {"path": group.path, "runs": list(group.run_paths)}
     facts["status"] = "interrupted" if result.signal is not None else "failed" if result.failed else "done"
@@ -132,14 +130,6 @@ def _print_group(name: str, group: Any, result: Any) -> None:
     print_json(name, **facts, **compares)
 
 
-Seeds = Annotated[
-    str | None,
-    typer.Option(
-        "--seeds", metavar="LIST", help="Train each of these seeds, such as 0-9 or 0,3,7, and compare them at the end."
-    ),
-]
-
-
 def check_without_ray(ray: str | None, option: str) -> None:
     """Raise NotAvailableYetError for seeds side by side on Ray."""
     if ray is not None and ray != "none":
@@ -147,35 +137,3 @@ def check_without_ray(ray: str | None, option: str) -> None:
             f"{option} trains seeds in processes of this machine, and --ray is for the workers of one run. fix: a job "
             "per seed with --array-index, or leave --ray out."
         )
-
-
-Workers = Annotated[
-    str | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        help="Processes that take part, or auto for one per core. They share out the seeds (default: auto), or play "
-        "the episodes of one run's evaluations and train its shards (training.shards). Default there: one process, and "
-        "others that play episodes from the twentieth second on.",
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="local|auto|HOST:PORT",
-        help="Where the workers of one run are: local starts a Ray of this machine, auto takes the running one, an "
-        "address that of another machine; none (default): processes of this machine.",
-    ),
-]
-AllowInsecureRay = Annotated[
-    bool, typer.Option("--allow-insecure-ray", help="Accept a Ray cluster of other machines that asks for no token.")
-]
-ArrayIndex = Annotated[
-    int | None,
-    whole_option(
-        "Train only the seed of this index in --seeds, counted from 0; for arrays of jobs.",
-        "--array-index",
-        example="0",
-    ),
-]

@@ -6,92 +6,71 @@ from typing import Annotated, Any
 
 import typer
 
-from agilerl.cli.as_json import print_json
-from agilerl.cli.options import AsJson, Debug, Imports, RunPath, examples, is_typed, whole_option
+from agilerl.cli.as_json import show
+from agilerl.cli.errors import user_errors
+from agilerl.cli.options import AsJson, Debug, Imports, RunPath, examples, whole_option
+from agilerl.config.yaml_text import parse_yaml
 from agilerl.errors import ConfigError
-
-WITH_REPLAY = (
-    "replay", "out", "workers", "ray", "allow_insecure_ray", "quiet", "imports", "test_episodes", "watch", "as_json",
-    "debug",
-)  # fmt: skip
+from agilerl.runs.records import RunRecords
+from agilerl.runs.steering import ACTIONS, Request, ask, pending
+from agilerl.views.report.lineage import changes_text
+from agilerl.views.report.text import tidy
 
 
 def actions(incomplete: str) -> list[str]:
     """Names of actions, for shell completion."""
-    from agilerl.runs.steering import ACTIONS
-
     return [name for name in ACTIONS if name.startswith(incomplete)]
 
 
-def check_alone(context: typer.Context, option: str) -> None:
-    """Raise ConfigError for options beside --replay that would make another run."""
-    flags = {each.name: each.opts[0] for each in context.command.params if each.opts[0].startswith("-")}
-    for name in context.params:
-        if name not in WITH_REPLAY and is_typed(context, name):
-            other = flags.get(name, "ENV_ID")
-            raise ConfigError(
-                f"--{option} repeats a run as it was recorded, and {other} would make another one. "
-                f"fix: leave {other} out."
-            )
+app = typer.Typer(rich_markup_mode=None)
 
 
-def register(app: typer.Typer, user_errors: Any) -> None:
-    """Register the command in `app`; `user_errors` is the context manager that handles its errors."""
-
-    @app.command(
-        epilog=examples(
-            "agilerl steer runs/CartPole-v1/dqn-0001",
-            "agilerl steer runs/CartPole-v1/dqn-0001 set lr=1e-3 --member 3 --reason 'its loss oscillates'",
-            "agilerl steer runs/CartPole-v1/dqn-0001 pin batch_size=128",
-            "agilerl steer runs/CartPole-v1/dqn-0001 protect --member 3",
-            "agilerl steer runs/CartPole-v1/dqn-0001 stop",
-        )
+@app.command(
+    epilog=examples(
+        "agilerl steer runs/CartPole-v1/dqn-0001",
+        "agilerl steer runs/CartPole-v1/dqn-0001 set lr=1e-3 --member 3 --reason 'its loss oscillates'",
+        "agilerl steer runs/CartPole-v1/dqn-0001 pin batch_size=128",
+        "agilerl steer runs/CartPole-v1/dqn-0001 protect --member 3",
+        "agilerl steer runs/CartPole-v1/dqn-0001 stop",
     )
-    def steer(
-        run: RunPath,
-        action: Annotated[
-            str | None,
-            typer.Argument(
-                metavar="ACTION",
-                autocompletion=actions,
-                help="set, pin, unpin, clone, remove, protect, unprotect, evaluate or stop; none shows the members.",
-            ),
-        ] = None,
-        setting: Annotated[
-            str | None,
-            typer.Argument(metavar="NAME=VALUE", help="The hyperparameter: NAME=VALUE to set or pin, NAME to unpin."),
-        ] = None,
-        member: Annotated[
-            int | None,
-            whole_option("Id of the member; all members if left out.", "--member", example="3", least=0),
-        ] = None,
-        reason: Annotated[str, typer.Option(metavar="TEXT", help="Recorded with the change.")] = "",
-        author: Annotated[str, typer.Option(metavar="NAME", help="Recorded with the change; default: you.")] = "",
-        imports: Imports = None,
-        as_json: AsJson = False,
-        debug: Debug = False,
-    ) -> None:
-        """Ask a running run for a change.
+)
+def steer(
+    run: RunPath,
+    action: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ACTION",
+            autocompletion=actions,
+            help="set, pin, unpin, clone, remove, protect, unprotect, evaluate or stop; none shows the members.",
+        ),
+    ] = None,
+    setting: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME=VALUE", help="The hyperparameter: NAME=VALUE to set or pin, NAME to unpin."),
+    ] = None,
+    member: Annotated[
+        int | None,
+        whole_option("Id of the member; all members if left out.", "--member", example="3", least=0),
+    ] = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Recorded with the change.")] = "",
+    author: Annotated[str, typer.Option(metavar="NAME", help="Recorded with the change; default: you.")] = "",
+    imports: Imports = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Ask a running run for a change.
 
-        The run takes it over when its current generation ends, and records it in evolution.jsonl. `agilerl train
-        --replay RUN` repeats a steered run bit for bit.
-        """
-        with user_errors(debug, imports, run):
-            from agilerl.runs.steering import Request, ask
-
-            if action is None:
-                lines = overview(run)
-                if as_json:
-                    print_json("steer", **lines[1])
-                    return
-                typer.echo("\n".join(lines[0]))
-                return
-            name, value = name_and_value(setting)
-            path = ask(run, Request(action, member, name, value, reason, author))
-            if as_json:
-                print_json("steer", request=path)
-                return
-            typer.echo(f"asked  {path}")
+    The run takes it over when its current generation ends, and records it in evolution.jsonl. `agilerl train
+    --replay RUN` repeats a steered run bit for bit.
+    """
+    with user_errors(debug, imports, run):
+        if action is None:
+            lines, facts = overview(run)
+            show("steer", as_json, lines, **facts)
+            return
+        name, value = name_and_value(setting)
+        path = ask(run, Request(action, member, name, value, reason, author))
+        show("steer", as_json, [f"asked  {path}"], request=path)
 
 
 def name_and_value(setting: str | None) -> tuple[str, Any]:
@@ -100,7 +79,6 @@ def name_and_value(setting: str | None) -> tuple[str, Any]:
     Raises:
         ConfigError: a value that is no YAML.
     """
-    from agilerl.config.yaml_text import parse_yaml
 
     name, equals, text = (setting or "").partition("=")
     name, value = name.strip(), parse_yaml(text, f"steer {name}") if equals else None
@@ -114,11 +92,6 @@ def name_and_value(setting: str | None) -> tuple[str, Any]:
 
 def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
     """Return members, newborns and requests that wait, as lines and as plain data."""
-    from agilerl.runs.records import RunRecords
-    from agilerl.runs.steering import pending
-    from agilerl.views.report.lineage import changes_text
-    from agilerl.views.report.text import tidy
-
     records = RunRecords.read(run)
     members = records.last
     newborns = [records.line_of_birth(id) for id in records.newborns.waiting]
@@ -129,9 +102,9 @@ def overview(run: Any) -> tuple[list[str], dict[str, Any]]:
         values = "  ".join(f"{name}={tidy(value)}" for name, value in member.hyperparameters.items())
         lines.append(f"member {member.id}  fitness {tidy(member.fitness)}  {values}  {member.network}")
     now = "trains now" if records.status == "running" else "not evaluated"
-    for each in born:
-        parent = "" if each["parent"] is None else f" of {each['parent']}"
-        lines.append(f"born   {each['id']}{parent}  {each['mutation']}  ({now})")
+    for newborn in born:
+        parent = "" if newborn["parent"] is None else f" of {newborn['parent']}"
+        lines.append(f"born   {newborn['id']}{parent}  {newborn['mutation']}  ({now})")
     lines += [f"waits  {request}" for request in waiting.values()]
     if born and members:
         survivors = max(0, len(members) - len(born))

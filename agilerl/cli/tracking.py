@@ -25,13 +25,13 @@ def tracker_names(incomplete: str) -> list[str]:
 def with_tracker(words: list[str]) -> list[str]:
     """The words of a command line in which `--track` has a value; the word after it is one if it is like a name."""
     completed: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         if word == "--":
-            return [*completed, word, *left]
+            return [*completed, word, *remaining]
         if word == "--track":
-            value = left.pop(0) if left and nearest(left[0], NAMES, similarity=CLOSE) else DEFAULT
+            value = remaining.pop(0) if remaining and nearest(remaining[0], NAMES, similarity=CLOSE) else DEFAULT
             word = f"--track={value}"
         completed.append(word)
     return completed

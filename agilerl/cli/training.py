@@ -5,293 +5,104 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
-from agilerl.cli import watching
-from agilerl.cli.as_json import print_json
-from agilerl.cli.founders import From, ancestors_from, check_alone, with_founders
+from agilerl.algorithms import canonical_name
+from agilerl.algorithms.imported.load import load
+from agilerl.api import (
+    Run,
+    base_manifest,
+    continue_training,
+    dotted,
+    replay,
+    resume_training,
+    run_training,
+    settings_of_schedule,
+    starting_manifest,
+    with_known_env,
+)
+from agilerl.cli.as_json import print_json, show
 from agilerl.cli.messages import OPTION_KEYS, command_as_json
-from agilerl.cli.options import (
-    AsJson,
-    Debug,
-    Device,
-    Imports,
-    Quiet,
-    Seed,
-    Settings,
-    TestEpisodes,
-    algorithm_names,
-    check_sets,
-    preset_ids,
-    real_option,
-    steps_option,
-    whole_option,
-    with_env_kwargs,
+from agilerl.cli.output import closing_facts, closing_lines
+from agilerl.cli.seeds import check_without_ray, seeds_to_train, train_side_by_side, workers_in
+from agilerl.cli.tracking import chosen_tracker
+from agilerl.cli.train import ResumeOptions, TrainOptions
+from agilerl.config import (
+    Manifest,
+    Setting,
+    algorithm_in,
+    apply_overrides,
+    apply_sets,
+    check_agreement,
+    dump_yaml,
+    has_preset,
+    is_key,
+    read_sets,
+    text_in,
 )
-from agilerl.cli.seeds import (
-    AllowInsecureRay,
-    ArrayIndex,
-    Ray,
-    Seeds,
-    Workers,
-    check_without_ray,
-    seeds_to_train,
-    train_side_by_side,
-    workers_in,
-)
-from agilerl.cli.tracking import NoTrack, Tracker, chosen_tracker
+from agilerl.config.presets import check_kind
+from agilerl.config.yaml_text import parse_yaml
+from agilerl.core.env_ids import import_environment, is_language_id
+from agilerl.core.options import LoopOptions
 from agilerl.errors import AgileRLWarning, ConfigError, RunError
+from agilerl.runs.directory import RunDirectory, folder_beside
 from agilerl.runs.names import is_group
-from agilerl.runs.request import ResumeRequest, RunRequest
-
-if TYPE_CHECKING:
-    from agilerl.api import Run
-    from agilerl.config import Manifest
-    from agilerl.training.manifest.adoption import Ancestors
+from agilerl.runs.request import SHARED, ResumeRequest, RunRequest, options_of
+from agilerl.runs.seed_group import SeedGroup
+from agilerl.telemetry.record import count
+from agilerl.training.manifest.adoption import Ancestors, check_algorithm, structure_of, with_changes
+from agilerl.training.manifest.device import choose_device, resolve_device
+from agilerl.training.manifest.launch import resolved, score_best
+from agilerl.training.manifest.tasks import resolve
+from agilerl.training.manifest.time_budget import check_minutes
+from agilerl.views.watch.child import watched
 
 INTERRUPTED = 130
 TEST_EPISODES = 100
 # Options of a resume that go to every run of a group.
-OF_GROUPS = (
-    "steps", "settings", "restart", "strict_replay", "allow_other_kernels", "carry_envs", "tensorboard", "track",
-    "test_episodes",
-)  # fmt: skip
+OF_GROUPS = [
+    *(name for name, option in options_of(ResumeRequest).items() if option.of_group and option.on_resume), "track",
+]  # fmt: skip
 Request = TypeVar("Request", bound=RunRequest)
 DEFAULT_MINUTES = 10.0  # for environments without a tuned budget
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    """The options of `agilerl train`; those that are fields of `RunRequest` have their names."""
-
-    env_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ENV_ID",
-            autocompletion=preset_ids,
-            help="A Gymnasium id (LunarLander-v3), a PettingZoo module (mpe2.simple_spread_v3), or a task of language "
-            "models (reasoning/chain_sum, arithmetic/addition-2).",
-        ),
-    ] = None
-    algo: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=algorithm_names, help="The algorithm; default: the one of the preset."
-        ),
-    ] = None
-    steps: Annotated[int | None, steps_option("Environment steps of one member.", "--steps")] = None
-    total_timesteps: Annotated[
-        int | None, steps_option("The same as --steps: of one member, not of all together.", "--total-timesteps")
-    ] = None
-    minutes: Annotated[
-        float | None,
-        real_option(
-            "A budget in minutes, closing test included; default: 10, for an environment without a preset.",
-            "--minutes",
-            metavar="N",
-            example="10",
-        ),
-    ] = None
-    target: Annotated[
-        float | None,
-        real_option("Stop when held-out episodes reach this mean return.", "--target", metavar="SCORE", example="475"),
-    ] = None
-    population: Annotated[int | None, whole_option("Members of the population.", "--population", example="4")] = None
-    num_envs: Annotated[
-        int | None, whole_option("Environments that one member steps at once.", "--num-envs", example="8")
-    ] = None
-    env_kwargs: Annotated[
-        list[str] | None,
-        typer.Option("--env-kwargs", metavar="KEY=VALUE", help="A keyword of the environment; may be repeated."),
-    ] = None
-    seed: Seed = None
-    seeds: Seeds = None
-    workers: Workers = None
-    ray: Ray = None
-    allow_insecure_ray: AllowInsecureRay = False
-    arrivals: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN", help="In asynchronous mode, repeat the order in which the shards of this run arrived."
-        ),
-    ] = None
-    replay: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="Train this run again from its record, steering included: the same bits. Options that change what is "
-            "trained do not go with it.",
-        ),
-    ] = None
-    array_index: ArrayIndex = None
-    device: Device = "auto"
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A YAML manifest; what it leaves out comes from the preset.")
-    ] = None
-    schedule: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Train one agent by a schedule, which `agilerl schedule RUN --out` writes."),
-    ] = None
-    settings: Settings = None
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets the run directory.")] = Path("runs")
-    quiet: Quiet = False
-    no_evolution: Annotated[bool, typer.Option("--no-evolution", help="Train without selection and mutation.")] = False
-    no_preset: Annotated[bool, typer.Option("--no-preset", help="Ignore presets, as for an unknown environment.")] = (
-        False
-    )
-    opponents: Annotated[
-        str | None, typer.Option(metavar="self", help="Self-play in a game of two, with IPPO or MAPPO.")
-    ] = None
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA",
-            help="Learn from data (CQN, CQL, IQL, TD3BC, BC): a file .h5, .hdf5 or .npz, minari:ID, or a run that "
-            "keeps its replay.",
-        ),
-    ] = None
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The base model of GRPO, DPO, SFT, ...: a folder or a hub id.")
-    ] = None
-    from_file: From = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings without training.")] = False
-    test_episodes: TestEpisodes = None
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files to RUN/tb.")] = False
-    track: Tracker = None
-    watch: Annotated[bool, typer.Option("--watch", help="Serve a page that follows the run; prints its address.")] = (
-        False
-    )
-    allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Import the module of an id such as module:Name-v0.")
-    ] = False
-    imports: Imports = None
-    as_json: AsJson = False
-    debug: Debug = False
-
-    @property
-    def set_keys(self) -> list[str]:
-        """The keys that `--set` names."""
-        return [text.partition("=")[0].strip() for text in self.settings or ()]
-
-
-@dataclass(frozen=True)
-class ResumeOptions:
-    """The options of `agilerl resume`; those that are fields of `ResumeRequest` have their names."""
-
-    steps: Annotated[
-        int | None,
-        steps_option("A new budget of one member: environment steps, or updates of offline algorithms.", "--steps"),
-    ] = None
-    minutes: Annotated[
-        float | None,
-        real_option("How many more minutes to train, closing test included.", "--minutes", metavar="N", example="10"),
-    ] = None
-    target: Annotated[
-        float | None,
-        real_option("A new target score, until which the run goes on.", "--target", metavar="SCORE", example="475"),
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a setting of training, mutation or tournament_selection; may be repeated.",
-        ),
-    ] = None
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Begin again if no checkpoint can be read; the old files are set aside.")
-    ] = False
-    allow_other_kernels: Annotated[
-        bool,
-        typer.Option("--allow-other-kernels", help="Go on where the kernels of the run are missing; last bits differ."),
-    ] = False
-    workers: Workers = None
-    ray: Ray = None
-    allow_insecure_ray: AllowInsecureRay = False
-    quiet: Quiet = False
-    strict_replay: Annotated[
-        bool, typer.Option("--strict-replay", help="Refuse to go on if a part of the replay is damaged.")
-    ] = False
-    carry_envs: Annotated[
-        bool | None,
-        typer.Option("--carry-envs/--cut-envs", help="Keep episodes going between generations; resuming is not exact."),
-    ] = None
-    test_episodes: TestEpisodes = None
-    tensorboard: Annotated[
-        bool | None,
-        typer.Option("--tensorboard/--no-tensorboard", help="Write TensorBoard files; default: as the run began."),
-    ] = None
-    track: Tracker = None
-    no_track: NoTrack = False
-    imports: Imports = None
-    as_json: AsJson = False
-    debug: Debug = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be trained.
-
-    Attributes:
-        manifest: of the run, or of the first one. seeds: one for each run; empty: the manifest's.
-        minutes: the budget in place of the manifest's steps. ancestors: founders of another library.
-        imports: modules that the run needs. workers: processes as asked for; None: not at all.
-    """
-
-    manifest: Manifest
-    seeds: Sequence[int]
-    minutes: float | None
-    ancestors: Ancestors | None
-    imports: Sequence[str]
-    workers: int | str | None
-
-
-def train(options: TrainOptions, start_time: float) -> None:
+def train(options: TrainOptions, request: RunRequest, start_time: float) -> None:
     """Train as the options say, and print the closing lines.
 
     Args:
-        start_time: of the command, by `time.perf_counter`.
+        request: with the options that are fields of it. start_time: of the command, by `time.perf_counter`.
     Raises:
         ConfigError: options that contradict one another. typer.Exit: the run was interrupted.
     """
-    with ExitStack() as closing:
+    with ExitStack() as stack:
 
         def serve(imports: Sequence[str]) -> None:
             if options.watch:
-                closing.enter_context(watching.beside(options.out, imports, options.as_json))
+                stack.enter_context(watched(options.out, imports, partial(typer.echo, err=options.as_json)))
 
         if options.replay is not None:
             serve(options.imports or ())
             _train_again(options, options.replay)
             return
-        plan = plan_of(options)
+        manifest, seeds, request = plan_of(options, replace(request, start_time=start_time))
         if options.dry_run:
-            _print_plan(options, plan)
+            _print_plan(options, manifest, seeds, request)
             return
-        serve(plan.imports)
-        is_local, episodes = options.ray in (None, "none"), closing_episodes(options.test_episodes)
-        request = request_of(
-            options, RunRequest, evolution=not options.no_evolution, minutes=plan.minutes, test_episodes=episodes,
-            start_time=start_time, imports=plan.imports, workers=plan.workers or (1 if is_local else "auto"),
-            ancestors=plan.ancestors, uses_spare_cores=plan.workers is None and is_local,
-        )  # fmt: skip
-        if len(plan.seeds) > 1:
-            _train_seeds(options, plan, replace(request, uses_spare_cores=False))
+        serve(request.imports)
+        if len(seeds) > 1:
+            _train_seeds(options, manifest, seeds, request)
         else:
-            _train_one(options, plan, request)
+            _train_one(options, manifest, request)
 
 
-def plan_of(options: TrainOptions) -> Plan:
-    """Settle the manifest and the seeds."""
-    from agilerl.algorithms import canonical_name
-    from agilerl.config import apply_sets
-    from agilerl.config.presets import check_kind
-    from agilerl.core.env_ids import import_environment
-
+def plan_of(options: TrainOptions, request: RunRequest) -> tuple[Manifest, Sequence[int], RunRequest]:
+    """Return (manifest of the run or of the first one, a seed for each run or none for the manifest's, request)."""
     options = replace(options, steps=_one_budget(options.steps, options.total_timesteps), total_timesteps=None)
     kwargs, sets = with_env_kwargs(options.env_kwargs), options.settings or ()
     check_sets(sets, {**_asked(options), "--steps": options.steps}, options.minutes, kwargs)
@@ -302,7 +113,7 @@ def plan_of(options: TrainOptions) -> Plan:
     if named:
         options = replace(options, env_id=import_environment(named))
     others = {"--seeds": options.seeds, "--dataset": options.dataset, "--model": options.model}
-    check_alone(options.from_file, {**others, "--opponents": options.opponents, "--schedule": options.schedule})
+    check_from_alone(options.from_file, {**others, "--opponents": options.opponents, "--schedule": options.schedule})
     ancestors = None
     if options.from_file is not None:
         ancestors = ancestors_from(
@@ -338,14 +149,15 @@ def plan_of(options: TrainOptions) -> Plan:
     if note and (len(several) > 1 or workers not in (None, 1)):  # these processes take the cores
         manifest = apply_sets(manifest, ["environment.num_workers=1"])
     module = [named.rpartition(":")[0]] if ":" in named else []
-    return Plan(manifest, several, minutes, ancestors, [*(options.imports or ()), *module], workers)
+    return manifest, several, parsed(
+        options, request, evolution=not options.no_evolution, minutes=minutes, ancestors=ancestors,
+        test_episodes=final_episodes(options.test_episodes), imports=[*(options.imports or ()), *module],
+        uses_spare_cores=workers is None and options.ray in (None, "none") and len(several) < 2,
+    )  # fmt: skip
 
 
 def _with_named(options: TrainOptions) -> TrainOptions:
     """The options with the environment and the algorithm that `--set` names: their preset is the starting point."""
-    from agilerl.algorithms import canonical_name
-    from agilerl.config import algorithm_in, text_in
-
     algo, env_id = algorithm_in(options.settings or ()), text_in(options.settings or (), "environment.name")
     if algo is not None and options.algo is not None and canonical_name(algo) != canonical_name(options.algo):
         what = f"--algo {options.algo} and --set algorithm.name={algo} name two algorithms"
@@ -357,17 +169,53 @@ def _with_named(options: TrainOptions) -> TrainOptions:
     return replace(options, algo=algo, env_id=env_id if options.env_id is None else options.env_id)
 
 
+def ancestors_from(
+    path: Path,
+    env_id: str | None,
+    algo: str | None,
+    config: Path | None,
+    settings: Sequence[str],
+    *,
+    preset: bool,
+    env_kwargs: Mapping[str, Any],
+) -> Ancestors:
+    """The agent of a file, for the environment that the other options name.
+
+    Raises:
+        AlgorithmError: the options name another algorithm.
+    """
+
+    manifest = base_manifest(env_id, algo, config, preset=preset)
+    of_environment = [text for text in settings if text.strip().startswith("environment.")]
+    environment = apply_sets(manifest, of_environment).environment
+    agent = load(path, environment.name, env_kwargs={**environment.kwargs, **env_kwargs}, seed=0)
+    ancestors = Ancestors([agent], str(path))
+    if algo is not None or config is not None:
+        check_algorithm(ancestors, manifest.algorithm.name)
+    return ancestors
+
+
+def with_founders(ancestors: Ancestors, manifest: Manifest, settings: Sequence[str]) -> tuple[Manifest, Ancestors]:
+    """(the manifest with the structure of the agents, the agents with the hyperparameters that were named)."""
+    named = dotted(manifest, (text.partition("=")[0].strip() for text in settings))
+    manifest = apply_overrides(manifest, structure_of(ancestors), "--from")
+    return manifest, with_changes(ancestors, manifest, named)
+
+
+def check_from_alone(path: Path | None, others: Mapping[str, Any]) -> None:
+    """Raise ConfigError if `--from` stands beside an option that excludes it."""
+    for option, value in others.items():
+        if path is not None and value:
+            raise ConfigError(f"--from and {option} do not go together. fix: leave {option} out.")
+
+
 def _has_steps(options: TrainOptions) -> bool:
-    from agilerl.config import is_key
 
     return bool(options.steps) or any(is_key(key, OPTION_KEYS["--steps"]) for key in options.set_keys)
 
 
 def _minutes(options: TrainOptions) -> float | None:
     """The budget in minutes: as asked, or ten for an environment that nothing else gives a budget."""
-    from agilerl.config import has_preset
-    from agilerl.core.env_ids import is_language_id
-
     env_id = options.env_id
     if options.minutes is not None or env_id is None or options.config is not None or options.schedule is not None:
         return options.minutes
@@ -379,8 +227,6 @@ def _minutes(options: TrainOptions) -> float | None:
 
 def _starting_point(options: TrainOptions, minutes: float | None) -> tuple[Manifest, str]:
     """The manifest before `--set` and the options, and a note if the speed of the environment chose it."""
-    from agilerl.api import settings_of_schedule, starting_manifest
-
     start: Any = options.config
     if options.schedule is not None:
         start = settings_of_schedule(
@@ -439,25 +285,16 @@ def _with_options(manifest: Manifest, options: TrainOptions) -> Manifest:
 
 def _changed(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
     """The manifest with the values of options that are not None; errors name the option."""
-    from agilerl.config import apply_overrides
-
     for option, value in asked.items():
         if value is not None:
             manifest = apply_overrides(manifest, {OPTION_KEYS[option]: value}, option)
     return manifest
 
 
-def _print_plan(options: TrainOptions, plan: Plan) -> None:
-    from agilerl.api import with_known_env
-    from agilerl.config import dump_yaml
-    from agilerl.core.options import LoopOptions
-    from agilerl.telemetry.record import count
-    from agilerl.training.manifest.device import choose_device, resolve_device
-    from agilerl.training.manifest.tasks import resolve
-    from agilerl.training.manifest.time_budget import check_minutes
+def _print_plan(options: TrainOptions, manifest: Manifest, seeds: Sequence[int], request: RunRequest) -> None:
 
     resolve_device(options.device)  # an unknown one is named first
-    manifest, minutes, evolution = resolve(with_known_env(plan.manifest)), plan.minutes, not options.no_evolution
+    manifest, minutes, evolution = resolve(with_known_env(manifest)), request.minutes, request.evolution
     chosen = choose_device(options.device, manifest)
     where = chosen.name
     if minutes is not None:
@@ -480,8 +317,54 @@ def _print_plan(options: TrainOptions, plan: Plan) -> None:
     if minutes is not None:
         budget = "1 minute" if minutes == 1 else f"{minutes:g} minutes"
         typer.echo(f"# in place of training.max_steps: what fits into {budget}, measured when it begins")
-    if len(plan.seeds) > 1:
-        typer.echo(f"# in place of training.seed: {len(plan.seeds)} seeds, {options.seeds}, each a run of its own")
+    if len(seeds) > 1:
+        typer.echo(f"# in place of training.seed: {len(seeds)} seeds, {options.seeds}, each a run of its own")
+
+
+def check_sets(
+    sets: Sequence[str] | None,
+    options: Mapping[str, Any],
+    minutes: float | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise ConfigError for an option and a `--set` that contradict each other.
+
+    Args:
+        options: values by options of `OPTION_KEYS`; None if left out.
+    """
+
+    arguments = [Setting(OPTION_KEYS[name], value, f"{name} {_text_of(value)}") for name, value in options.items()]
+    arguments += [
+        Setting(f"{OPTION_KEYS['--env-kwargs']}.{name}", value, f"--env-kwargs {name}={_text_of(value)}")
+        for name, value in (env_kwargs or {}).items()
+    ]
+    if minutes is not None:  # a budget that no number of steps agrees with
+        text = f"--minutes {_text_of(minutes)}"
+        arguments.append(Setting(OPTION_KEYS["--steps"], text, text))
+    if options.get("--steps") is not None:  # a new budget of steps, which does away with an earlier end
+        text = f"--steps {options['--steps']}"
+        arguments.append(Setting("training.stop_after", text, text))
+    check_agreement(arguments, read_sets(sets or ()))
+
+
+def _text_of(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def with_env_kwargs(entries: Sequence[str] | None) -> dict[str, Any]:
+    """Keyword arguments of an environment from KEY=VALUE entries; values are YAML.
+
+    Raises:
+        ConfigError: an entry that is not KEY=VALUE.
+    """
+
+    env_kwargs = {}
+    for text in entries or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--env-kwargs {text!r} is not KEY=VALUE. fix: --env-kwargs gravity=-3.")
+        env_kwargs[key.strip()] = parse_yaml(value, f"--env-kwargs {key.strip()}")
+    return env_kwargs
 
 
 def is_loud(options: TrainOptions | ResumeOptions) -> bool:
@@ -489,18 +372,15 @@ def is_loud(options: TrainOptions | ResumeOptions) -> bool:
     return not (options.quiet or options.as_json)
 
 
-def request_of(options: TrainOptions | ResumeOptions, kind: type[Request], **more: Any) -> Request:
-    """Return a request of a kind: its fields are the options of the same name, replaced by `more`."""
-    same = {field.name: vars(options)[field.name] for field in fields(kind) if field.name in vars(options)}
-    parsed = {"workers": workers_in(options.workers), "imports": options.imports or (), "verbose": is_loud(options)}
-    return kind(**{**same, **parsed, **more})
+def parsed(options: TrainOptions | ResumeOptions, request: Request, **changes: Any) -> Request:
+    """Return a request whose options are parsed, with changes."""
+    values = {"workers": workers_in(options.workers), "imports": options.imports or (), "verbose": is_loud(options)}
+    return replace(request, **{**values, **changes})
 
 
 def _train_again(options: TrainOptions, run: Path) -> None:
     """Train a run again from its record."""
-    from agilerl.api import replay
-
-    episodes = closing_episodes(options.test_episodes, run)
+    episodes = final_episodes(options.test_episodes, run)
     again = replay(
         run, out=options.out, verbose=is_loud(options), workers=workers_in(options.workers) or 1, ray=options.ray,
         allow_insecure_ray=options.allow_insecure_ray, test_episodes=episodes,
@@ -508,43 +388,37 @@ def _train_again(options: TrainOptions, run: Path) -> None:
     close(again, episodes, options.as_json)
 
 
-def _train_seeds(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
+def _train_seeds(options: TrainOptions, manifest: Manifest, seeds: Sequence[int], request: RunRequest) -> None:
     """Train a run for each seed, in processes."""
     check_without_ray(options.ray, "--seeds")
     if options.arrivals is not None:
         raise ConfigError("--arrivals repeats one run, and --seeds are several. fix: --seed, of that run.")
-    from agilerl.runs.seed_group import SeedGroup
-    from agilerl.training.manifest.launch import resolved
 
-    manifest, device = resolved(plan.manifest, request)
-    group = SeedGroup.create(
-        manifest, plan.seeds, options.out, device=device, evolution=request.evolution,
-        tensorboard=options.tensorboard, track=options.track or False, imports=plan.imports,
-        test_episodes=request.test_episodes,
-    )  # fmt: skip
+    manifest, device = resolved(manifest, request)
+    usual = {"device": device, "evolution": request.evolution, "tensorboard": False, "track": options.track or False}
+    usual |= {"imports": request.imports, "test_episodes": request.test_episodes}
+    shared = {**usual, **request.changed(SHARED), "device": device}
+    group = SeedGroup.create(manifest, seeds, options.out, **shared)
     name = "train" if options.as_json else None
-    train_side_by_side(group, plan.workers or "auto", not request.verbose, plan.imports, as_json=name)
+    train_side_by_side(group, request.workers or "auto", not request.verbose, request.imports, as_json=name)
 
 
-def _train_one(options: TrainOptions, plan: Plan, request: RunRequest) -> None:
+def _train_one(options: TrainOptions, manifest: Manifest, request: RunRequest) -> None:
     """Train one run."""
-    from agilerl.api import run_training
-
-    close(run_training(plan.manifest, request), request.test_episodes or 0, options.as_json)
+    close(run_training(manifest, request), request.test_episodes or 0, options.as_json)
 
 
-def resume(run: Path, options: ResumeOptions, start_time: float) -> None:
+def resume(run: Path, options: ResumeOptions, request: ResumeRequest, start_time: float) -> None:
     """Resume a run, or a group of seeds, as the options say, and print the closing lines.
 
     Args:
-        start_time: of the command, by `time.perf_counter`.
+        request: with the options that are fields of it. start_time: of the command, by `time.perf_counter`.
     """
-    from agilerl.runs.seed_group import SeedGroup
 
     check_sets(options.settings, {"--steps": options.steps, "--target": options.target}, options.minutes)
     target = [] if options.target is None else [f"training.target_score={options.target}"]
-    request = request_of(
-        options, ResumeRequest, settings=(*(options.settings or ()), *target), start_time=start_time,
+    request = parsed(
+        options, request, settings=(*(options.settings or ()), *target), start_time=start_time,
         uses_spare_cores=True, track=chosen_tracker(options.track, options.no_track),
     )  # fmt: skip
     if is_group(run):
@@ -557,17 +431,14 @@ def resume(run: Path, options: ResumeOptions, start_time: float) -> None:
         group, workers = SeedGroup.open(run), request.workers or "auto"
         train_side_by_side(group, workers, not request.verbose, request.imports, changes, name)
         return
-    from agilerl.api import resume_training
 
-    episodes = closing_episodes(options.test_episodes, run)
+    episodes = final_episodes(options.test_episodes, run)
     close(resume_training(run, request, test_episodes=episodes), episodes, options.as_json)
 
 
-def closing_episodes(typed: int | None, run: Path | None = None) -> int:
-    """Episodes of a closing test: as typed, else as when the run began that is resumed, continued or repeated."""
+def final_episodes(typed: int | None, run: Path | None = None) -> int:
+    """Episodes of a final evaluation: as typed, else as when the run began that is resumed, continued or repeated."""
     if typed is None and run is not None:
-        from agilerl.runs.directory import RunDirectory
-
         with suppress(RunError):  # a resume restores a damaged run.json, and names what else is wrong
             typed = RunDirectory.open(run).facts().get("test_episodes")
     return typed if isinstance(typed, int) else TEST_EPISODES
@@ -575,16 +446,23 @@ def closing_episodes(typed: int | None, run: Path | None = None) -> int:
 
 def close(run: Run, test_episodes: int, as_json: bool = False) -> None:
     """Score the best agent on fresh episodes, print the closing lines, exit 130 or 143 after a signal."""
-    from agilerl.cli.output import closing_facts, closing_lines
-    from agilerl.training.manifest.launch import score_best
-
     evaluation = None if run.interrupted else score_best(run, test_episodes)
     name = command_as_json() or "train"
-    if as_json:
-        print_json(name, **closing_facts(run, evaluation))
-    for line in () if as_json else closing_lines(run, evaluation):
-        typer.echo(line)
+    show(name, as_json, closing_lines(run, evaluation), **closing_facts(run, evaluation))
     if not run.interrupted and not as_json:
         typer.echo(run.in_words())
     if run.interrupted:
         raise typer.Exit(INTERRUPTED if run.signal is None else 128 + run.signal)
+
+
+def continue_run(
+    run: Path, *, test_episodes: int | None, settings: Sequence[str] | None, out: Path | None, as_json: bool,
+    is_loud: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Train a new run from the agents of a run, and print the closing lines; options: of `api.continue_training`."""
+    check_sets(settings, {"--steps": options["steps"], "--seed": options["seed"]})
+    if out is None:
+        out = folder_beside(run, str(RunDirectory.open(run).facts().get("env_id")))
+    episodes = final_episodes(test_episodes, run)
+    new_run = continue_training(run, sets=settings or (), out=out, verbose=is_loud, test_episodes=episodes, **options)
+    close(new_run, episodes, as_json)

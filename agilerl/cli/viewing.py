@@ -1,179 +1,130 @@
-"""Commands that show things: list, report, record, compare, doctor."""
+"""The commands report, compare, schedule and importance."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from agilerl.cli.as_json import print_json
-from agilerl.cli.options import AsJson, Debug, Episodes, EpisodeSeed, Imports, RunOrAddress, RunPaths, examples
+from agilerl.cli.as_json import show
+from agilerl.cli.errors import user_errors
+from agilerl.cli.options import AsJson, Debug, RunPath, RunPaths, examples
 from agilerl.errors import ConfigError
+from agilerl.runs.records import RunRecords
+from agilerl.runs.seed_group import with_groups
+from agilerl.views.hub import is_address, local_run
+from agilerl.views.report import write_report
+from agilerl.views.report.compare import comparison, write_comparison
+from agilerl.views.report.importance import check_installed
+from agilerl.views.report.importance import importance as importance_of
+from agilerl.views.report.page import REPORT
+from agilerl.views.report.schedule import schedule_of
 
-LISTS = ("algos", "envs", "presets", "runs")
+app = typer.Typer(rich_markup_mode=None)
 
 
-def lists(incomplete: str) -> list[str]:
-    """Names that can be listed, for shell completion."""
-    return [name for name in LISTS if name.startswith(incomplete)]
-
-
-def register(app: typer.Typer, user_errors: Any) -> None:
-    """Register the commands in `app`; `user_errors` is the context manager that handles their errors."""
-
-    @app.command(
-        name="list", epilog=examples("agilerl list algos", "agilerl list envs", "agilerl list runs --out runs")
+@app.command(
+    epilog=examples(
+        "agilerl report runs/CartPole-v1/dqn-0001",
+        "agilerl report runs/CartPole-v1/dqn-0001 --out report.html",
+        "agilerl report runs/CartPole-v1/dqn-0001 runs/CartPole-v1/dqn-0002",
     )
-    def list_command(
-        what: Annotated[
-            str, typer.Argument(metavar="WHAT", autocompletion=lists, help="algos, envs, presets or runs.")
-        ] = "presets",
-        out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the runs.")] = Path("runs"),
-        imports: Imports = None,
-        as_json: AsJson = False,
-        debug: Debug = False,
-    ) -> None:
-        """List algorithms, environments, presets or runs."""
-        with user_errors(debug, imports):
-            from agilerl.cli.listing import entries, listing
+)
+def report(
+    runs: RunPaths,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file; default: RUN/report.html.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Write the HTML report of a run.
 
-            if as_json:
-                print_json("list", what=what, entries=entries(what, out))
-                return
-            for line in listing(what, out):
-                typer.echo(line)
+    The run may have ended or still train. The report is one page that needs no network.
+    """
+    with user_errors(debug):
+        if out is not None and len(runs) > 1:
+            raise ConfigError("--out names one file, for one run. fix: name one run, or leave --out out.")
+        # Local copies of runs on the Hub stay as they are.
+        targets = [Path(REPORT) if out is None and is_address(run) else out for run in runs]
+        written = [write_report(local_run(run), target) for run, target in zip(runs, targets, strict=True)]
+        show("report", as_json, [f"report  {path}" for path in written], reports=written)
 
-    @app.command(
-        epilog=examples(
-            "agilerl report runs/CartPole-v1/dqn-0001",
-            "agilerl report runs/CartPole-v1/dqn-0001 --out report.html",
-            "agilerl report runs/CartPole-v1/dqn-0001 runs/CartPole-v1/dqn-0002",
-        )
+
+@app.command(
+    epilog=examples(
+        "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001",
+        "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001 --html compare.html",
+        "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001 --json",
     )
-    def report(
-        runs: RunPaths,
-        out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file; default: RUN/report.html.")] = None,
-        as_json: AsJson = False,
-        debug: Debug = False,
-    ) -> None:
-        """Write the HTML report of a run.
+)
+def compare(
+    runs: RunPaths,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the tables and learning curves as an HTML page.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare runs by score, steps and time.
 
-        The run may have ended or still train. The report is one page that needs no network.
-        """
-        with user_errors(debug):
-            from agilerl.views.hub import is_address, local_run
-            from agilerl.views.report import write_report
-            from agilerl.views.report.page import REPORT
+    Scores are those of the final evaluations, with intervals. Runs that differ by their seed, budget or target alone
+    form a group.
+    """
+    with user_errors(debug):
+        result = comparison(runs)
+        page = None if html is None else write_comparison(result, html)
+        show("compare", as_json, result.lines(), **result.as_dict())
+        if page is not None:
+            typer.echo(f"curves  {page}", err=as_json)
 
-            if out is not None and len(runs) > 1:
-                raise ConfigError("--out names one file, for one run. fix: name one run, or leave --out out.")
-            # Local copies of runs on the Hub stay as they are.
-            targets = [Path(REPORT) if out is None and is_address(run) else out for run in runs]
-            written = [write_report(local_run(run), target) for run, target in zip(runs, targets, strict=True)]
-            if as_json:
-                print_json("report", reports=written)
-                return
-            for path in written:
-                typer.echo(f"report  {path}")
 
-    @app.command(
-        epilog=examples(
-            "agilerl record runs/CartPole-v1/dqn-0001",
-            "agilerl record runs/CartPole-v1/dqn-0001 --episodes 3 --seed 7",
-            "agilerl record runs/CartPole-v1/dqn-0001 --out film.gif",
-        )
+@app.command(
+    epilog=examples(
+        "agilerl schedule runs/CartPole-v1/dqn-0001",
+        "agilerl schedule runs/CartPole-v1/dqn-0001 --out schedule.yaml",
     )
-    def record(
-        run: RunOrAddress,
-        format: Annotated[
-            str | None, typer.Option(metavar="NAME", help="webp, gif or mp4; default: as the file is named, else webp.")
-        ] = None,
-        episodes: Episodes = 1,
-        seed: EpisodeSeed = None,
-        out: Annotated[
-            Path | None, typer.Option(metavar="FILE", help="The file; default: RUN/best/rollout.webp.")
-        ] = None,
-        imports: Imports = None,
-        as_json: AsJson = False,
-        debug: Debug = False,
-    ) -> None:
-        """Film the best agent of a run; no display is needed."""
-        with user_errors(debug, imports, run):
-            from agilerl.api import load
-            from agilerl.views.hub import is_address
-            from agilerl.views.report import write_report
+)
+def schedule(
+    run: RunPath,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the schedule, for `agilerl train --schedule`.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show how the winner's hyperparameters and network changed.
 
-            loaded = load(run, "cpu")
-            if out is None and is_address(run):  # local copies stay as they are
-                out = Path(f"rollout.{format or 'webp'}")
-            path = loaded.record(out, format=format, episodes=episodes, seed=seed)
-            report = write_report(run) if out is None else None
-            if as_json:
-                print_json("record", film=path, bytes=path.stat().st_size, report=report)
-                return
-            typer.echo(f"film  {path}  ({path.stat().st_size / 1000:.0f} kB)")
-            if report is not None:
-                typer.echo(f"report  {report}")
+    Each change is listed with the environment steps of one member after which it took effect.
+    """
+    with user_errors(debug):
+        winner = schedule_of(run)
+        if out is not None:
+            _check_target(out, winner.text(out.name))
+            typer.echo(f"schedule  {winner.write(out)}", err=as_json)
+        show("schedule", as_json, winner.lines(), **winner.as_dict())
 
-    @app.command(
-        epilog=examples(
-            "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001",
-            "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001 --html compare.html",
-            "agilerl compare runs/CartPole-v1/dqn-0001 runs/CartPole-v1/ppo-0001 --json",
-        )
+
+@app.command(
+    epilog=examples(
+        "agilerl importance runs/CartPole-v1/dqn-0001",
+        "agilerl importance runs/CartPole-v1/dqn-0001 runs/CartPole-v1/dqn-0002 --json",
     )
-    def compare(
-        runs: RunPaths,
-        html: Annotated[
-            Path | None, typer.Option(metavar="FILE", help="Write the tables and learning curves as an HTML page.")
-        ] = None,
-        as_json: AsJson = False,
-        debug: Debug = False,
-    ) -> None:
-        """Compare runs by score, steps and time.
+)
+def importance(runs: RunPaths, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show which hyperparameters and mutations mattered.
 
-        Scores are those of the closing tests, with intervals. Runs that differ by their seed, budget or target alone
-        form a group.
-        """
-        with user_errors(debug):
-            from agilerl.views.report.compare import comparison, write_comparison
+    From the lineages of one or more runs, with intervals; left out for too little data.
+    """
+    with user_errors(debug):
+        check_installed()
+        records = [RunRecords.read(path) for path in with_groups(runs)]
+        for run in records:
+            run.check_lineage()
+        mattered = importance_of(records)
+        show("importance", as_json, mattered.lines(), **mattered.as_dict())
 
-            result = comparison(runs)
-            page = None if html is None else write_comparison(result, html)
-            if as_json:
-                print_json("compare", **result.as_dict())
-            else:
-                typer.echo("\n".join(result.lines()))
-            if page is not None:
-                typer.echo(f"curves  {page}", err=as_json)
 
-    @app.command(epilog=examples("agilerl doctor", "agilerl doctor --full", "agilerl doctor --env Hopper-v5"))
-    def doctor(
-        full: Annotated[
-            bool, typer.Option("--full", help="Train on probe environments too, which takes about a minute.")
-        ] = False,
-        env_id: Annotated[
-            str | None, typer.Option("--env", metavar="ENV_ID", help="Make and step this environment too.")
-        ] = None,
-        imports: Imports = None,
-        as_json: AsJson = False,
-        debug: Debug = False,
-    ) -> None:
-        """Check this machine and what is installed.
-
-        Looks at versions, extras, threads, display, GPU and disk; exits with 1 if something is broken.
-        """
-        with user_errors(debug, imports):
-            from agilerl.cli.doctor import examine
-
-            findings = []
-            for finding in examine(full=full, env_id=env_id):
-                findings.append(finding)
-                if not as_json:
-                    typer.echo(str(finding))
-            broken = any(finding.is_broken for finding in findings)
-            if as_json:
-                print_json("doctor", ok=not broken, findings=[vars(finding) for finding in findings])
-            if broken:
-                raise typer.Exit(1)
+def _check_target(out: Path, text: str) -> None:
+    """Raise ConfigError for a file with another content."""
+    if out.exists() and not (out.is_file() and out.read_bytes() == text.encode()):
+        raise ConfigError(f"{out} is there already. fix: another --out, or remove it.")

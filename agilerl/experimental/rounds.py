@@ -9,7 +9,7 @@ from typing import Any
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.sources.source import GenerationPlan, Source
 from agilerl.training.dispatch import shard_here, shard_job
-from agilerl.training.scheduling import Batch, Piece, Scheduler, Steps
+from agilerl.training.scheduling import Batch, Scheduler, Steps, WorkItem
 from agilerl.training.serving import evaluated
 
 
@@ -39,7 +39,7 @@ class Rounds:
     def begin(self, shard: int, slots: list[int], agents: Sequence[Any], plan: GenerationPlan) -> None:
         """Begin a round of a shard; `plan.number` counts its rounds."""
         self._agents[shard] = list(agents)
-        piece = Piece(
+        piece = WorkItem(
             "round",
             f"generation {plan.number} of shard {shard}",
             len(slots),

@@ -78,12 +78,12 @@ class LanguageTask(Task):
         return founders
 
     def score_before(self, founder: Any, env: Any) -> Evaluation | None:
-        return self.closing_score(founder, env)
+        return self.final_score(founder, env)
 
     def notes_of(self, baseline: Baseline, before: Evaluation | None) -> list[str]:
         return [] if before is None else [f"before training: {before}"]
 
-    def closing_score(self, agent: Any, env: Any) -> Evaluation | None:
+    def final_score(self, agent: Any, env: Any) -> Evaluation | None:
         """Score on the held-out report split; None without that split."""
         score: Evaluation | None = agent.evaluate("report", env) if "report" in env.splits else None
         return score

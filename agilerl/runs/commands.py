@@ -13,19 +13,19 @@ from agilerl.errors import AgileRLError
 from agilerl.runs.names import RUN
 
 
-def command(verb: str, path: str | os.PathLike[str], *more: str, imports: Iterable[str] = ()) -> str:
+def command(verb: str, path: str | os.PathLike[str], *arguments: str, imports: Iterable[str] = ()) -> str:
     """`agilerl VERB PATH ...`, quoted for a shell, with `--import` for each of the imports."""
-    words = [*verb.split(), str(path), *more]
+    words = [*verb.split(), str(path), *arguments]
     return shlex.join(["agilerl", *words, *(word for name in imports for word in ("--import", name))])
 
 
-def run_command(verb: str, folder: str | os.PathLike[str], *more: str) -> str:
+def run_command(verb: str, folder: str | os.PathLike[str], *arguments: str) -> str:
     """See `command`, with the recorded imports of the run in the folder; none if its record cannot be read."""
     try:
         imports = imports_of(read_json(Path(folder) / RUN))
     except (AgileRLError, OSError, ValueError, TypeError, AttributeError):
         imports = ()
-    return command(verb, folder, *more, imports=imports)
+    return command(verb, folder, *arguments, imports=imports)
 
 
 def way_on(folder: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:

@@ -37,13 +37,13 @@ LANGUAGE_PACKAGES = ("transformers", "tokenizers", "peft", "reasoning-gym")
 class RunDirectory:
     """`runs/<env>/<algo>-<nnnn>/`. Files are replaced atomically or only appended to."""
 
-    def __init__(self, path: str | os.PathLike[str], made: Iterable[Path] = ()) -> None:
+    def __init__(self, path: str | os.PathLike[str], parents: Iterable[Path] = ()) -> None:
         """Wrap an existing directory; see `create` and `open`.
 
         Args:
-            made: parent folders created for it, innermost first.
+            parents: parent folders created for it, innermost first.
         """
-        self.path, self._made = Path(path), list(made)
+        self.path, self._made = Path(path), list(parents)
 
     @classmethod
     def create(cls, out: str | os.PathLike[str], env_id: str, algo: str) -> RunDirectory:
@@ -86,8 +86,8 @@ class RunDirectory:
 
     def discard(self) -> bool:
         """Delete the directory of a run that was rejected before it began; False if it holds any results."""
-        begun = [self.path / name for name in (LINEAGE, METRICS, "best")]
-        if any(path.exists() for path in begun) or any((self.path / "checkpoints").glob("*")):
+        results = [self.path / name for name in (LINEAGE, METRICS, "best")]
+        if any(path.exists() for path in results) or any((self.path / "checkpoints").glob("*")):
             return False
         shutil.rmtree(self.path, ignore_errors=True)
         for folder in (self.path.parent, *self._made):

@@ -46,8 +46,8 @@ def ended_by(event: Steering) -> int | None:
     """
     result = event.result if isinstance(event.result, Mapping) else {}
     is_removed = event.action == "remove" and not result.get("refused")
-    ended = result.get("instead_of", event.member if is_removed else None)
-    return ended if isinstance(ended, int) else None
+    member = result.get("instead_of", event.member if is_removed else None)
+    return member if isinstance(member, int) else None
 
 
 def newborns(
@@ -72,6 +72,6 @@ def newborns(
     changed = (birth.parent for birth in following if birth.kind == "steered" and birth.path)
     replaced |= {parent for parent in changed if parent is not None}
     children = sum(birth.kind not in ("steered", "healed", "founder") for birth in following)
-    replaced |= {birth.id for birth in [each for each in following if each.kind == "healed"][:children]}
+    replaced |= {birth.id for birth in [birth for birth in following if birth.kind == "healed"][:children]}
     waiting = tuple(birth.id for birth in following if birth.id not in replaced)
     return Newborns(waiting, frozenset(birth.id for birth in births if birth.id in replaced))

@@ -228,8 +228,8 @@ class RunRecords:
         names = FIELDS[cls]  # entries of later versions are ignored
         event = cls(**{name: value for name, value in content.items() if name in names})
         if isinstance(event, Steering):
-            if (ended := ended_by(event)) is not None:
-                self._ended.add(ended)
+            if (member := ended_by(event)) is not None:
+                self._ended.add(member)
         elif isinstance(event, Birth):
             if not all(type(number) is int for number in (event.id, event.generation, event.parent or 0)):
                 raise TypeError("numbers of a birth are integers")
@@ -291,8 +291,8 @@ class RunRecords:
 
     @property
     def test(self) -> Mapping[str, Any] | None:
-        """The closing test of the best agent (mean, iqm, ci95, returns, ...); None without one."""
-        return closing_test(self.result)
+        """The final evaluation of the best agent (mean, iqm, ci95, returns, ...); None without one."""
+        return final_evaluation(self.result)
 
     @property
     def random_play(self) -> Baseline | None:
@@ -491,8 +491,8 @@ def lacks_birth(path: Path, member: int) -> RunError:
     )
 
 
-def closing_test(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The closing test in the result of a run.json; None if it is missing or malformed."""
+def final_evaluation(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The final evaluation in the result of a run.json; None if it is missing or malformed."""
     test = result.get("test")
     if not isinstance(test, Mapping):
         return None

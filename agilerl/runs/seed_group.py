@@ -15,6 +15,7 @@ from agilerl.core.hostile import read_json
 from agilerl.errors import AgileRLError, RunError
 from agilerl.runs.directory import folder_name, next_folder
 from agilerl.runs.names import CONFIG, GROUP, is_group, is_run
+from agilerl.runs.request import SHARED
 
 SETTINGS: dict[str, Any] = {
     "device": str, "evolution": bool, "tensorboard": bool, "track": bool | str, "imports": list, "test_episodes": int,
@@ -26,7 +27,7 @@ class SeedGroup:
     """A folder of runs that differ by their seed: group.json, config.yaml, and `seed-<n>/` for each.
 
     Attributes:
-        path: the folder. seeds: in order. settings: of `SeedJob`, shared by all, but for paths, manifests and changes.
+        path: the folder. seeds: in order. settings: fields of the `RunRequest` that all share.
         changes: KEY=VALUE settings with which the group was resumed, for runs that have not gone on with them yet.
     """
 
@@ -66,7 +67,7 @@ class SeedGroup:
             seeds, settings = tuple(int(seed) for seed in content["seeds"]), dict(content["settings"])
             changes = tuple(str(text) for text in content.get("changes", ()))
             wrong = [name for name, kind in SETTINGS.items() if not isinstance(settings[name], kind)]
-            if wrong or not seeds or settings.keys() != SETTINGS.keys():
+            if wrong or not seeds or settings.keys() - SHARED != SETTINGS.keys() - SHARED:
                 raise ValueError(f"its {' and '.join(wrong) or 'seeds or settings'} are damaged")
             return cls(folder, seeds, settings, changes)
         except (AgileRLError, OSError, ValueError, TypeError, KeyError) as error:

@@ -120,8 +120,8 @@ class Taken:
     Attributes:
         id: of the request, unique in its run. generation: the first one that trains with the change.
         refused: why it has no effect; empty if it may be carried out.
-        ends: of `stop`: whether it ends the run. False in a replay of a run that was resumed after it: the closing test
-            is repeated, selection is left out as it was, and the run goes on.
+        ends: of `stop`: whether it ends the run. False in a replay of a run that was resumed after it: the replay
+            repeats the final evaluation, skips selection as the run did, and continues.
     """
 
     id: str
@@ -370,7 +370,7 @@ class Inbox:
 def _unused(name: str, names: Collection[str]) -> str:
     """Return the name of a request's file as its id, with a number if an earlier request has that id."""
     numbered = (f"{name}-{number}" for number in itertools.count(2))
-    return name if name not in names else next(each for each in numbered if each not in names)
+    return name if name not in names else next(text for text in numbered if text not in names)
 
 
 def _logged(path: Path) -> list[Taken]:

@@ -1,4 +1,4 @@
-"""End of a budget in minutes: whether a run has time for another generation and for its closing test."""
+"""End of a budget in minutes: whether a run has time for another generation and for its final evaluation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CLOSING_SHARE, MIN_FINAL_EPISODES = 0.1, 2  # of the budget, set aside for the closing test; fewer say nothing
+FINAL_SHARE, MIN_FINAL_EPISODES = 0.1, 2  # of the budget, set aside for the final evaluation; fewer say nothing
 OVERRUN = 0.05  # of the budget, by which a generation may take longer than expected before it is given up
 
 
@@ -16,24 +16,24 @@ class TimeIsUp(Exception):  # an end, not an error
 
 @dataclass(frozen=True)
 class Deadline:
-    """Time at which a run must have ended, its closing test included.
+    """Time at which a run must have ended, its final evaluation included.
 
     Attributes:
         begins, ends: readings of `clock`, in seconds.
-        closing_episodes: most episodes of the closing test that follows the run.
+        final_episodes: most episodes of the final evaluation that follows the run.
         clock: monotonic, in seconds.
     """
 
     begins: float
     ends: float
-    closing_episodes: int = 0
+    final_episodes: int = 0
     clock: Callable[[], float] = time.perf_counter
 
     @classmethod
-    def after(cls, minutes: float, closing_episodes: int = 0, begins: float | None = None) -> Deadline:
+    def after(cls, minutes: float, final_episodes: int = 0, begins: float | None = None) -> Deadline:
         """Deadline of a budget that began at `begins`, a reading of `time.perf_counter`; None: now."""
         begins = time.perf_counter() if begins is None else begins
-        return cls(begins, begins + 60 * minutes, closing_episodes)
+        return cls(begins, begins + 60 * minutes, final_episodes)
 
     @property
     def seconds(self) -> float:
@@ -51,17 +51,17 @@ class Deadline:
             raise TimeIsUp
 
     def reserved_episodes(self, seconds_per_episode: float) -> int:
-        """Episodes of the closing test for which time is set aside: fewer where they take long."""
-        fitting = CLOSING_SHARE * self.seconds / max(seconds_per_episode, 1e-9)
-        return int(min(self.closing_episodes, max(fitting, MIN_FINAL_EPISODES)))
+        """Episodes of the final evaluation for which time is set aside: fewer where they take long."""
+        fitting = FINAL_SHARE * self.seconds / max(seconds_per_episode, 1e-9)
+        return int(min(self.final_episodes, max(fitting, MIN_FINAL_EPISODES)))
 
     def episodes_left(self, seconds_per_episode: float) -> int:
-        """Episodes of the closing test in the time that is left once the run has ended; 0 if hardly any fit."""
-        fitting = int(min(self.closing_episodes, self.left / max(seconds_per_episode, 1e-9)))
-        return fitting if fitting >= min(MIN_FINAL_EPISODES, self.closing_episodes) else 0
+        """Episodes of the final evaluation in the time that is left once the run has ended; 0 if hardly any fit."""
+        fitting = int(min(self.final_episodes, self.left / max(seconds_per_episode, 1e-9)))
+        return fitting if fitting >= min(MIN_FINAL_EPISODES, self.final_episodes) else 0
 
     def episodes_in(self, episodes: int, seconds_per_episode: float) -> int:
-        """Return how many of some episodes fit before the closing test."""
+        """Return how many of some episodes fit before the final evaluation."""
         return max(0, min(episodes, int(self.room(0, seconds_per_episode) / max(seconds_per_episode, 1e-9))))
 
     def is_last(self, generation: float, episodes: int, seconds_per_episode: float) -> bool:

@@ -1,4 +1,4 @@
-"""Shards of generations and blocks of evaluation episodes, as pieces for workers and for this process."""
+"""Splits generations and evaluations into work items for workers and this process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.rollouts.episodes import Episodes, EvaluationResult
 from agilerl.sources.source import GenerationPlan, Source, Tally, cut
-from agilerl.training.scheduling import Piece, Scheduler, Steps
+from agilerl.training.scheduling import Scheduler, Steps, WorkItem
 
-ONCE = "once:"  # begins keys of agents that no generation of this run has trained, such as copies of the best
+TEMPORARY_KEY = "once:"  # prefix of keys of agents outside the population, such as copies of the best
 
 
 @dataclass
 class WorkerState:
-    """What a worker is known to have.
+    """Cached state of a worker.
 
     Attributes:
         trained: generation of the members that it has. members: their keys.
@@ -35,10 +35,10 @@ class WorkerState:
 
 
 class Dispatcher:
-    """Does the work of a source's generations and evaluations with the help of workers.
+    """Runs a source's generations and evaluations on workers and in this process.
 
-    Which worker does what, how many there are and which are lost makes no difference to the results: each piece is a
-    function of what its job holds. This process works too, so that `executor` has one worker less than `workers`.
+    Results do not depend on the number, assignment or loss of workers: each work item is a function of its job. This
+    process works too, so that `executor` has one worker less than `workers`.
 
     Args:
         source: of this process, opened. scheduler: of the workers. check: called while waiting for episodes; an
@@ -69,7 +69,7 @@ class Dispatcher:
             self._trained = [(agent, f"{number}:{slot}") for slot, agent in enumerate(population)]
             return source.combined(tallies)
         pieces = [
-            Piece(
+            WorkItem(
                 "generation",
                 f"shard {shard} of generation {number}",
                 len(slots),
@@ -112,7 +112,7 @@ class Dispatcher:
             self._workers[worker].own[shard] = number
 
     def _forget(self, worker: int) -> None:
-        """Take it that nothing is known of a worker any more."""
+        """Forget the cached state of a worker."""
         self._workers.pop(worker, None)
 
     def _state(self, worker: int) -> WorkerState:
@@ -147,8 +147,8 @@ class Dispatcher:
     def play(self, learner: Any, episodes: Episodes, here: Callable[[Episodes], EvaluationResult]) -> EvaluationResult:
         """Play episodes with all members of a learner, in blocks.
 
-        The bits of the actions of some networks depend on how many observations there are at once. Their episodes are
-        cut into as many blocks as there are shards, whatever the number of workers, those of others for all hands.
+        Where the bits of actions depend on the batch size, episodes are split into one block per shard, independent of
+        the number of workers; otherwise they are split per idle process.
         """
         is_divisible = learner.acts_by_row and self.source.episodes_are_independent
         parts = cut(len(episodes), self.scheduler.hands() if is_divisible else self.source.shards)
@@ -157,7 +157,7 @@ class Dispatcher:
         blocks = [episodes.part(part[0], part[-1] + 1) for part in parts]
         agents = [(agent, self._key(agent)) for agent in learner.agents]
         pieces = [
-            Piece(
+            WorkItem(
                 "episodes",
                 f"episodes {block.first} to {block.first + len(block) - 1} of generation {self._plan.number}",
                 len(block),
@@ -176,13 +176,13 @@ class Dispatcher:
         )
 
     def judge(self, agents: Sequence[Any], split: str, here: Callable[[Sequence[Any]], list[float]]) -> list[float]:
-        """Score language policies on a split of prompts, in as many parts as there are shards."""
+        """Score language policies on a split of prompts, in one part per shard."""
         parts = cut(len(agents), self.source.shards)
         if len(parts) == 1 or self._plan is None:
             return here(agents)
         groups = [[agents[place] for place in part] for part in parts]
         pieces = [
-            Piece(
+            WorkItem(
                 "judgement",
                 f"fitness of members {part[0]} to {part[-1]} in generation {self._plan.number}",
                 len(part),
@@ -194,8 +194,8 @@ class Dispatcher:
         ]
         return [value for result in self._finished(pieces) for value in result["result"]["fitness"]]
 
-    def _finished(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-        """Do all pieces, whose steps nobody counts; returns the results in order."""
+    def _finished(self, pieces: Sequence[WorkItem]) -> list[dict[str, Any]]:
+        """Run all items without counting their steps; returns the results in order."""
         steps = self.scheduler.run(pieces)
         while True:
             try:
@@ -219,13 +219,15 @@ class Dispatcher:
         if state.trained != self._plan.number:
             state.trained, state.members = self._plan.number, set()
         missing = {key: encode_tree(agent.run_state()) for agent, key in agents if key not in state.members}
-        state.members |= {key for key in missing if not key.startswith(ONCE)}  # others are let go of after the job
+        state.members |= {
+            key for key in missing if not key.startswith(TEMPORARY_KEY)
+        }  # others are let go of after the job
         members = [key for _, key in agents]
         return {"kind": kind, "plan": self._plan, "members": members, "states": missing}
 
     def _key(self, agent: Any) -> str:
         """Return a key that names an agent as it is now."""
-        return next((key for one, key in self._trained if one is agent), f"{ONCE}{next(self._once)}")
+        return next((key for one, key in self._trained if one is agent), f"{TEMPORARY_KEY}{next(self._once)}")
 
 
 def shard_job(

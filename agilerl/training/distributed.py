@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agilerl.core import foreign
 from agilerl.core.checkpoint import decode_tree, digest_tree, encode_tree
@@ -16,9 +16,6 @@ from agilerl.hpo.evolution import Evolution
 from agilerl.ranks import Ranks
 from agilerl.training.state import filled
 from agilerl.training.store import RunStore
-
-if TYPE_CHECKING:
-    from agilerl.training.loop import TrainingLoop
 
 SMALL = 1_000_000  # parameters below which communication takes longer than computation (docs/distributed.md)
 EVERYTHING = 2**31
@@ -84,12 +81,11 @@ def _on(tree: Any, device: Any) -> Any:
     return {key: _on(part, device) for key, part in tree.items()} if isinstance(tree, dict) else tree.to(device)
 
 
-def check_alike(loop: TrainingLoop) -> None:
+def check_alike(population: Sequence[Any], ranks: Ranks, generation: int) -> None:
     """Raise RankError if the populations of the ranks are not bit-identical; called once per generation."""
-    if loop.ranks.size > 1:
+    if ranks.size > 1:
         fix = "report it with the script; ranks on unlike machines or versions round differently"
-        what = f"after generation {loop.result.generations - 1} the weights"
-        loop.ranks.check_equal(digest(loop.population).encode(), what, fix)
+        ranks.check_equal(digest(population).encode(), f"after generation {generation} the weights", fix)
 
 
 def digest(population: Sequence[Any]) -> str:

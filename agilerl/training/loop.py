@@ -6,7 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,11 +19,12 @@ from agilerl.errors import AgileRLWarning
 from agilerl.hpo.evolution import Evolution, Family, TournamentEvolution, add_births
 from agilerl.hpo.screening import affordable, best_returns, promising, screened
 from agilerl.ranks import ONE, Ranks
+from agilerl.runs.request import RunRequest
 from agilerl.runs.steering import Inbox, Taken
 from agilerl.sources.determinism import Probe, warning_of
 from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
-from agilerl.telemetry.record import Birth, MemberRecord, Sink, Sinks, Steering
+from agilerl.telemetry.record import Birth, MemberRecord, Sinks, Steering
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
@@ -46,25 +47,43 @@ if TYPE_CHECKING:
 EARLY_STOPS = ("target", "plateau", "minutes")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings:
+    """What a training loop is given beside its members, their experience and its options.
+
+    Attributes:
+        seed: of every random stream. env_id: name for the plan and the records.
+        request: `sinks`, `callbacks`, `script` and further options of the run that take effect in the loop.
+        evolution: applied between generations; without it the population is not evolved.
+        resets: of dormant units, applied to the members that train next whenever `evolution` is.
+        on_best: called with each new best agent.
+        store: saves the run after every generation, and restores an earlier save.
+        check: called between vector steps, including those of evaluations; an exception it raises ends the run.
+        executor: workers that take part, closed at the end of the run.
+        ranks: processes that train this population together, each with its own source and store.
+        deadline: of a budget in minutes; the run ends before it, after at least one generation.
+    """
+
+    seed: int
+    env_id: str = ""
+    request: RunRequest = field(default_factory=RunRequest)
+    evolution: Evolution | None = None
+    resets: DormantResets | None = None
+    on_best: Callable[[Any], None] | None = None
+    store: RunStore | None = None
+    check: Callable[[], None] | None = None
+    executor: Executor | None = None
+    ranks: Ranks = ONE
+    deadline: Deadline | None = None
+
+
 class TrainingLoop:
     """Trains and evolves a population.
 
     Args:
         population: the agents; the list itself is not modified.
         source: of experience and evaluations; closed at the end of the run.
-        options: of the run. seed: run seed of every random stream.
-        evolution: applied between generations; without it the population is not evolved.
-        resets: of dormant units, applied to the members that train next whenever `evolution` is.
-        sinks: receive the records.
-        env_id: name for the plan and the records.
-        on_best: called with each new best agent.
-        store: saves the run after every generation, and restores an earlier save.
-        check: called between vector steps, including those of evaluations; an exception it raises ends the run.
-        executor: workers that take part, closed at the end of the run.
-        callbacks: user hooks (`telemetry.callbacks.Callback`).
-        ranks: processes that train this population together, each with its own source and store.
-        deadline: of a budget in minutes; the run ends before it, after at least one generation.
-        script: requests of another run (`agilerl steer`), which this one repeats.
+        options: of the run.
     """
 
     savable: ClassVar[type[SavableLoop]] = SavableLoop
@@ -75,37 +94,25 @@ class TrainingLoop:
         population: Sequence[Any],
         source: Source,
         options: LoopOptions,
-        *,
-        seed: int,
-        evolution: Evolution | None = None,
-        sinks: Sequence[Sink] = (),
-        env_id: str = "",
-        on_best: Callable[[Any], None] | None = None,
-        store: RunStore | None = None,
-        check: Callable[[], None] | None = None,
-        executor: Executor | None = None,
-        callbacks: Sequence[Any] = (),
-        ranks: Ranks = ONE,
-        deadline: Deadline | None = None,
-        script: Sequence[Taken] = (),
-        resets: DormantResets | None = None,
+        settings: LoopSettings,
     ) -> None:
+        executor, ranks, seed, self.request = settings.executor, settings.ranks, settings.seed, settings.request
         if executor is not None and executor.is_optional and not is_portable(population):
             executor = None
-        self.ranks, self.executor, self.resets = ranks, executor, resets
-        self.pace = Pace(deadline, ranks)
-        self.evolution = TournamentEvolution() if evolution is None else evolution
+        self.ranks, self.executor, self.resets = ranks, executor, settings.resets
+        self.pace = Pace(settings.deadline, ranks)
+        self.evolution = TournamentEvolution() if settings.evolution is None else settings.evolution
         self.population = broadcast_population(population, self.evolution, ranks)
-        self.callbacks = Callbacks(callbacks)
-        self.best = BestAgent(on_best, self.callbacks.best)
+        self.callbacks = Callbacks(self.request.callbacks)
+        self.best = BestAgent(settings.on_best, self.callbacks.best)
         self._in_full: set[int] = set()  # ids of members whose evaluation of this generation is complete
         self.evaluation = PopulationEvaluation([])  # of this generation
-        self.store, self.check = store, self._checking(check)
-        self.options, self.seed, self.env_id, self.source = options, seed, env_id, source
+        self.store, self.check = settings.store, self._checking(settings.check)
+        self.options, self.seed, self.env_id, self.source = options, seed, settings.env_id, source
         self._begun_with = 0  # generations before this process
         self.asked_steps = options.max_steps  # per member, if none is stopped early
         self.family = Family(self.population)
-        self.sinks = Sinks(sinks)
+        self.sinks = Sinks(self.request.sinks)
         source.ranks = ranks
         source.open(self.population, seed, self.check, options.shards)
         self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
@@ -116,7 +123,8 @@ class TrainingLoop:
         self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
-        self.steering = SteeringWheel(Inbox(None if store is None else store.folder, script), ranks)
+        folder = None if self.store is None else self.store.folder
+        self.steering = SteeringWheel(Inbox(folder, self.request.script), ranks)
         self.result = EvolveResult(self.population, None)
         self.stop_rule = StopRule(source, self.best, self.pace, self.result)
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
@@ -293,7 +301,7 @@ class TrainingLoop:
         self.sinks.generation(record)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
-        check_alike(self)
+        check_alike(self.population, self.ranks, number)
         self._save()
         return_freed_memory()
         self.callbacks.generation(record)  # after saving, so that a failing hook does not lose the generation

@@ -33,6 +33,7 @@ from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.ranks import Ranks, check_launch, joined
+from agilerl.runs.request import RunRequest
 from agilerl.sources.custom.learn import trains_by_learn
 from agilerl.sources.source import Source
 from agilerl.sources.teams.transitions import team_in
@@ -40,7 +41,7 @@ from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.result import EvolveResult
 from agilerl.training.store import RunStore, store_in
 
@@ -153,18 +154,16 @@ class Request:
         run_seed = resolve_seed(seed)
         run_seed = run_seed if store is None or seed is not None else store.seed(run_seed)
         limit_batches(self.function, self.population, asked, ranks.size)
-        return TrainingLoop(
-            self.population,
-            source,
-            options,
+        request = RunRequest(sinks=self._sinks(), callbacks=asked["callbacks"]) if ranks.is_main else RunRequest()
+        settings = LoopSettings(
             seed=ranks.gather_plain(run_seed)[0],
-            evolution=TournamentEvolution(asked["tournament"], asked["mutation"]),
-            sinks=self._sinks() if ranks.is_main else (),
             env_id=asked["env_name"],
+            request=request,
+            evolution=TournamentEvolution(asked["tournament"], asked["mutation"]),
             store=store,
-            callbacks=asked["callbacks"] if ranks.is_main else (),
             ranks=ranks,
-        ).run()
+        )
+        return TrainingLoop(self.population, source, options, settings).run()
 
     def _compared(self, options: LoopOptions) -> dict[str, Any]:
         """Arguments that must be equal on all ranks."""
@@ -181,8 +180,8 @@ class Request:
             chosen.append(bar_sink())
         if asked["wb"]:
             config = {**(asked["INIT_HP"] or {}), **(asked["MUT_P"] or {})}
-            more = asked["wandb_kwargs"] or {}
-            chosen.append(WandbSink(api_key=asked["wandb_api_key"], config=config, **more))
+            options = asked["wandb_kwargs"] or {}
+            chosen.append(WandbSink(api_key=asked["wandb_api_key"], config=config, **options))
         return chosen
 
 

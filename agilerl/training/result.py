@@ -89,21 +89,10 @@ class EvolveResult:
 
     def counters(self) -> dict[str, Any]:
         """All plain numbers and strings, from `generations` on."""
-        skip = (
-            "population",
-            "best",
-            "history",
-            "returns",
-            "births",
-            "arrivals",
-            "steering",
-            "by_agent",
-            "test",
-            "before",
-            "random_play",
-            "time",
-            *(name for name in ("action_masks", "unchanged") if not vars(self)[name]),
-        )
+        skip = {
+            "population", "best", "history", "returns", "births", "arrivals", "steering", "by_agent", "test", "before",
+            "random_play", "time", *(name for name in ("action_masks", "unchanged") if not vars(self)[name]),
+        }  # fmt: skip
         return {f.name: vars(self)[f.name] for f in fields(self) if f.name not in skip}
 
     def lineage(self) -> str:

@@ -17,7 +17,7 @@ from agilerl.hpo.schemes import SCHEMES
 from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import METRICS
-from agilerl.runs.records import Member, closing_test
+from agilerl.runs.records import Member, final_evaluation
 from agilerl.telemetry.console import clock
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval
 from agilerl.telemetry.record import Birth, count
@@ -89,7 +89,7 @@ class Run:
 
     def in_words(self) -> str:
         """One-paragraph summary: the outcome, the best hyperparameters, and what to try next."""
-        test, training = closing_test(self._facts()), self.manifest.training
+        test, training = final_evaluation(self._facts()), self.manifest.training
         scores = (self.result.get(name) for name in ("confirmed", "best_fitness"))
         score = test["mean"] if test is not None else next((value for value in scores if value is not None), None)
         manifest, measure = self.manifest, measure_of(find_algorithm(self.manifest.algorithm.name))
@@ -133,13 +133,13 @@ class Run:
     def _time_in_words(self) -> str:
         return "" if self.time is None else self.time.in_words(bool(self.manifest.environment.of_workers))
 
-    def command(self, verb: str, *more: str) -> str:
+    def command(self, verb: str, *arguments: str) -> str:
         """Return `agilerl VERB RUN ...`, quoted for a shell, with the imports of the run.
 
         Raises:
             RunError: the run has no directory.
         """
-        return command(verb, self._folder("command"), *more, imports=self.imports)
+        return command(verb, self._folder("command"), *arguments, imports=self.imports)
 
     @property
     def is_saved(self) -> bool:
@@ -165,9 +165,9 @@ class Run:
         return self.manifest.evolution.scheme in SHARED_BUDGETS
 
     def _score(self) -> str:
-        test, best = closing_test(self._facts()), f"fitness {tidy(self.result.get('best_fitness'))}"
+        test, best = final_evaluation(self._facts()), f"fitness {tidy(self.result.get('best_fitness'))}"
         if test is None:
-            return f"{best}   (no closing test; run.best.evaluate() makes one)"
+            return f"{best}   (no final evaluation; run.best.evaluate() makes one)"
         mean, low, high = interval(test["mean"], *test["ci95"])
         many = f"{len(test['returns'])} {test.get('of', 'fresh episodes')}"
         return f"mean {mean}, 95% CI {low}..{high} over {many}   ({best} in the run)"

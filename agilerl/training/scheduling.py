@@ -1,4 +1,4 @@
-"""Pieces of work, done by workers and by this process: who does what, what is late, and what happens to losses."""
+"""Work items for workers and this process: assignment, speculative execution of stragglers, retries, heartbeats."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ from agilerl.core.checkpoint import encode_tree
 from agilerl.errors import RunError
 from agilerl.workers.executor import Executor, Reply
 
-MAX_LOSSES = 2  # workers that a piece of work may lose; with the next one the run ends
-MAX_LOSSES_IN_A_ROW = 5  # of workers with a piece, without any result between; with the next one the run ends
+MAX_LOSSES = 2  # workers that one item may lose; the next loss ends the run
+MAX_LOSSES_IN_A_ROW = 5  # workers lost with an item, without a result in between; the next loss ends the run
 POLL_SECONDS = 0.02  # between looks at the workers while this process works itself
-# A piece is done twice after this many times the usual duration of its kind.
-LATE = {"generation": 1.5, "episodes": 3.0, "judgement": 1.5, "round": 5.0}
-LATE_SECONDS = 2.0  # a piece is not late before
-MEASURED = 1_000  # latest durations of a kind, of which the median is the usual one
-SILENCE_SECONDS, SILENCE_TIMES = 60.0, 5.0  # without a sign of life; times the longest duration so far
-FIRST_SILENCE_SECONDS = 600.0  # before any duration is known
+# Re-dispatch an item after this multiple of the median duration of its kind (speculative execution).
+STRAGGLER_FACTOR = {"generation": 1.5, "episodes": 3.0, "judgement": 1.5, "round": 5.0}
+MIN_STRAGGLER_SECONDS = 2.0  # minimum age of a straggler
+MEASURED = 1_000  # latest durations of a kind that enter the median
+HEARTBEAT_TIMEOUT_SECONDS, HEARTBEAT_TIMEOUT_FACTOR = (
+    60.0,
+    5.0,
+)  # the larger of both; the factor is of the longest duration so far
+FIRST_HEARTBEAT_TIMEOUT_SECONDS = 600.0  # before any duration is known
 
 Steps = Generator[int, None, Any]
 
 
 @dataclass
-class Piece:
-    """Work that gives the same result wherever it is done.
+class WorkItem:
+    """Deterministic unit of work: the result does not depend on the process.
 
     Attributes:
-        kind: a key of `LATE`. name: for messages. size: relative to other pieces of its kind.
+        kind: a key of `STRAGGLER_FACTOR`. name: for messages. size: relative to other items of its kind.
         job: worker -> what it needs to do the work. here: does it in this process; yields environment steps.
-        waits: whether a worker gets the piece only while this process does nothing.
+        waits: whether a worker gets the item only while this process is idle.
         done: called with a worker and its result. failed: called with a worker that has raised an exception.
-        losses: workers lost so far. is_here_only: whether it has raised an exception, which this process will raise.
+        losses: workers lost so far. is_here_only: whether it failed in a worker, so that this process runs it.
     """
 
     kind: str
@@ -57,55 +60,55 @@ class Piece:
 
 
 class Batch:
-    """Pieces that are done at the same time, by their numbers.
+    """Work items that run concurrently, by number.
 
     Args:
-        is_for_workers: whether this process takes a piece only if there are no workers, or they fail.
+        is_for_workers: whether this process runs an item only if there are no workers, or they fail.
 
     Attributes:
-        waiting: numbers of those that nobody does. ended: results, in the order in which they came.
+        waiting: numbers of unassigned items. ended: results in order of completion.
     """
 
-    def __init__(self, pieces: Iterable[Piece] = (), is_for_workers: bool = False) -> None:
+    def __init__(self, pieces: Iterable[WorkItem] = (), is_for_workers: bool = False) -> None:
         self.is_for_workers = is_for_workers
-        self.pieces: dict[int, Piece] = {}
+        self.pieces: dict[int, WorkItem] = {}
         self.waiting = deque[int]()
         self.ended: dict[int, dict[str, Any]] = {}
         self._numbers = itertools.count()
         for piece in pieces:
             self.add(piece)
 
-    def add(self, piece: Piece) -> int:
-        """Add a piece, and return its number."""
+    def add(self, piece: WorkItem) -> int:
+        """Add an item; return its number."""
         number = next(self._numbers)
         self.pieces[number] = piece
         self.waiting.append(number)
         return number
 
     def take(self, number: int) -> dict[str, Any]:
-        """Remove a piece that has ended, and return its result."""
+        """Remove a completed item; return its result."""
         del self.pieces[number]
         return self.ended.pop(number)
 
     def expects(self, number: int) -> bool:
-        """Whether there is no result of this piece yet."""
+        """Whether this item has no result yet."""
         return number in self.pieces and number not in self.ended
 
 
 @dataclass
-class Handed:
-    """A piece that a worker has.
+class Assignment:
+    """A work item assigned to a worker.
 
     Attributes:
-        begun: when it was handed out. heard: last sign of life. twin: the result that counts, and its host, if the
-            piece was done elsewhere meanwhile.
+        started: time of the assignment. last_heartbeat: time of the worker's last message. twin: digest of the result
+            that counts, and its host, if another process completed the item first.
     """
 
     batch: Batch
     number: int
-    piece: Piece
-    begun: float
-    heard: float
+    piece: WorkItem
+    started: float
+    last_heartbeat: float
     twin: tuple[str, str] | None = None
 
     @property
@@ -115,9 +118,7 @@ class Handed:
 
 
 class Scheduler:
-    """Does batches of pieces with the help of workers, one batch after another.
-
-    This process works too, unless a batch is for workers.
+    """Runs batches of work items on workers and in this process, one batch at a time.
 
     Args:
         executor: the workers; closed by `close`. seed: of the run, for messages. say: called with messages about
@@ -130,24 +131,24 @@ class Scheduler:
     def __init__(self, executor: Executor, seed: int, say: Callable[[str], None]) -> None:
         self.executor, self.seed, self.say = executor, seed, say
         self.cpu_seconds = 0.0
-        self._handed: dict[int, Handed] = {}
+        self._assignments: dict[int, Assignment] = {}
         self._longest = 0.0
-        self._rates: dict[str, list[float]] = {}  # seconds per size of this batch's pieces
-        self._usual: dict[str, float] = {}  # their median in the last batch that had such pieces
-        self._here: Piece | None = None  # what this process does
+        self._rates: dict[str, list[float]] = {}  # seconds per unit of size in this batch
+        self._usual: dict[str, float] = {}  # their median in the last batch with that kind
+        self._here: WorkItem | None = None  # item that runs in this process
         self._losses_in_a_row = 0
         self._failures: set[str] = set()  # exceptions of workers that have been reported
         self._faults: list[str] = []
         self._host = socket.gethostname()
 
     def hands(self) -> int:
-        """Return the number of processes that could begin a piece now, this one included."""
+        """Return the number of idle processes, this one included."""
         for _ in self._listen(0.0):  # which workers are ready
             pass
         return 1 + len(self.executor.idle())
 
-    def run(self, pieces: Sequence[Piece]) -> Generator[int, None, list[dict[str, Any]]]:
-        """Do all pieces; yields environment steps, returns the results in order."""
+    def run(self, pieces: Sequence[WorkItem]) -> Generator[int, None, list[dict[str, Any]]]:
+        """Run all items; yields environment steps, returns the results in order."""
         batch = Batch(pieces)
         self._usual |= {kind: statistics.median(rates) for kind, rates in self._rates.items()}
         self._rates.clear()
@@ -156,7 +157,7 @@ class Scheduler:
         return [batch.ended[number] for number in range(len(pieces))]
 
     def advance(self, batch: Batch) -> Steps:
-        """Hand out pieces, and do one in this process or listen to the workers for a moment."""
+        """Assign items, then run one in this process or poll the workers."""
         self.hand_out(batch)
         here = self._for_here(batch)
         if here is not None:
@@ -166,9 +167,9 @@ class Scheduler:
             yield 0  # so that a signal is noticed
 
     def hand_out(self, batch: Batch, works_here: bool = False) -> None:
-        """Give idle workers the pieces that wait; this process takes the first one that is left.
+        """Assign waiting items to idle workers.
 
-        One is left for this process unless it works, since a piece that is done here need not be sent.
+        Keeps one for this process unless it is busy, since an item that runs here need not be sent.
         """
         pieces, waiting, is_for_workers = batch.pieces, batch.waiting, batch.is_for_workers or works_here
         for worker in self.executor.idle():
@@ -184,31 +185,35 @@ class Scheduler:
             waiting.remove(number)
             job = pickle.dumps(piece.job(worker), protocol=5)
             now = time.monotonic()
-            self._handed[worker] = Handed(batch, number, piece, now, now)
+            self._assignments[worker] = Assignment(batch, number, piece, now, now)
             self.executor.submit(worker, job)
 
     def _for_here(self, batch: Batch) -> int | None:
-        """Return the number of a piece for this process: one that waits, or a copy of one that is late.
+        """Return the number of an item for this process: a waiting one, else a straggler (speculative execution).
 
-        Of a batch for workers none is copied while others can still end, as this process is needed when they do.
+        In a batch for workers, stragglers run here only once all assigned items are late.
         """
         for number in batch.waiting:
             if not batch.is_for_workers or batch.pieces[number].is_here_only or not self.executor.alive:
                 batch.waiting.remove(number)
                 return number
-        expected = [one for one in self._handed.values() if one.batch is batch and one.is_expected]
+        expected = [one for one in self._assignments.values() if one.batch is batch and one.is_expected]
         late = [one for one in expected if self._is_late(one)]
         return late[0].number if late and (len(late) == len(expected) or not batch.is_for_workers) else None
 
-    def _is_late(self, one: Handed) -> bool:
-        """Whether a worker takes far longer for its piece than is usual; False if that is unknown."""
+    def _is_late(self, one: Assignment) -> bool:
+        """Whether an assignment is a straggler; False while durations of its kind are unknown."""
         rates, usual = self._rates.get(one.piece.kind), self._usual.get(one.piece.kind)
         rate = statistics.median(rates) if rates else usual
-        limit = None if rate is None else max(LATE_SECONDS, LATE[one.piece.kind] * rate * one.piece.size)
-        return limit is not None and time.monotonic() - one.begun > limit
+        limit = (
+            None
+            if rate is None
+            else max(MIN_STRAGGLER_SECONDS, STRAGGLER_FACTOR[one.piece.kind] * rate * one.piece.size)
+        )
+        return limit is not None and time.monotonic() - one.started > limit
 
     def _do_here(self, batch: Batch, number: int) -> Steps:
-        """Do a piece in this process while listening to the workers; ends early if its result comes from one."""
+        """Run an item in this process while polling the workers; stops early if a worker completes it."""
         piece, start = batch.pieces[number], time.monotonic()
         looked, steps = start, piece.here()
         self._here = piece
@@ -230,9 +235,9 @@ class Scheduler:
             self._here = None
             steps.close()
 
-    def _done_here(self, piece: Piece, result: dict[str, Any]) -> dict[str, Any]:
-        """Keep the digest of a result, if a worker that is late has the same piece."""
-        for one in self._handed.values():
+    def _done_here(self, piece: WorkItem, result: dict[str, Any]) -> dict[str, Any]:
+        """Record the digest of a result for comparison with a straggler that runs the same item."""
+        for one in self._assignments.values():
             if one.piece is piece:
                 members = [encode_tree(agent.run_state()) for agent in result.get("agents", ())]
                 one.twin = _digest({"members": members, **result}), self._host
@@ -240,16 +245,16 @@ class Scheduler:
         return result
 
     def _listen(self, seconds: float) -> Steps:
-        """Take what workers have sent; yields their environment steps."""
+        """Process messages of the workers; yields their environment steps."""
         for reply in self.executor.poll(seconds):
-            one = self._handed.get(reply.worker)
+            one = self._assignments.get(reply.worker)
             if reply.kind == "progress":
                 if one is not None:
-                    one.heard = time.monotonic()
+                    one.last_heartbeat = time.monotonic()
                     if one.twin is None:
                         yield reply.steps
                 continue
-            self._handed.pop(reply.worker, None)
+            self._assignments.pop(reply.worker, None)
             if one is None:
                 if reply.kind == "lost":
                     self.say(f"a worker was lost: {reply.error}; another one starts")
@@ -265,10 +270,10 @@ class Scheduler:
                     one.batch.waiting.appendleft(one.number)
             elif reply.kind == "lost":
                 self.say(f"a worker was lost: {reply.error}; {one.piece.name} was done elsewhere")
-        self._end_silent()
+        self._check_heartbeats()
 
-    def _take(self, one: Handed, reply: Reply) -> None:
-        """Take a worker's result, or compare it with the one that counts."""
+    def _take(self, one: Assignment, reply: Reply) -> None:
+        """Store a worker's result, or compare it with the one that counts."""
         result = pickle.loads(reply.payload)  # of a worker, over a pipe that nobody else has
         self.cpu_seconds += result.pop("cpu_seconds")
         self._faults += result.pop("faults")
@@ -284,15 +289,15 @@ class Scheduler:
                 )
             return
         self._losses_in_a_row = 0
-        self._measure(one.piece, time.monotonic() - one.begun)
+        self._measure(one.piece, time.monotonic() - one.started)
         if one.is_expected:
             one.batch.ended[one.number] = {**result, "host": reply.host}
 
-    def _again(self, one: Handed, reply: Reply, is_done_here: bool) -> None:
-        """Note that a piece has to be done again.
+    def _again(self, one: Assignment, reply: Reply, is_done_here: bool) -> None:
+        """Record a failed attempt; the item is retried.
 
         Raises:
-            RunError: it has lost too many workers.
+            RunError: too many workers were lost.
         """
         piece = one.piece
         if reply.kind == "raised":
@@ -316,17 +321,21 @@ class Scheduler:
             )
         self.say(f"a worker was lost: {reply.error}; {piece.name} is done {'here' if is_done_here else 'again'}")
 
-    def _end_silent(self) -> None:
-        """End workers that have been silent for too long with a piece."""
-        limit = max(SILENCE_SECONDS, SILENCE_TIMES * self._longest) if self._longest else FIRST_SILENCE_SECONDS
+    def _check_heartbeats(self) -> None:
+        """Kill workers whose heartbeat has timed out."""
+        limit = (
+            max(HEARTBEAT_TIMEOUT_SECONDS, HEARTBEAT_TIMEOUT_FACTOR * self._longest)
+            if self._longest
+            else FIRST_HEARTBEAT_TIMEOUT_SECONDS
+        )
         now = time.monotonic()
-        for worker, one in self._handed.items():
+        for worker, one in self._assignments.items():
             is_expected = self.executor.reports_progress or one.twin is not None  # else it may just need long
-            if is_expected and now - one.heard > limit:
-                one.heard = now
+            if is_expected and now - one.last_heartbeat > limit:
+                one.last_heartbeat = now
                 self.executor.kill(worker, f"it gave no sign of life for {limit:.0f} s")
 
-    def _measure(self, piece: Piece, seconds: float) -> None:
+    def _measure(self, piece: WorkItem, seconds: float) -> None:
         self._longest = max(self._longest, seconds)
         rates = self._rates.setdefault(piece.kind, [])
         rates.append(seconds / piece.size)
@@ -343,7 +352,7 @@ class Scheduler:
 
 
 def _digest(result: dict[str, Any]) -> str:
-    """Return the digest of a result, whoever computed it."""
+    """Return the digest of a result, computed here or by a worker."""
     if "result" in result:
         return hashlib.sha256(encode_tree(result["result"])).hexdigest()
     tree = {

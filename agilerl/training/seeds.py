@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from agilerl.core.hostile import read_json
 from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.names import RUN, is_run
-from agilerl.runs.records import closing_test
+from agilerl.runs.records import final_evaluation
+from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.seed_group import SeedGroup
 from agilerl.runs.signals import StopSignals
 from agilerl.telemetry.record import Birth, GenerationRecord, RunPlan
@@ -27,7 +28,6 @@ from agilerl.workers.processes import Ended, Processes, Send, count_of
 
 LOG, PAGE = "console.log", "compare.html"
 PROGRESS_SECONDS = 0.5
-CHANGEABLE = ("tensorboard", "track", "test_episodes")  # settings of a group that a resume may change
 LASTING = ("steps", "carry_envs", "settings")  # changes of `settings_of`
 
 
@@ -36,22 +36,14 @@ class SeedJob:
     """One seed to train or to go on with; sent to a process.
 
     Attributes:
-        path: its run directory. manifest: with its seed. device: of the networks.
-        evolution, tensorboard, track: as in `run_training`. imports: of a user's code, for printed commands.
-        argv: the command line of the group. test_episodes: of the closing test.
-        changes: arguments of `resume_training`, if the run has begun.
+        path: its run directory. manifest: with its seed. request: that of the group, with a device of its own.
+        changes: fields of a `ResumeRequest`, if the run has begun.
     """
 
     path: Path
     manifest: Manifest
-    device: str = "cpu"
-    evolution: bool = True
-    tensorboard: bool = False
-    track: bool | str = False
-    imports: tuple[str, ...] = ()
-    argv: tuple[str, ...] = ()
-    test_episodes: int = 100
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    request: RunRequest
+    changes: Mapping[str, Any]
 
     @property
     def is_done(self) -> bool:
@@ -59,7 +51,8 @@ class SeedJob:
         if not is_run(self.path):
             return False
         facts = read_json(self.path / RUN)
-        return facts.get("status") == "done" and (closing_test(facts["result"]) is not None or not self.test_episodes)
+        is_scored = final_evaluation(facts["result"]) is not None or not self.request.test_episodes
+        return facts.get("status") == "done" and is_scored
 
 
 class _SendingSink:
@@ -91,7 +84,7 @@ def train_seed(job: SeedJob, send: Send) -> dict[str, Any]:
     """Train one seed, or go on with it, and score its best agent; what is printed goes to console.log.
 
     Returns:
-        `stopped`, the reason why it ended; `mean`, of the closing test, None without.
+        `stopped`, the reason why it ended; `mean`, of the final evaluation, None without.
     """
     job.path.mkdir(parents=True, exist_ok=True)
     sinks = [_SendingSink(send)]
@@ -100,14 +93,14 @@ def train_seed(job: SeedJob, send: Send) -> dict[str, Any]:
         contextlib.redirect_stdout(log),
         contextlib.redirect_stderr(log),
     ):
-        shared: dict[str, Any] = {"argv": job.argv, "imports": job.imports, "sinks": sinks}
+        request = replace(job.request, sinks=sinks, test_episodes=None)  # which the record of the group has
         if is_run(job.path):
-            run = resume_training(job.path, **shared, **job.changes)
+            asked = ResumeRequest(argv=request.argv, imports=request.imports, sinks=sinks)
+            run = resume_training(job.path, asked, **job.changes)
         else:
-            shared |= {"tensorboard": job.tensorboard, "track": job.track, "evolution": job.evolution}
-            run = run_training(job.manifest, at=job.path, device=job.device, **shared)
+            run = run_training(job.manifest, request, at=job.path)
         send(("testing",))
-        test = None if run.interrupted else score_best(run, job.test_episodes)
+        test = None if run.interrupted else score_best(run, job.request.test_episodes or 0)
     return {"stopped": run.result["stopped"], "mean": None if test is None else test.mean}
 
 
@@ -137,15 +130,15 @@ def jobs_of(group: SeedGroup, changes: Mapping[str, Any] | None = None) -> dict[
     """What is left to do in a group, by seed; changes: see `train_group`."""
     changes = dict(changes or {})
     manifest, gpus = going_on(group.manifest(), settings_of(changes)), count_gpus()
-    settings = {**group.settings, **{name: changes[name] for name in CHANGEABLE if name in changes}}
-    resuming = {name: value for name, value in changes.items() if name != "test_episodes"}
+    usual = vars(RunRequest())
+    settings = {**group.settings, **{name: value for name, value in changes.items() if name in usual}}
+    request = RunRequest(**{**settings, "imports": tuple(settings["imports"])}, argv=tuple(sys.argv))
     jobs = {}
     for number, seed in enumerate(group.seeds):
-        asked = with_earlier(resuming, group, seed)
+        asked = with_earlier(changes, group, seed)
         configuration = apply_overrides(manifest, {"training.seed": seed}, "--seeds")
-        kwargs = {**settings, "imports": tuple(settings["imports"]), "argv": tuple(sys.argv)}
-        kwargs["device"] = device_of(number, str(settings["device"]), gpus)
-        job = SeedJob(group.run_path(seed), configuration, **kwargs, changes=asked)
+        device = device_of(number, request.device, gpus)
+        job = SeedJob(group.run_path(seed), configuration, replace(request, device=device), asked)
         if changes or asked or not job.is_done:
             jobs[seed] = job
     return jobs
@@ -186,8 +179,7 @@ def train_group(
 
     Args:
         table: shows the runs; see `telemetry.side_by_side`. prepare: imports a user's code in every process.
-        changes: arguments of `resume_training`, for runs that have begun, and `test_episodes`; runs that begin now have
-            those of them that are settings of a run.
+        changes: fields of a `ResumeRequest`, for runs that have begun; others have those of a `RunRequest`.
     """
     jobs = jobs_of(group, changes)
     resumed(group, changes or {})

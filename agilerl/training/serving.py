@@ -1,4 +1,4 @@
-"""What a worker does: generations of shards and blocks of evaluation episodes, with a source of its own."""
+"""Worker side of the scheduler: trains shards and plays blocks of evaluation episodes with a separate source."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from agilerl.core.checkpoint import decode_tree, encode_tree
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.source import PopulationEvaluation, Source, Tally
-from agilerl.training.dispatch import ONCE
+from agilerl.training.dispatch import TEMPORARY_KEY
 from agilerl.training.population import evaluation_mode
 
 Report = Callable[[int], None]
 
 
 class ShardServer:
-    """Does the jobs of `training.dispatch.Dispatcher`.
+    """Runs the jobs of `training.dispatch.Dispatcher`.
 
     Args:
-        source: not opened yet. founders: the run's, whose states do not matter. seed: of the run. shards: of the run.
+        source: not opened yet. founders: templates of the members; their states are ignored. seed, shards: of the run.
     """
 
     def __init__(self, source: Source, founders: Sequence[Any], seed: int, shards: int) -> None:
@@ -31,11 +31,11 @@ class ShardServer:
         source.open(founders, seed, self._alive, shards)
         self._template, *self._spare = founders
         self._generation = -1
-        self._written: dict[int, Any] = {}  # what the last generation of each shard wrote that was done here
-        self._members: dict[str, Any] = {}  # by their keys, as their generation left them
+        self._written: dict[int, Any] = {}  # rows of each shard's last generation that ran here
+        self._members: dict[str, Any] = {}  # by key, as trained
 
     def __call__(self, job: bytes, report: Report) -> bytes:
-        """Do one job; `report` is called with environment steps, or 0 as a sign of life."""
+        """Run one job; `report` is called with environment steps, or 0 as a heartbeat."""
         self._report = report
         asked, start = pickle.loads(job), time.process_time()  # of the run, over a pipe that nobody else has
         if asked["plan"].number != self._generation:
@@ -97,7 +97,7 @@ class ShardServer:
         agents = self._asked_for(asked)
         with evaluation_mode(agents), source.adopted(agents) as learner:
             result = source.evaluator.play(learner, asked["episodes"])
-        self._release([key for key in self._members if key.startswith(ONCE)])
+        self._release([key for key in self._members if key.startswith(TEMPORARY_KEY)])
         return {"result": asdict(result)}
 
     def _judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,11 +105,11 @@ class ShardServer:
         agents = self._asked_for(asked)
         with evaluation_mode(agents):
             fitness = source.judged_here(agents, asked["split"])
-        self._release([key for key in self._members if key.startswith(ONCE)])
+        self._release([key for key in self._members if key.startswith(TEMPORARY_KEY)])
         return {"result": {"fitness": fitness}}
 
     def _asked_for(self, asked: Mapping[str, Any]) -> list[Any]:
-        """Return the agents of an evaluation; states of those that are missing here are in the job."""
+        """Return the agents of an evaluation; the job has the states of agents that this worker lacks."""
         for key, state in asked["states"].items():
             self._members[key] = self._made(state)
         return [self._members[key] for key in asked["members"]]

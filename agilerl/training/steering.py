@@ -1,4 +1,4 @@
-"""What people ask of a running population, applied between two generations."""
+"""Applies requests of users to a running population, between two generations."""
 
 from __future__ import annotations
 
@@ -83,11 +83,7 @@ class Members:
         return self.ids.index(member)
 
     def named(self, member: int) -> list[int]:
-        """Return ids of the members that a request for `member` means.
-
-        A member that an earlier request has changed is the copy in its place. One that selection has just ended is all
-        of its children.
-        """
+        """Resolve replaced members to their replacement, and removed members to their children."""
         if member in self.ids:
             return [member]
         children = [birth.id for birth in self.selected if birth.parent == member]
@@ -113,7 +109,7 @@ class Members:
         return int(agent.index)
 
     def _put(self, slot: int, parent: Any) -> Any:
-        """Put a copy into a slot. That of a member that a request has just made has its birth: both have one parent."""
+        """Put a copy into a slot; a copy of a newborn of a request shares its birth, since both have one parent."""
         child = _cloneable(parent).clone(index=self.next_id)
         last = float(parent.fitness[-1]) if parent.fitness else None
         birth = Birth(child.index, parent.index, self.generation, "steered", "", None, None, 0.0, last)
@@ -131,7 +127,7 @@ class Members:
         agent.mutation_hook()
 
     def end(self, slot: int) -> None:
-        """End the member in a slot, which closes."""
+        """Remove the member; later slots shift down."""
         self.born.pop(self.agents[slot].index, None)
         del self.agents[slot], self.replaced[slot]
 
@@ -160,7 +156,7 @@ class SteeringWheel:
         return self._on_all_ranks(self.inbox.take(generation) if self.ranks.is_main else [])
 
     def late(self, generation: int, recorded: Collection[str], is_over: bool) -> list[Steering]:
-        """Return the requests that came after the end of the run, as refused; they are added to its lineage.
+        """Return requests that arrived after the end of the run, marked as refused and added to the lineage.
 
         Args:
             recorded: ids of requests with a record.
@@ -188,7 +184,7 @@ class SteeringWheel:
     def keep_protected(
         self, before: Sequence[Any], after: Sequence[Any], births: Births, sets_size: bool
     ) -> tuple[list[Any], Births]:
-        """Return the population and births of a selection, with the protected members that it has ended.
+        """Return the population and births of a selection, with removed members restored if protected.
 
         Each takes the place of the newborn in its slot, or of another one; without newborns, that of the least fit
         other member. Where the number of members follows no plan (`sets_size`), it is added.
@@ -230,7 +226,7 @@ class SteeringWheel:
         return tuple(shown)
 
     def forget_others(self, population: Sequence[Any]) -> None:
-        """Forget members that have left."""
+        """Drop the state of removed members."""
         ids = {agent.index for agent in population}
         self.pins = {member: pins for member, pins in self.pins.items() if member in ids}
         self.protected &= ids
@@ -316,7 +312,7 @@ class SteeringWheel:
         return born
 
     def _follow(self, member: int, born: int) -> None:
-        """Let a changed copy take over the pins and the protection of the member that it replaces."""
+        """Transfer pins and protection from a member to its replacement."""
         if member in self.pins:
             self.pins[born] = dict(self.pins[member])
         if member in self.protected:

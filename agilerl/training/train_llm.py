@@ -22,12 +22,13 @@ from agilerl.language.sources.games import Games
 from agilerl.language.sources.source import GYMS, ITEMS, LanguageSource, check_gym
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.ranks import check_launch, joined
+from agilerl.runs.request import RunRequest
 from agilerl.telemetry.console import bar_sink
 from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.published import check_kinds, check_members
 from agilerl.training.result import EvolveResult
 from agilerl.training.store import store_in
@@ -177,18 +178,16 @@ def _finetune(
                 same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
                 check_same_request({**same, "function": function}, ranks)
                 check_shares(population, ranks)
-            result = TrainingLoop(
-                population,
-                source,
-                options,
+            request = RunRequest(sinks=_sinks(asked), callbacks=asked["callbacks"]) if ranks.is_main else RunRequest()
+            settings = LoopSettings(
                 seed=seed,
-                evolution=TournamentEvolution(asked["tournament"], asked["mutation"], every=options.evolve_every),
-                sinks=_sinks(asked) if ranks.is_main else (),
                 env_id=str(foreign.own_name(source.envs[0]) or function.rpartition("_")[2]),
+                request=request,
+                evolution=TournamentEvolution(asked["tournament"], asked["mutation"], every=options.evolve_every),
                 store=store,
-                callbacks=asked["callbacks"] if ranks.is_main else (),
                 ranks=ranks,
-            ).run()
+            )
+            result = TrainingLoop(population, source, options, settings).run()
         if asked["save_elite"] and ranks.is_main:
             result.best.save_checkpoint(asked["elite_path"] or f"{lead.algo}-elite")
     return result
@@ -289,7 +288,7 @@ def _sinks(asked: dict[str, Any]) -> list[Sink]:
         chosen.append(CsvSink(Path(asked["elite_path"] or ".") / "metrics.csv"))
     if asked["wb"]:
         named = {"entity": asked["wandb_entity"], "name": asked["wandb_run_name"]}
-        more = {key: value for key, value in named.items() if value is not None}
+        options = {key: value for key, value in named.items() if value is not None}
         config = dict(asked["init_hp"] or {})
-        chosen.append(WandbSink(asked["wandb_project"], config, asked["wandb_api_key"], **more))
+        chosen.append(WandbSink(asked["wandb_project"], config, asked["wandb_api_key"], **options))
     return chosen

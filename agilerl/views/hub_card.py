@@ -103,7 +103,7 @@ def _ended(run: RunRecords) -> str:
 
 def _scores(run: RunRecords) -> Iterator[str]:
     if run.test is None:
-        yield "The run has no closing test: this agent was never scored on held-out episodes."
+        yield "The run has no final evaluation: this agent was never scored on held-out episodes."
         return
     yield "| | mean return | 95 % interval | episodes |"
     yield "|---|---|---|---|"

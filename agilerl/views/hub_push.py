@@ -229,7 +229,7 @@ def _check_sizes(folder: Path, names: tuple[str, ...]) -> None:
 def _notes(source: Path, records: RunRecords, imports: tuple[str, ...]) -> Iterator[str]:
     if records.test is None:
         fix = run_command("resume", source)
-        yield f"the run has no closing test, so that the card has no score. fix: `{fix}` plays one."
+        yield f"the run has no final evaluation, so that the card has no score. fix: `{fix}` plays one."
     if records.status != "done":
         yield f"the run is not finished ({records.status}); its best agent so far is pushed."
     if imports:

@@ -220,15 +220,15 @@ def check_versions(facts: Mapping[str, Any]) -> None:
     import agilerl
 
     here = {"agilerl": agilerl.__version__, **{name: metadata.version(name) for name in PACKAGES}}
-    there, host = facts["versions"], facts["host"]
-    if not there["agilerl"]:
+    versions, host = facts["versions"], facts["host"]
+    if not versions["agilerl"]:
         raise ConfigError(
             f"a worker of the Ray cluster, on {host}, lacks the package agilerl. fix: `pip install "
             f"agilerl=={here['agilerl']}` on all nodes, or an image of theirs that has it."
         )
-    others = [f"{name} {there[name] or 'none'} (here {here[name]})" for name in here if there[name] != here[name]]
-    if there["Python"].split(".")[:2] != platform.python_version().split(".")[:2]:
-        others.append(f"Python {there['Python']} (here {platform.python_version()})")
+    others = [f"{name} {versions[name] or 'none'} (here {here[name]})" for name in here if versions[name] != here[name]]
+    if versions["Python"].split(".")[:2] != platform.python_version().split(".")[:2]:
+        others.append(f"Python {versions['Python']} (here {platform.python_version()})")
     if others:
         raise ConfigError(
             f"a worker of the Ray cluster, on {host}, has {', '.join(others)}, and results would depend on which "
@@ -243,22 +243,22 @@ def processor() -> dict[str, Any]:
     return {"kernels": library() is not None, "vectors": torch.backends.cpu.get_cpu_capability()}
 
 
-def check_processor(host: str, there: Mapping[str, Any]) -> None:
+def check_processor(host: str, other: Mapping[str, Any]) -> None:
     """Compare a worker's machine with this one; another kind of processor is a warning.
 
     Raises:
         ConfigError: the kernels in C are on one side alone.
     """
     here = processor()
-    if there["kernels"] != here["kernels"]:
-        lacks, has = ("this machine", host) if there["kernels"] else (host, "this machine")
+    if other["kernels"] != here["kernels"]:
+        lacks, has = ("this machine", host) if other["kernels"] else (host, "this machine")
         raise ConfigError(
             f"{lacks} lacks the kernels in C that {has} has, whose last bits differ from torch's. fix: a C compiler "
             "when agilerl is installed on every node, or AGILERL_NATIVE=0 on all of them."
         )
-    if there["vectors"] != here["vectors"]:
+    if other["vectors"] != here["vectors"]:
         warn_once(
             f"vectors:{host}",
-            f"torch uses {there['vectors']} on {host} and {here['vectors']} here: last bits can depend on which worker "
+            f"torch uses {other['vectors']} on {host} and {here['vectors']} here: last bits can depend on which worker "
             "does what. fix: nodes of one kind of processor.",
         )

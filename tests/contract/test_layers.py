@@ -130,7 +130,7 @@ def test_nothing_outside_algorithms_asks_which_algorithm_it_has() -> None:
 # What learns text, and the places where a user's names and the table of algorithms meet it.
 MEETS_LANGUAGE = {
     "algorithms/__init__", "algorithms/core/__init__", "algorithms/bc_lm", "algorithms/dpo", "algorithms/grpo",
-    "algorithms/ilql", "algorithms/llm_ppo", "algorithms/llm_reinforce", "algorithms/sft", "api", "cli/doctor",
+    "algorithms/ilql", "algorithms/llm_ppo", "algorithms/llm_reinforce", "algorithms/sft", "api", "cli/probing",
     "training/manifest/tasks", "training/train_llm", "utils/algo_utils", "utils/llm_utils",
 }  # fmt: skip
 

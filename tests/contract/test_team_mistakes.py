@@ -16,8 +16,8 @@ import agilerl
 from agilerl.algorithms import MADDPG, MATD3
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.cli.doctor import environment
 from agilerl.cli.main import app
+from agilerl.cli.probing import environment
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs.teams import TeamLanes

@@ -22,7 +22,7 @@ from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
 from agilerl.engine.protocol import TransitionBatch
 from agilerl.sources.offline import OfflineSource
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.utils.utils import make_vect_envs
 
 ROWS, UPDATES, BATCH = 60, 50, 7
@@ -125,7 +125,7 @@ def check(algo: str, options: dict[str, Any], learned: Any) -> None:
     env = make_vect_envs(make_env=Short, num_envs=1, should_async_vector=False)
     asked = OfflineOptions(max_steps=UPDATES, evo_steps=UPDATES, eval_steps=1, **options)
     source = OfflineSource(env, memory, asked, read_dataset(data()))
-    TrainingLoop([agent], source, asked, seed=3).run()
+    TrainingLoop([agent], source, asked, LoopSettings(seed=3)).run()
     assert len(log.rows) == UPDATES
     plain(twin, read(log, learned))
     for name in agent.registry.all_registered():

@@ -15,7 +15,7 @@ from agilerl.rollouts.episodes import Episodes, EvaluationResult
 from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Tally
 from agilerl.training import serving
 from agilerl.training.dispatch import Dispatcher, WorkerState
-from agilerl.training.scheduling import Batch, Handed, Piece, Scheduler
+from agilerl.training.scheduling import Assignment, Batch, Scheduler, WorkItem
 from agilerl.training.serving import evaluated
 
 PLAN = GenerationPlan(5, 100, 10, 4, 1000, "fused")
@@ -172,17 +172,17 @@ class Workers:
         self.ended.append((worker, reason))
 
 
-def piece(kind: str, size: int) -> Piece:
-    return Piece(kind, f"a {kind} of {size}", size, lambda worker: {}, lambda: iter(()))  # type: ignore[arg-type,return-value]
+def piece(kind: str, size: int) -> WorkItem:
+    return WorkItem(kind, f"a {kind} of {size}", size, lambda worker: {}, lambda: iter(()))  # type: ignore[arg-type,return-value]
 
 
-def scheduler(*pieces: Piece, begun: float, heard: float) -> tuple[Scheduler, Batch, Workers]:
+def scheduler(*pieces: WorkItem, begun: float, heard: float) -> tuple[Scheduler, Batch, Workers]:
     """One that has handed out these pieces as many seconds ago, and has heard of them since."""
     workers = Workers()
     work, batch, now = Scheduler(workers, 0, print), Batch(pieces), time.monotonic()  # type: ignore[arg-type]
     for number, one in enumerate(pieces):
         batch.waiting.remove(number)
-        work._handed[number] = Handed(batch, number, one, now - begun, now - heard)
+        work._assignments[number] = Assignment(batch, number, one, now - begun, now - heard)
     return work, batch, workers
 
 
@@ -193,12 +193,12 @@ def test_a_piece_is_late_by_its_size_and_kind() -> None:
         work, batch, _ = scheduler(generation, episodes, large, begun=seconds, heard=0.0)
         work._rates = {"generation": [4.0, 1.0, 9.0], "episodes": [9.0, 8.0, 7.0]}
         # Episodes: 3 · 8 · 2 = 48 s.
-        assert [n for n, one in work._handed.items() if work._is_late(one)] == late, seconds
+        assert [n for n, one in work._assignments.items() if work._is_late(one)] == late, seconds
         assert work._for_here(batch) == (late[0] if late else None)
     work, _, _ = scheduler(piece("round", 1), begun=1e6, heard=0.0)
-    assert not work._is_late(work._handed[0]), "nothing is known of its kind"
+    assert not work._is_late(work._assignments[0]), "nothing is known of its kind"
     work._usual = {"round": 4.0}
-    assert work._is_late(work._handed[0])
+    assert work._is_late(work._assignments[0])
 
 
 def test_silence_is_counted_from_the_last_sign_of_life() -> None:
@@ -207,17 +207,17 @@ def test_silence_is_counted_from_the_last_sign_of_life() -> None:
                                      (0.0, 599.0, False), (0.0, 601.0, True)):  # fmt: skip
         work, _, workers = scheduler(piece("round", 1), begun=9999.0, heard=heard)
         work._longest = longest
-        work._end_silent()
+        work._check_heartbeats()
         assert [worker for worker, _ in workers.ended] == [0] * is_ended, (longest, heard)
-        work._end_silent()
+        work._check_heartbeats()
         assert len(workers.ended) == is_ended, "once"
 
 
 def test_workers_that_report_nothing_are_ended_only_for_a_piece_that_was_done_elsewhere() -> None:
     work, _, workers = scheduler(piece("round", 1), begun=9999.0, heard=9999.0)
     workers.reports_progress = False  # type: ignore[misc]
-    work._end_silent()
+    work._check_heartbeats()
     assert workers.ended == []
-    work._handed[0].twin = ("digest", "here")
-    work._end_silent()
+    work._assignments[0].twin = ("digest", "here")
+    work._check_heartbeats()
     assert len(workers.ended) == 1

@@ -28,10 +28,11 @@ from agilerl.errors import ConfigError, ReplayError
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
+from agilerl.runs.request import RunRequest
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink, GenerationRecord
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.quarantine import DivergedError
 
 OBS = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
@@ -198,7 +199,11 @@ def loop_of(
     if evolve:
         mutation = Mutations(1.0, 0, 0, 0, 0, 0, rand_seed=1)
         evolution = {"evolution": TournamentEvolution(TournamentSelection(2, True, 3, seed=1), mutation)}
-    return TrainingLoop(agents, source, chosen, seed=5, sinks=[sink], **evolution), sink, source
+    return (
+        TrainingLoop(agents, source, chosen, LoopSettings(seed=5, request=RunRequest(sinks=[sink]), **evolution)),
+        sink,
+        source,
+    )
 
 
 @pytest.mark.parametrize("learner", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])
@@ -315,7 +320,9 @@ def test_an_agent_with_its_own_learn_is_replaced_as_well(losses: list[float]) ->
     env = make_vect_envs(num_envs=2, make_env=lambda: Steady(BOX))
     sink = Recorder()
     agents = [Own(0, [0.1]), Own(1, losses)]
-    loop = TrainingLoop(agents, OffPolicySource(env, memory, options), options, seed=5, sinks=[sink])
+    loop = TrainingLoop(
+        agents, OffPolicySource(env, memory, options), options, LoopSettings(seed=5, request=RunRequest(sinks=[sink]))
+    )
     result = loop.run()
     assert result.history[0] == [1.0, -math.inf]
     assert result.population[1].losses == [0.1]

@@ -13,9 +13,10 @@ import torch
 from agilerl.algorithms import PPO
 from agilerl.core.options import LoopOptions
 from agilerl.envs.vector import make_vect_envs
+from agilerl.runs.request import RunRequest
 from agilerl.sources.rollouts import OnPolicySource
 from agilerl.telemetry.record import BaseSink
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 
 OBS = gym.spaces.Box(-10, 10, (3,), np.float32)
 ACTIONS: dict[str, gym.Space[Any]] = {
@@ -74,7 +75,9 @@ def trained(
     asked = LoopOptions(max_steps=64, evo_steps=64, eval_episodes=2, learner=learner)
     said = Said()
     before = list(agents)
-    loop = TrainingLoop(agents, OnPolicySource(env, asked), asked, seed=4, sinks=[said])
+    loop = TrainingLoop(
+        agents, OnPolicySource(env, asked), asked, LoopSettings(seed=4, request=RunRequest(sinks=[said]))
+    )
     loop.run()
     env.close()
     return before, loop, said.lines

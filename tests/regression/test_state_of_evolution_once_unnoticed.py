@@ -20,7 +20,7 @@ from agilerl.hpo.screening import promising, screened
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.sources.source import MeanReturn
 from agilerl.training.best import Candidate, Confirmation
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
 from agilerl.training.state import SavableLoop
 from agilerl.utils.utils import make_vect_envs
@@ -99,7 +99,7 @@ def test_the_ranges_of_a_new_run_are_its_own_and_its_agents_evolve_within_them()
 def loop_of(population: list[Any]) -> TrainingLoop:
     options = OffPolicyOptions(max_steps=64, evo_steps=32, eval_episodes=1)
     env = make_vect_envs("CartPole-v1", num_envs=2)
-    return TrainingLoop(population, OffPolicySource(env, ReplayBuffer(100), options), options, seed=1)
+    return TrainingLoop(population, OffPolicySource(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
 
 
 def candidate(agent: Any, place: int) -> Candidate:

@@ -49,7 +49,7 @@ def write_run(
     returns: Sequence[float] | None = None,
     **facts: Any,
 ) -> Path:
-    """The directory of a run with these members and births; `returns` are those of its closing test."""
+    """The directory of a run with these members and births; `returns` are those of its final evaluation."""
     path.mkdir(parents=True)
     result: dict[str, Any] = {
         "stopped": "target",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any
@@ -33,12 +33,10 @@ from agilerl.hpo.schedule import Change, Schedule, begin_with
 from agilerl.hpo.schemes import READERS, scheme_of
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.steering import Taken
 from agilerl.telemetry.evaluation import Baseline, Evaluation
-from agilerl.telemetry.record import Sink
-from agilerl.training.deadline import Deadline
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.training.manifest.adoption import Ancestors
+from agilerl.training.manifest.setup import Setup
 from agilerl.training.manifest.task import Task
 from agilerl.training.manifest.tasks import task_of
 from agilerl.training.policy_files import write_best
@@ -50,44 +48,27 @@ from agilerl.workers.executor import Executor
 
 
 def run_manifest(
-    manifest: Manifest,
-    env: Any = None,
-    *,
-    seed: int,
-    device: str,
-    sinks: Sequence[Sink],
+    setup: Setup,
     run_directory: RunDirectory | None = None,
-    evolution: bool = True,
     store: RunStore | None = None,
     check: Callable[[], None] | None = None,
-    callbacks: Sequence[Any] = (),
-    ancestors: Ancestors | None = None,
-    with_random_play: bool = False,
-    deadline: Deadline | None = None,
     executor: Executor | None = None,
-    arrivals: Sequence[int] = (),
-    script: Sequence[Taken] = (),
+    is_trial: bool = False,
 ) -> EvolveResult:
-    """Train according to `manifest`.
+    """Train according to a manifest and a request.
 
     Args:
-        env: an environment or a factory; None creates `manifest.environment.name`.
-        seed: of every random stream. device: of the networks.
-        sinks: receive the records.
         run_directory: receives each new best policy.
-        evolution: False trains the same population without selection and mutation.
         store: saves the run after every generation, and restores an earlier save.
         check: called between vector steps; raising KeyboardInterrupt ends the run.
-        callbacks: user hooks (`telemetry.callbacks.Callback`).
-        ancestors: agents of another run, copied as founders.
-        with_random_play: measure the score of uniformly random play first, unless run.json has it.
-        deadline: of a budget in minutes. executor: workers that take part.
-        arrivals: in asynchronous mode, the order in which shards must arrive.
-        script: requests of another run, which this one repeats.
+        executor: workers that take part.
+        is_trial: do not measure the score of uniformly random play first; otherwise it is, unless run.json has it.
 
     Returns:
         The result; `stopped` is "interrupted" after Ctrl-C.
     """
+    manifest, device, seed = setup.manifest, setup.device, setup.manifest.training.seed
+    env, evolution, ancestors = setup.request.env, setup.request.evolution, setup.request.ancestors
     task = task_of(manifest)
     train_env, eval_env = task.environments(env, device)
     new_founders = partial(make_founders, manifest, env, train_env, device)
@@ -105,35 +86,35 @@ def run_manifest(
     options = make_options(manifest)
     loop_of: Callable[..., TrainingLoop] = TrainingLoop
     if manifest.evolution.mode not in MODE.usual:
-        loop_of = partial(resolve_name(MODE.path), max_lag=manifest.evolution.max_lag, order=arrivals)
+        loop_of = partial(resolve_name(MODE.path), max_lag=manifest.evolution.max_lag, order=setup.arrivals)
     loop = loop_of(
         population,
         task.source.make(train_env, options, lambda: make_replay(manifest, device), eval_env),
         options,
-        seed=seed,
-        evolution=make_evolution(manifest, seed, device, None if ancestors else restarted) if evolution else None,
-        sinks=sinks,
-        env_id=manifest.environment.name,
-        on_best=None if run_directory is None else partial(_save_best, run_directory),
-        store=store,
-        check=check,
-        callbacks=callbacks,
-        deadline=deadline,
-        executor=executor,
-        script=script,
-        resets=resets,
+        settings=LoopSettings(
+            seed=seed,
+            env_id=manifest.environment.name,
+            request=setup.request,
+            evolution=make_evolution(manifest, seed, device, None if ancestors else restarted) if evolution else None,
+            resets=resets,
+            on_best=None if run_directory is None else partial(_save_best, run_directory),
+            store=store,
+            check=check,
+            deadline=setup.deadline,
+            executor=executor,
+        ),
     )
     loop.notes += without_effect(manifest, evolution)
     if evolution and (settings := experimental_in(manifest)):
         loop.notes.append(f"experimental, without a measured gain: {', '.join(settings)}")
     try:
-        if with_random_play:
+        if not is_trial:
             baseline = loop.result.random_play = _baseline(task, run_directory, loop, eval_env, check)
             loop.result.before = before = _before(task, run_directory, loop.population[0], train_env)
             loop.notes += task.notes_of(baseline, before)
         result = loop.run()
         if result.best is not None:
-            result.test = task.closing_score(result.best, train_env)
+            result.test = task.final_score(result.best, train_env)
         return result
     except KeyboardInterrupt:
         if loop.result.best is None:

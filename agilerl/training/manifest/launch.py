@@ -8,11 +8,10 @@ import json
 import math
 import os
 import shlex
-import sys
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,16 @@ from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import RunDirectory, lineage_is, now, running
 from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
 from agilerl.runs.records import RunRecords
-from agilerl.runs.request import ResumeRequest, RunRequest
+from agilerl.runs.request import RECORDED, ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.runs.steering import Taken, refuse_left_stop
-from agilerl.telemetry.console import console_sink
 from agilerl.telemetry.evaluation import Evaluation
-from agilerl.telemetry.record import Sink, Sinks, count
-from agilerl.telemetry.tracker_names import tracker_name, tracker_of
-from agilerl.telemetry.trackers import TensorBoardSink
+from agilerl.telemetry.record import Sinks, count
+from agilerl.telemetry.tracker_names import tracker_name
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest import build, step_cost, time_budget
 from agilerl.training.manifest.device import choose_device, resolve_device
+from agilerl.training.manifest.setup import Setup
 from agilerl.training.manifest.tasks import resolve
 from agilerl.training.manifest.worker_settings import (
     ALONE,
@@ -91,7 +89,7 @@ def with_minutes(
             )
         print(
             f"about {_in_minutes(f'{expected:.2g}')}: at most {count(steps)} steps of each member, "
-            f"at {count(rate)} steps/s of all together; the closing test is included",
+            f"at {count(rate)} steps/s of all together; the final evaluation is included",
             flush=True,
         )
     manifest = time_budget.with_short_generations(manifest, rate, minutes)
@@ -100,61 +98,6 @@ def with_minutes(
 
 def _in_minutes(value: str) -> str:
     return f"{value} {'minute' if value == '1' else 'minutes'}"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A run that is about to start: what was asked for, and what followed from it.
-
-    Attributes:
-        manifest: with what its environment and a budget in minutes settle. request: `env`, `verbose`, `evolution`,
-            `sinks`, `argv`, `callbacks`, `imports` and `script` as they are used; the rest is settled by the others.
-        device: of the networks. tensorboard: whether to write its files. track: name of a tracker, or "".
-        track_id: of the run at the tracker. parent: the run whose agents the founders are copies of.
-        data: file name of data that belongs to the run. arrivals: shards in the order in which they must arrive.
-    """
-
-    manifest: Manifest
-    request: RunRequest
-    device: str
-    tensorboard: bool
-    track: str
-    track_id: str
-    workers: Workers
-    deadline: Deadline | None
-    parent: Mapping[str, Any] | None = None
-    data: str | None = None
-    arrivals: tuple[int, ...] = ()
-
-    def start(self) -> dict[str, Any]:
-        """Start settings, as stored in run.json and every checkpoint."""
-        asked = self.request
-        settings = {"evolution": asked.evolution, "device": self.device, "env_given": asked.env is not None}
-        more: dict[str, Any] = {} if self.parent is None else {"parent": dict(self.parent)}
-        more |= {"imports": list(asked.imports)} if asked.imports else {}
-        more |= {"own_data": self.data} if self.data else {}
-        more |= self.workers.settings()
-        more |= {"tensorboard": True} if self.tensorboard else {}
-        more |= {"track": self.track_id, "tracker": self.track} if self.track else {}
-        more |= {"arrivals": list(self.arrivals)} if self.arrivals else {}
-        more |= {"script": [asdict(taken) for taken in asked.script]} if asked.script else {}
-        return {**settings, "argv": list(sys.argv if asked.argv is None else asked.argv), **more}
-
-    def sinks_of(self, directory: RunDirectory | None) -> list[Sink]:
-        """Build the sinks: the console, the user's sinks, the directory, the trackers."""
-        path = None if directory is None else str(directory.path)
-        sinks: list[Sink] = [console_sink(self.request.verbose, path=path), *self.request.sinks]
-        sinks += [] if directory is None else directory.sinks()
-        if self.tensorboard:
-            sinks.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
-        if self.track:
-            sinks.append(tracker_of(self.track, self.manifest.as_dict(), self.track_id))
-        return sinks
-
-    def facts(self) -> dict[str, Any]:
-        """Facts for every checkpoint; the configuration is stored as text to preserve the order of its keys."""
-        config = {"config": json.dumps(self.manifest.as_dict()), "config_hash": self.manifest.hash()}
-        return {**config, "start": self.start()}
 
 
 def run_training(manifest: Manifest, request: RunRequest | None = None, **options: Any) -> Run:
@@ -169,15 +112,15 @@ def run_training(manifest: Manifest, request: RunRequest | None = None, **option
     """
     request = replace(request or RunRequest(), **options)
     env_id, deadline = manifest.environment.name, deadline_of(request)
-    workers = workers_of(1 if request.workers is None else request.workers, request.ray, request.allow_insecure_ray)
+    workers = workers_of(request.workers, request.ray, request.allow_insecure_ray)
     order = () if request.arrivals is None else arrivals_of(request.arrivals, manifest)
     check_lanes(manifest, workers)
     manifest, device = resolved(manifest, request, workers)
     if request.uses_spare_cores:
         workers = replace(workers, most=spare_cores(manifest, device))
     setup = Setup(
-        manifest, request, device, bool(request.tensorboard), tracker_name(request.track or False), new_id(), workers,
-        deadline, None if request.ancestors is None else request.ancestors.parent(), arrivals=order,
+        manifest, request, device, tracker_name(request.track or False), new_id(), workers, deadline,
+        None if request.ancestors is None else request.ancestors.parent(), arrivals=order,
     )  # fmt: skip
     if request.out is None:
         return run_setup(setup, None, None)
@@ -291,11 +234,8 @@ def run_setup(setup: Setup, directory: RunDirectory | None, store: RunStore | No
                     executor = start_workers(*made_from, setup.workers, fan_out.message)
                     stack.callback(executor.close)
                 result = build.run_manifest(
-                    setup.manifest, asked.env, seed=setup.manifest.training.seed, device=setup.device, sinks=[fan_out],
-                    run_directory=directory, evolution=asked.evolution, store=store, check=signals.check,
-                    callbacks=asked.callbacks, ancestors=asked.ancestors, with_random_play=True,
-                    deadline=setup.deadline, executor=executor, arrivals=setup.arrivals, script=asked.script,
-                )  # fmt: skip
+                    replace(setup, request=replace(asked, sinks=[fan_out])), directory, store, signals.check, executor
+                )
             except Exception as error:
                 if signals.received is None:
                     raise
@@ -329,7 +269,7 @@ def _finish(
         manifest = apply_overrides(manifest, {"training.stop_after": result.env_steps_member}, "minutes")
     if result.best is not None:
         result.best.set_training_mode(False)  # evaluation mode, like agents returned by `agilerl.load`
-    births, left = list(result.births), setup.deadline
+    births, deadline = list(result.births), setup.deadline
     if directory is not None:
         path = directory.path
         try:
@@ -362,7 +302,7 @@ def _finish(
         env_given=setup.request.env is not None,
         failed_saves=int(lost.get("failed_saves") or 0),
         time=result.time,
-        closing_episodes=None if left is None else left.episodes_left(result.time.seconds_per_episode),
+        closing_episodes=None if deadline is None else deadline.episodes_left(result.time.seconds_per_episode),
     )
 
 
@@ -388,8 +328,8 @@ def _note_failure(directory: RunDirectory, error: BaseException, setup: Setup, i
         if again := _again(directory.path, setup, is_saved):
             error.add_note(f"{'resume' if is_saved else 'begin again'}  {again}")
     elif is_saved and isinstance(error, DivergedError):
-        anew = _with_smaller_lr(directory.path, setup)
-        error.add_note(f"a resume would diverge again; a new run from the agents of the last checkpoint  {anew}")
+        smaller = _with_smaller_lr(directory.path, setup)
+        error.add_note(f"a resume would diverge again; a new run from the agents of the last checkpoint  {smaller}")
     elif is_saved and not is_resumed:
         error.add_note(f"after solving that  {_again(directory.path, setup, is_saved)}")
     try:
@@ -461,13 +401,17 @@ def resume_training(path: str | os.PathLike[str], request: ResumeRequest | None 
         check_lanes(manifest, workers)
         if asked.uses_spare_cores and workers.count == 1 and asked.workers is None:
             workers = replace(workers, most=spare_cores(manifest, device))
-        imports = tuple(dict.fromkeys([*imports_of(start), *asked.imports]))
+        usual, options = vars(ResumeRequest()), vars(asked)
+        unchanged = {name: start[name] for name in RECORDED if name in start and options[name] == usual[name]}
         script = tuple(Taken.from_dict(taken) for taken in start.get("script") or ())
-        asked = replace(asked, evolution=bool(start["evolution"]), imports=imports, script=script)
+        asked = replace(asked, **{
+            **unchanged, "evolution": bool(start["evolution"]), "script": script,
+            "imports": tuple(dict.fromkeys([*imports_of(start), *asked.imports])),
+            "tensorboard": _has_tensorboard(start, asked.tensorboard),
+        })  # fmt: skip
         setup = Setup(
-            manifest, asked, device, _has_tensorboard(start, asked.tensorboard), _tracker(start, asked.track),
-            str(start.get("track") or new_id()), workers, deadline, start.get("parent"), start.get("own_data"),
-            tuple(start.get("arrivals") or ()),
+            manifest, asked, device, _tracker(start, asked.track), str(start.get("track") or new_id()), workers,
+            deadline, start.get("parent"), start.get("own_data"), tuple(start.get("arrivals") or ()),
         )  # fmt: skip
         store.facts = setup.facts()
         if store.saved is not None:
@@ -568,7 +512,7 @@ def _record(folder: Path, store: RunStore) -> tuple[Manifest, Mapping[str, Any]]
             again = f"`agilerl train {manifest.environment.name} --from {shlex.quote(parent)}`"
         raise RunError(f"{folder} began with the agents of {parent} and has no checkpoint. fix: {again}")
     start = {name: facts.get(name, False) for name in ("evolution", "device", "env_given")}
-    names = ("imports", "argv", "tensorboard", "track", "own_data", "workers", "ray", "arrivals", "script", "tracker")
+    names = ("imports", "argv", "track", "own_data", "workers", "ray", "arrivals", "script", "tracker", *RECORDED)
     start |= {name: facts[name] for name in names if name in facts}
     return manifest, start
 

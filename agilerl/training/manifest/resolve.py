@@ -150,7 +150,7 @@ def check_replay(manifest: Manifest) -> None:
     values, size = manifest.algorithm.hyperparameters, manifest.replay_buffer.max_size
     later = [change.after for change in manifest.evolution.schedule or () if change.kind == "rl_hp"]
     batches = [values.get("batch_size"), *(after.get("batch_size") for after in later)]
-    batch = max((each for each in batches if isinstance(each, int)), default=0)
+    batch = max((value for value in batches if isinstance(value, int)), default=0)
     if manifest.has_replay and batch > size:
         raise ConfigError(
             f"replay_buffer.max_size must be at least algorithm.batch_size ({batch} transitions), or nothing is ever "

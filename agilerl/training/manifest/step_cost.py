@@ -40,7 +40,7 @@ SLOW_S = 1e-3  # cost of a step above which the simulator, not the updates, deci
 # Steps of a whole population up to which a learner that uses each of them many times is worth it in place of PPO. With
 # 430,000 steps of 1 ms DQN was ahead (LunarLander), and SAC ahead on Pendulum and behind on Hopper.
 FEW_STEPS = {DEFAULT_ALGORITHM: 1_000_000, DEFAULT_FOR_BOX: 100_000}
-FOR_TRAINING = 0.75  # share of the time that is left beside evaluation, confirmation and the closing test
+FOR_TRAINING = 0.75  # share of the time that is left beside evaluation, confirmation and the final evaluation
 GENERATIONS, MIN_VECTOR_STEPS = 24, 25  # of a budget of few steps; of a generation
 MAX_LANES = 64
 SLOW_START_S, START_SHARE = 1.0, 1 / 16  # to make an environment that is slow to make; of a budget, to make all lanes

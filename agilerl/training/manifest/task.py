@@ -57,6 +57,6 @@ class Task(ABC):
         """Console lines about the scores before training."""
         return [str(baseline)]
 
-    def closing_score(self, agent: Any, env: Any) -> Evaluation | None:
+    def final_score(self, agent: Any, env: Any) -> Evaluation | None:
         """Score of the best agent on held-out prompts; None by default, as episodes score it later."""
         return None

@@ -10,7 +10,9 @@ from typing import Any
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest, apply_overrides
 from agilerl.errors import ConfigError
+from agilerl.runs.request import RunRequest
 from agilerl.training.manifest.build import run_manifest
+from agilerl.training.manifest.setup import Setup
 from agilerl.training.manifest.step_cost import StepCost, cost_of
 
 WITH_EVALUATION = 1.25  # empirical overhead of evaluations and confirmations
@@ -37,7 +39,7 @@ def steps_in(
 ) -> tuple[int, float, float]:
     """Return `steps_of_simulator` where a trial would take much of the time, else `tried_steps`.
 
-    Both are upper bounds: a run ends by its `Deadline`, which leaves time for the closing test.
+    Both are upper bounds: a run ends by its `Deadline`, which leaves time for the final evaluation.
     """
     check_minutes(manifest, minutes)
     cost = cost_of(manifest, env, minutes=minutes)
@@ -98,7 +100,7 @@ def tried_steps(
     """Return (most steps of a member in the minutes, environment steps per second of all members, expected minutes).
 
     The steps are those of the whole time left after the trial, and as many again (`_margin`), as a long run may be
-    faster than its first second; it ends earlier, by its `Deadline`, to leave time for the closing test. The expected
+    faster than its first second. Its `Deadline` ends it earlier, to leave time for the final evaluation. The expected
     minutes exceed the requested ones if a single generation takes longer.
 
     Short generations are trained and discarded until those after the first one, which is a warm-up, have taken a
@@ -112,12 +114,10 @@ def tried_steps(
     Raises:
         ConfigError: not a positive number.
     """
-    members, training = manifest.training.pop_size, manifest.training
+    members = manifest.training.pop_size
     stopwatch = Stopwatch(time.perf_counter(), min(TOO_LONG, TRIAL_SHARE * 60 * minutes))
-    run_manifest(
-        trial_of(manifest), env, seed=training.seed, device=device, sinks=(), evolution=False, check=check,
-        callbacks=[stopwatch],
-    )  # fmt: skip
+    request = RunRequest(env=env, evolution=False, callbacks=[stopwatch])
+    run_manifest(Setup(trial_of(manifest), request, device), check=check, is_trial=True)
     check()  # the trial returns normally when interrupted with an agent, so raise here
     rate = stopwatch.rate
     unit = shortest_generation(with_short_generations(manifest, rate, minutes))

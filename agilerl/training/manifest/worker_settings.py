@@ -61,12 +61,14 @@ def check_lanes(manifest: Manifest, workers: Workers) -> None:
         )
 
 
-def workers_of(workers: int | str, ray: str | None = None, allow_insecure_ray: bool = False) -> Workers:
-    """Return the workers for a number or "auto" (one for each core; on Ray for each of its CPUs).
+def workers_of(workers: int | str | None, ray: str | None = None, allow_insecure_ray: bool = False) -> Workers:
+    """Return the workers for a number or "auto" (one for each core; on Ray for each of its CPUs); None: as needed.
 
     Raises:
         ConfigError: neither of the two, or Ray without workers or not installed.
     """
+    if workers is None:
+        workers = 1 if ray in (None, NO_RAY) else "auto"
     if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise ConfigError(
             f"workers must be a number of processes from 1 on, or 'auto'; got {workers!r}. fix: workers='auto'."

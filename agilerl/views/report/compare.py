@@ -112,7 +112,7 @@ class Comparison:
                 lines.append(f"{run.path} was interrupted. fix: {way_on(run.path, run.facts)}")
         missing = [str(run.path) for run in runs if run.test is None and run.status != "interrupted"]
         if missing:
-            reason = f"no closing test, so no score: {', '.join(missing)}."
+            reason = f"no final evaluation, so no score: {', '.join(missing)}."
             lines.append(f"{reason} fix: {run_command('resume', missing[0])}")
         return lines
 
@@ -294,7 +294,7 @@ def _row(group: Group, run: RunRecords) -> tuple[str, ...]:
     facts = (group.label.split()[0], str(run.path), str(run.facts.get("seed", "?")), run.status)
     cost = (count(run.env_steps), clock(run.seconds))
     if run.test is None:
-        return (*facts, "no closing test", "-", "-", "-", *cost)
+        return (*facts, "no final evaluation", "-", "-", "-", *cost)
     mean, low, high = interval(run.test["mean"], *run.test["ci95"])
     iqm, _, _ = interval(run.test["iqm"], *run.test["ci95"])
     return (*facts, mean, f"{low}..{high}", iqm, str(len(run.test["returns"])), *cost)

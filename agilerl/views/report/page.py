@@ -252,7 +252,7 @@ def _score_tile(run: RunRecords) -> Tile:
         error = Evaluation.from_returns(test["returns"]).error
         beside = _beside(run, test["mean"], error, test["returns"])
         return Tile("score of the best agent", tidy(test["mean"]), many + beside, "lead")
-    where = f"in the run itself: no closing test yet{_beside(run, best)}"
+    where = f"in the run itself: no final evaluation yet{_beside(run, best)}"
     return Tile("best fitness", tidy(best), where, "lead")
 
 

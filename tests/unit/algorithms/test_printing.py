@@ -42,13 +42,13 @@ def run_of(path: Path | None, **more: Any) -> Run:
 def test_a_run_is_four_lines() -> None:
     assert str(run_of(None)).splitlines() == [
         "DQN on CartPole-v1   ended by target   4 members, 2 generations, seed 0",
-        "best   fitness 12.5   (no closing test; run.best.evaluate() makes one)",
+        "best   fitness 12.5   (no final evaluation; run.best.evaluate() makes one)",
         "cost   8k env steps (2k per member), 21k for evaluation   01:15",
         "path   nothing was written (out=None)",
     ]
 
 
-def test_a_run_knows_the_closing_test_that_was_made_after_it(tmp_path: Path) -> None:
+def test_a_run_knows_the_final_evaluation_that_was_made_after_it(tmp_path: Path) -> None:
     rows = [member(0, 0, 0, 12.5, is_best=1)]
     path = write_run(tmp_path / "r", rows, [birth(0, None, 0, "founder")], returns=[10.0, 20.0])
     assert str(run_of(path)).splitlines()[1] == (

@@ -19,7 +19,7 @@ import agilerl
 from agilerl import errors
 from agilerl.api import build_manifest, env_name, resolve_device
 from agilerl.cli import app
-from agilerl.cli.main import user_errors
+from agilerl.cli.errors import user_errors
 from agilerl.config import manifest_from
 from agilerl.errors import ConfigError, EnvError
 from agilerl.telemetry.evaluation import Evaluation
@@ -53,10 +53,11 @@ class FakeAgent:
         return Evaluation.from_returns([self.value + seed + i for i in range(episodes)])
 
 
-def fake_run_manifest(manifest: Any, env: Any = None, *, seed: int, device: str, sinks: Any, **rest: Any) -> Any:
+def fake_run_manifest(setup: Any, *parts: Any) -> Any:
     """Two generations in no time, reported as the real loop reports them."""
-    fake_run_manifest.called_with = {"manifest": manifest, "env": env, "seed": seed, "device": device, **rest}
-    (sinks,) = sinks
+    manifest, device, seed = setup.manifest, setup.device, setup.manifest.training.seed
+    fake_run_manifest.called_with = {**vars(setup.request), "manifest": manifest, "device": device}
+    (sinks,) = setup.request.sinks
     training = manifest.training
     size, steps = training.pop_size, training.max_steps
     founders = [Birth(i, None, 0, "founder") for i in range(size)]
@@ -129,7 +130,7 @@ def test_train_prints_a_line_per_generation_and_six_closing_lines(cli: Cli) -> N
         'load  agilerl.load("runs/CartPole-v1/dqn-0001")',
     ]
     page = Path("runs/CartPole-v1/dqn-0001/report.html").read_text()
-    assert "100 fresh episodes" in page  # written anew after the closing test
+    assert "100 fresh episodes" in page  # written anew after the final evaluation
 
 
 def test_train_leaves_a_complete_run_directory(cli: Cli) -> None:

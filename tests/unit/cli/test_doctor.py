@@ -15,8 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from agilerl.algorithms import available, find_algorithm
-from agilerl.cli import app, doctor
-from agilerl.cli.doctor import BROKEN, NOTE, OK, SETTINGS, Finding, Probe, disk, environment, gpu, threads, verdict_of
+from agilerl.cli import app, doctor, probing
+from agilerl.cli.doctor import BROKEN, NOTE, OK, Finding, disk, gpu, threads
+from agilerl.cli.probing import SETTINGS, Probe, environment, verdict_of
 from agilerl.core.threads import available_cores
 from agilerl.testing.probes import DiscountedRewardEnv, PolicyEnv
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
@@ -207,7 +208,7 @@ def test_a_learner_that_learns_passes_its_probe_and_one_that_does_not_is_broken(
 
 @pytest.mark.slow
 def test_all_probes_pass_in_under_a_minute_of_cpu() -> None:
-    assert [str(finding) for finding in doctor.probes() if finding.is_broken] == []
+    assert [str(finding) for finding in probing.probes() if finding.is_broken] == []
 
 
 def test_rollouts_are_judged_by_values_and_actions() -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from agilerl.cli import app
-from agilerl.cli.doctor import environment
+from agilerl.cli.probing import environment
 from agilerl.core.env_ids import import_environment
 from agilerl.errors import EnvError
 

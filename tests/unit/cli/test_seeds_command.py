@@ -150,8 +150,8 @@ def test_a_test_and_sinks_that_are_asked_for_reach_runs_that_have_begun_and_thos
     jobs = jobs_of(group, {"test_episodes": 7, "tensorboard": False, "track": ""})
     assert list(jobs) == [4, 2]
     for job in jobs.values():
-        assert (job.test_episodes, job.tensorboard, job.track) == (7, False, "")
-        assert job.changes == {"tensorboard": False, "track": ""}, "as resume_training takes them"
+        assert (job.request.test_episodes, job.request.tensorboard, job.request.track) == (7, False, "")
+        assert job.changes == {"test_episodes": 7, "tensorboard": False, "track": ""}, "as resume_training takes them"
 
 
 @pytest.mark.parametrize(

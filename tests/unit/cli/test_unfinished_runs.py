@@ -96,7 +96,7 @@ def test_a_bar_is_drawn_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(bar_sink(), TqdmSink)
 
 
-def test_a_run_that_goes_on_has_the_closing_test_with_which_it_began(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_has_the_final_evaluation_with_which_it_began(tmp_path: Path) -> None:
     cli(*SMALL[:-1], 3, "--out", tmp_path)
     run = tmp_path / "CartPole-v1" / "ppo-0001"
 

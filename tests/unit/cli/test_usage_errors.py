@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from agilerl.cli import app
+from agilerl.cli.commands import COMMANDS
 from agilerl.cli.messages import on_command_line, remember_command
 from agilerl.envs.returned import HEAL
 
@@ -204,3 +207,19 @@ def test_the_healing_of_environments_is_a_setting_on_the_command_line(command: s
     assert on_command_line(f"it failed. {HEAL}") == (
         f"it failed. fix: correct the environment, or {fix} to replace an environment that fails."
     )
+
+
+def test_the_help_of_all_commands_has_the_line_of_each() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert {name: commands[name].get_short_help_str(100) for name in commands} == {
+        name: line for name, (_, line) in COMMANDS.items()
+    }
+    assert len(commands) == len(COMMANDS) == 18
+
+
+def test_the_help_of_all_commands_loads_none_of_them() -> None:
+    code = "import sys\nfrom agilerl.cli import app\napp(['--help'], standalone_mode=False)\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    modules = {f"agilerl.cli.{module}" for module, _ in COMMANDS.values()}
+    assert not modules & set(loaded)
+    assert "agilerl.cli.messages" in loaded

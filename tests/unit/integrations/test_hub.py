@@ -38,7 +38,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a closing test of four episodes."""
+    """A run with a final evaluation of four episodes."""
     out = tmp_path_factory.mktemp("runs")
     run = agilerl.train("CartPole-v1", config=SMALL, population=2, steps=120, seed=1, out=out, verbose=False)
     score_best(run, 4)
@@ -533,15 +533,15 @@ def test_the_text_has_the_score_beside_random_play_and_three_lines_that_load(rec
     assert "| generation | env steps | batch_size | lr |\n|---|---|---|---|\n| 1 | 1000 | 64 | 2e-3 |" in text
 
 
-def test_a_run_without_a_closing_test_has_no_score(tmp_path: Path, run: Path) -> None:
+def test_a_run_without_a_final_evaluation_has_no_score(tmp_path: Path, run: Path) -> None:
     facts = json.loads((run / "run.json").read_text())
     del facts["result"]["test"]
     (run / "run.json").write_text(json.dumps(facts))
     with bundle_of(run, REPO) as bundle:
         text, notes = bundle.card, bundle.notes
     assert "model-index" not in text
-    assert "The run has no closing test" in text
+    assert "The run has no final evaluation" in text
     assert notes == (
-        f"the run has no closing test, so that the card has no score. fix: `agilerl resume {run}` plays one.",
+        f"the run has no final evaluation, so that the card has no score. fix: `agilerl resume {run}` plays one.",
     )
     assert mean_reward({"mean": 5.0, "std": None}) == "5.00"

@@ -23,7 +23,7 @@ def rows(*best: float) -> list[dict[str, object]]:
 
 @pytest.fixture
 def four(tmp_path: Path) -> list[Path]:
-    """Two seeds of one setting, one run of another, and one without a closing test."""
+    """Two seeds of one setting, one run of another, and one without a final evaluation."""
     return [
         write_run(tmp_path / "a", rows(10, 20), [], seed=0, returns=[100.0, 100.0]),
         write_run(tmp_path / "b", rows(20, 40), [], seed=1, returns=[110.0, 130.0]),
@@ -46,8 +46,8 @@ def test_the_table_has_every_run_and_names_those_without_a_score(four: list[Path
     lines = comparison(four).lines()
     assert re.split(r"\s{3,}", lines[2])[2:8] == ["1", "done", "120.0", "110.0..130.0", "120.0", "2"]
     assert "running" in lines[3]
-    assert "no closing test" in lines[3]
-    assert lines[-1].startswith(f"no closing test, so no score: {four[3]}.")
+    assert "no final evaluation" in lines[3]
+    assert lines[-1].startswith(f"no final evaluation, so no score: {four[3]}.")
     assert "P(A better than B) = 0.50   too few seeds for an interval (2 and 1)" in lines
 
 

@@ -178,7 +178,7 @@ def test_a_run_that_is_going_on_has_a_report_of_what_is_there(tmp_path: Path) ->
     assert {tile.name: tile.more for tile in tiles(run)}["wall time"] == "still running"
     page = render(run)
     assert "Population so far" in page
-    assert "no closing test yet" in page
+    assert "no final evaluation yet" in page
 
 
 def test_a_run_that_has_just_begun_has_a_report_too(tmp_path: Path) -> None:
@@ -402,12 +402,12 @@ def test_facts_that_nothing_can_be_made_of_are_one_named_error(tmp_path: Path) -
     ],
     ids=str,
 )
-def test_a_closing_test_of_a_wrong_kind_is_none(tmp_path: Path, test: object) -> None:
+def test_a_final_evaluation_of_a_wrong_kind_is_none(tmp_path: Path, test: object) -> None:
     path = write_run(tmp_path / "r", ROWS, BIRTHS, result={"test": test}, parent="x", git={})
     assert RunRecords.read(path).test is None
-    assert "no closing test yet" in write_report(path).read_text()
+    assert "no final evaluation yet" in write_report(path).read_text()
     path = write_run(tmp_path / "text", ROWS, BIRTHS, result="x")
-    assert "no closing test yet" in write_report(path).read_text()
+    assert "no final evaluation yet" in write_report(path).read_text()
 
 
 def test_a_report_replaces_pages_alone(tmp_path: Path) -> None:

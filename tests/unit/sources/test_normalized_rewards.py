@@ -23,7 +23,7 @@ from agilerl.sources.rewards import RewardScale
 from agilerl.sources.rollouts import OnPolicyGeneration
 from agilerl.sources.source import Shard
 from agilerl.sources.updates import Updates
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.utils.utils import make_vect_envs
 
 SMALL: dict[str, Any] = {
@@ -290,7 +290,7 @@ def test_agents_with_their_own_learn_are_a_named_error() -> None:
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agent = Own(env.single_observation_space, env.single_action_space)
     options = OffPolicyOptions(max_steps=40, evo_steps=20, normalize_rewards=True)
-    loop = TrainingLoop([agent], OffPolicySource(env, ReplayBuffer(100), options), options, seed=1)
+    loop = TrainingLoop([agent], OffPolicySource(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
     with pytest.raises(
         ConfigError, match=r"normalize_rewards is for .*; Own brings its own learn\. fix: .*TransformReward"
     ):

@@ -13,7 +13,7 @@ from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.options import OffPolicyOptions
 from agilerl.errors import ConfigError
 from agilerl.sources.off_policy import OffPolicySource
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.utils.utils import make_vect_envs
 
 NET = {"encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16}
@@ -71,7 +71,7 @@ def stored_actions(agent: Any, random_steps: int) -> np.ndarray:
         max_steps=200, evo_steps=200, eval_episodes=2, random_steps=random_steps, learning_delay=400, eps_start=0,
         eps_end=0,
     )  # fmt: skip
-    TrainingLoop([agent], OffPolicySource(env, memory, options), options, seed=1).run()
+    TrainingLoop([agent], OffPolicySource(env, memory, options), options, LoopSettings(seed=1)).run()
     env.close()
     return memory.gather(np.arange(len(memory)))["action"].numpy().ravel()
 

@@ -20,7 +20,7 @@ from agilerl.rollouts.evaluate import contested
 from agilerl.sources.evaluator import Evaluator
 from agilerl.sources.off_policy import OffPolicySource
 from agilerl.telemetry.record import BaseSink
-from agilerl.training.loop import TrainingLoop
+from agilerl.training.loop import LoopSettings, TrainingLoop
 from agilerl.utils.utils import make_vect_envs
 
 SMALL: dict[str, Any] = {
@@ -269,7 +269,7 @@ def test_agents_that_learn_by_themselves_say_that_there_are_no_stages() -> None:
     env = make_vect_envs("CartPole-v1", num_envs=2)
     agents = [Own(env.single_observation_space, env.single_action_space, index=n) for n in range(2)]
     options = OffPolicyOptions(max_steps=40, evo_steps=20, eval_episodes=4, eval_screen=2, eval_share=0.5)
-    loop = TrainingLoop(agents, OffPolicySource(env, ReplayBuffer(100), options), options, seed=1)
+    loop = TrainingLoop(agents, OffPolicySource(env, ReplayBuffer(100), options), options, LoopSettings(seed=1))
     for option in ("eval_screen", "eval_share"):
         assert any(f"{option} is ignored" in note for note in loop.notes)
     assert len(loop.run().history[0]) == 2

@@ -56,7 +56,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def use(**attributes: Any) -> Any:
         kind = type("Kind", (Scripted,), {"jobs": 0, **attributes})
         monkeypatch.setattr(manifest_workers, "LocalWorkers", kind)
-        monkeypatch.setattr(scheduling, "LATE_SECONDS", 0.0)
+        monkeypatch.setattr(scheduling, "MIN_STRAGGLER_SECONDS", 0.0)
         monkeypatch.setattr(scheduling, "POLL_SECONDS", 1e-9)
         return kind
 

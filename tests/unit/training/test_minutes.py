@@ -44,8 +44,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
     clock, heard = iter(range(100)), [0]
     monkeypatch.setattr(measured.time, "perf_counter", lambda: seconds * next(clock))
 
-    def run(trial: Any, env: Any, *, callbacks: Any, **rest: Any) -> None:
-        own = trial.training
+    def run(setup: Any, **rest: Any) -> None:
+        own, callbacks = setup.manifest.training, setup.request.callbacks
         assert (own.evo_steps, own.max_steps, own.target_score) == (256, 2048, None)
         for made in range(512, 2 * 2048 + 1, 512):
             heard[0] += 1
@@ -288,22 +288,22 @@ def test_a_dry_run_says_that_the_budget_is_measured() -> None:
     ("left", "generation", "episodes", "is_last"),
     [(101.0, 60.0, 10, False), (99.0, 60.0, 10, True), (99.0, 59.0, 9, False), (5.0, 0.0, 0, True)],
 )
-def test_the_last_generation_leaves_time_for_the_closing_test(
+def test_the_last_generation_leaves_time_for_the_final_evaluation(
     left: float, generation: float, episodes: int, is_last: bool
 ) -> None:
-    """The closing test has 30 episodes of one second: 60 + 10 + 30 seconds follow."""
-    deadline = Deadline(0.0, 1_000.0, closing_episodes=30, clock=lambda: 1_000.0 - left)
+    """The final evaluation has 30 episodes of one second: 60 + 10 + 30 seconds follow."""
+    deadline = Deadline(0.0, 1_000.0, final_episodes=30, clock=lambda: 1_000.0 - left)
     assert deadline.is_last(generation, episodes, 1.0) is is_last
 
 
 @pytest.mark.parametrize(
     ("seconds_per_episode", "reserved", "left"), [(0.1, 100, 100), (2.0, 50, 15), (4.0, 25, 7), (90.0, 2, 0)]
 )
-def test_the_closing_test_plays_fewer_episodes_where_they_take_long(
+def test_the_final_evaluation_plays_fewer_episodes_where_they_take_long(
     seconds_per_episode: float, reserved: int, left: int
 ) -> None:
     """A tenth of 1,000 seconds is set aside for it, and 30 seconds are left in the end."""
-    deadline = Deadline(0.0, 1_000.0, closing_episodes=100, clock=lambda: 970.0)
+    deadline = Deadline(0.0, 1_000.0, final_episodes=100, clock=lambda: 970.0)
     assert deadline.reserved_episodes(seconds_per_episode) == reserved
     assert deadline.episodes_left(seconds_per_episode) == left
     assert Deadline(0.0, 1_000.0, 1, lambda: 970.0).episodes_left(20.0) == 1, "never more than were asked for"
@@ -378,7 +378,7 @@ def test_a_new_budget_of_steps_replaces_the_end_of_a_timed_run(tmp_path: Path, m
     assert apply_overrides(run.manifest, {"training.eval_episodes": 2}).training.stop_after == 256
 
 
-def test_the_closing_test_of_the_command_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_final_evaluation_of_the_command_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked, after = list[int](), Deadline.after
 
     def deadline(minutes: float, episodes: int, begins: float) -> Deadline:
@@ -427,14 +427,14 @@ def test_a_last_generation_is_shortened_to_the_time_that_is_left(
 @pytest.mark.parametrize(
     ("left", "seconds", "expected"),
     [
-        (40.0, 20.0, 512),  # 30 seconds before the closing test, of which 2 are evaluation: 18 a generation's steps
+        (40.0, 20.0, 512),  # 30 seconds before the final evaluation, of which 2 are evaluation: 18 a generation's steps
         (16.0, 20.0, 0),  # 4 of 18 seconds: less than a quarter
         (22.0, 20.0, 256),  # 10 of 18
         (-5.0, 20.0, 0),
     ],
 )
 def test_the_steps_of_a_last_generation_fit(left: float, seconds: float, expected: int) -> None:
-    """512 steps took `seconds`, two of them evaluation; the closing test has 10 episodes of a second."""
+    """512 steps took `seconds`, two of them evaluation; the final evaluation has 10 episodes of a second."""
 
     pace = Pace(Deadline(0.0, 1_000.0, 10, lambda: 1_000.0 - left), ONE)
     pace.evaluated(2.0, episodes=2)

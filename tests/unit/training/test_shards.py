@@ -195,7 +195,7 @@ class Late(InlineWorkers):
 def test_a_late_piece_is_done_twice_and_the_results_are_compared(
     is_wrong: bool, inline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduling, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(scheduling, "MIN_STRAGGLER_SECONDS", 0.0)
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 1e-9)
     inline(type("Kind", (Late,), {"is_wrong": is_wrong}))
     if is_wrong:

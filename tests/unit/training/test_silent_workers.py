@@ -28,7 +28,7 @@ class Silent(InlineWorkers):
         return super().poll(seconds) if not 0 < self.polls <= SILENT_POLLS else []
 
     def kill(self, worker: int, reason: str) -> None:
-        self.killed.append((worker, self.dispatchers[0].scheduler._handed[worker].twin is not None))
+        self.killed.append((worker, self.dispatchers[0].scheduler._assignments[worker].twin is not None))
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -44,10 +44,15 @@ def test_who_is_killed(reports_progress: bool, is_late: bool, monkeypatch: pytes
 
     monkeypatch.setattr(dispatch.Dispatcher, "__init__", note)
     monkeypatch.setattr(manifest_workers, "LocalWorkers", kind)
-    for name in ("SILENCE_SECONDS", "SILENCE_TIMES", "FIRST_SILENCE_SECONDS", "POLL_SECONDS"):
+    for name in (
+        "HEARTBEAT_TIMEOUT_SECONDS",
+        "HEARTBEAT_TIMEOUT_FACTOR",
+        "FIRST_HEARTBEAT_TIMEOUT_SECONDS",
+        "POLL_SECONDS",
+    ):
         monkeypatch.setattr(scheduling, name, 0.0)
-    monkeypatch.setattr(scheduling, "LATE_SECONDS", 0.0 if is_late else 1e9)
-    monkeypatch.setattr(scheduling, "LATE", {"generation": 0.0, "episodes": 0.0})
+    monkeypatch.setattr(scheduling, "MIN_STRAGGLER_SECONDS", 0.0 if is_late else 1e9)
+    monkeypatch.setattr(scheduling, "STRAGGLER_FACTOR", {"generation": 0.0, "episodes": 0.0})
     agilerl.train(
         "CartPole-v1", "DQN", population=2, steps=200, evo_steps=100, num_envs=2, eval_episodes=2, confirm_episodes=0,
         target_score=None, preset=False, out=None, verbose=False, seed=0, device="cpu", shards=2, workers=2, **SMALL,

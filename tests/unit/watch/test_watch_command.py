@@ -146,8 +146,7 @@ def test_the_view_of_a_training_imports_the_module_of_its_environment(
 ) -> None:
     """As named by --import, and before the colon of the id: films make the environment."""
     served: list[list[str]] = []
-    beside = training.watching, "beside"
-    monkeypatch.setattr(*beside, lambda out, imports, as_json: served.append(list(imports)) or nullcontext())
+    monkeypatch.setattr(training, "watched", lambda out, imports, say: served.append(list(imports)) or nullcontext())
     monkeypatch.setattr(training, "_train_one", lambda options, plan, begun: None)
     words = ("train", "gymnasium:CartPole-v1", "--allow-code", "--watch", "--import", "math", "--out", str(tmp_path))
     done = CliRunner().invoke(app, words)
@@ -162,7 +161,7 @@ def test_the_address_is_beside_the_json_of_a_training(
         say("watch  http://127.0.0.1:1/token/")
         return nullcontext()
 
-    monkeypatch.setattr(child, "watched", watched)
+    monkeypatch.setattr(training, "watched", watched)
     monkeypatch.setattr(training, "_train_one", lambda options, plan, begun: None)
     done = CliRunner().invoke(app, ["train", "CartPole-v1", "--watch", "--out", str(tmp_path), *words])
     printed = {"stdout": done.stdout, "stderr": done.stderr}

@@ -1,0 +1,57 @@
+"""A declared field of a request is an option of the commands, a keyword of `agilerl.train`, and is recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from agilerl.cli.options import takes
+from agilerl.cli.train import ResumeOptions, TrainOptions
+from agilerl.cli.training import OF_GROUPS
+from agilerl.runs.request import KEYWORDS, RECORDED, Option, ResumeRequest, RunRequest, options_of
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wider(RunRequest):
+    patience_seconds: Annotated[float | None, Option("Seconds to wait.", metavar="N", example="5")] = None
+
+
+@pytest.mark.parametrize(("words", "seconds"), [([], None), (["--patience-seconds", "2.5"], 2.5)])
+def test_a_new_field_is_an_option_after_the_others(words: list[str], seconds: float | None) -> None:
+    asked: list[Wider] = []
+
+    def command(options: TrainOptions, request: Wider) -> None:
+        asked.append(request)
+
+    app = typer.Typer()
+    app.command()(takes(TrainOptions, Wider)(command))
+    result = CliRunner().invoke(app, ["CartPole-v1", "--workers", "3", *words])
+    assert (result.exit_code, asked) == (0, [Wider(workers="3", patience_seconds=seconds, out=asked[0].out)])
+    lines = CliRunner().invoke(app, ["--help"]).output
+    assert lines.index("--tensorboard") < lines.index("--patience-seconds") < lines.index("--track")
+
+
+def test_declared_options_are_recorded_where_they_are_not_the_default() -> None:
+    assert RECORDED == ("tensorboard",)
+    assert [RunRequest(tensorboard=value).changed(RECORDED) for value in (None, False, True)] == [
+        {},
+        {},
+        {"tensorboard": True},
+    ]
+
+
+def test_each_verb_has_the_options_of_its_request() -> None:
+    names = {field.name for field in dataclasses.fields(TrainOptions)}
+    assert set(options_of(RunRequest)) <= names, "all are placed in the help"
+    resumed = {name for name, option in options_of(ResumeRequest).items() if option.on_resume}
+    assert resumed <= {field.name for field in dataclasses.fields(ResumeOptions)}
+    assert {"workers", "arrivals"} < KEYWORDS
+    assert not {"tensorboard", "track", "imports"} & KEYWORDS
+    assert OF_GROUPS == [
+        "tensorboard", "test_episodes", "steps", "settings", "carry_envs", "strict_replay", "restart",
+        "allow_other_kernels", "track",
+    ]  # fmt: skip
