@@ -47,9 +47,8 @@ from agilerl.envs.argument import Factory, environment_argument, is_vector
 from agilerl.envs.team import name_of as team_name
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, NotAvailableYetError, RunError
 from agilerl.language.base import quiet
-from agilerl.runs.changes import changes_in
-from agilerl.runs.commands import command, imports_of
-from agilerl.runs.directory import RunDirectory
+from agilerl.runs.directory import RunDirectory, changes_in
+from agilerl.runs.names import command, imports_of
 from agilerl.runs.records import RunRecords
 from agilerl.runs.request import KEYWORDS, ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from runner import RESULTS, read_lines
 
-from agilerl.hpo.shrinkage import shrink
+from agilerl.hpo.screening import shrink
 from agilerl.rollouts.confirmation import SequentialTest, batch_ends
 from agilerl.rollouts.evaluate import contested
 from agilerl.sources.evaluator import CONFIRMATION_BATCH

@@ -13,8 +13,8 @@ from agilerl.api import load
 from agilerl.cli.as_json import show
 from agilerl.cli.output import evaluation_lines, unfinished_line
 from agilerl.errors import ConfigError, NotAvailableYetError
-from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.names import run_command
 from agilerl.views.export import export_onnx, export_team
 from agilerl.views.hub import as_typed, is_address, local_run
 from agilerl.views.hub_push import bundle_of, push_bundle

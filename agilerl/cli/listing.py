@@ -22,9 +22,8 @@ from agilerl.core import foreign
 from agilerl.core.env_ids import BANDITS, FAMILIES, SHIPPED, TEAM_PACKAGES, TEXTS
 from agilerl.core.hostile import read_json
 from agilerl.errors import AgileRLError, ConfigError, unknown_choice
-from agilerl.runs.commands import way_on
 from agilerl.runs.lock import status_of
-from agilerl.runs.names import RUN, is_group
+from agilerl.runs.names import RUN, is_group, way_on
 from agilerl.telemetry.record import count
 
 LISTS = ("algos", "envs", "presets", "runs")

@@ -13,8 +13,8 @@ from agilerl.cli.listing import Entry
 from agilerl.config import Manifest, preset_for, preset_names
 from agilerl.config.keys import leaf_paths
 from agilerl.errors import AgileRLError
-from agilerl.runs.commands import imports_of
 from agilerl.runs.directory import RunDirectory
+from agilerl.runs.names import imports_of
 from agilerl.runs.records import final_evaluation
 from agilerl.telemetry.evaluation import interval
 from agilerl.telemetry.record import count, number

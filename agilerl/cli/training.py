@@ -58,7 +58,7 @@ from agilerl.telemetry.record import count
 from agilerl.training.manifest.adoption import Ancestors, check_algorithm, structure_of, with_changes
 from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.manifest.launch import resolved, score_best
-from agilerl.training.manifest.tasks import resolve
+from agilerl.training.manifest.tasks import task_of
 from agilerl.training.manifest.time_budget import check_minutes
 from agilerl.views.watch.child import watched
 
@@ -294,7 +294,7 @@ def _changed(manifest: Manifest, asked: Mapping[str, Any]) -> Manifest:
 def _print_plan(options: TrainOptions, manifest: Manifest, seeds: Sequence[int], request: RunRequest) -> None:
 
     resolve_device(options.device)  # an unknown one is named first
-    manifest, minutes, evolution = resolve(with_known_env(manifest)), request.minutes, request.evolution
+    manifest, minutes, evolution = task_of(with_known_env(manifest)).resolve(None), request.minutes, request.evolution
     chosen = choose_device(options.device, manifest)
     where = chosen.name
     if minutes is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agilerl.config.schema import Manifest, as_typed, value_at
-from agilerl.hpo.schemes import SCHEMES, scheme_of
+from agilerl.hpo.schemes import SCHEMES
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ def experimental_in(manifest: Manifest) -> list[str]:
     """Return the experimental settings of a manifest, as they are typed after `--set`."""
     values = {row: value_at(manifest, row.key) for row in EXPERIMENTAL}
     return [
-        f"{row.key}={as_typed(value)}"
-        for row, value in values.items()
-        if (bool(scheme_of(value).evidence) if row is SCHEME else value not in row.usual)
-    ]
+        f"{row.key}={as_typed(value)}" for row, value in values.items()
+        if value not in row.usual and (row is not SCHEME or value in SCHEMES)
+    ]  # fmt: skip

@@ -15,7 +15,7 @@ from agilerl.config.convert import convert, is_published
 from agilerl.config.keys import KEY_ALIASES, RANGES, REMOVED, SECTION_ALIASES, TOP_LEVEL_ALIASES
 from agilerl.config.presets import has_preset, preset_content
 from agilerl.config.problems import errors_of_keys, explain
-from agilerl.config.schema import ADDED_LATER, OF_TOURNAMENTS, WITHOUT_WAITING, Manifest, Training, has_replay
+from agilerl.config.schema import FIRST_KEYS, OF_TOURNAMENTS, WITHOUT_WAITING, Manifest, has_replay
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.core.env_ids import reward_threshold
 from agilerl.core.hostile import read_text
@@ -242,8 +242,7 @@ def _is_record(plain: Mapping[str, Any]) -> bool:
     """Whether it is a complete manifest, as this library writes into a run directory."""
     sections = {"format", "environment", "algorithm", "network", "mutation", "tournament_selection"}
     training = plain.get("training")
-    every = set(Training.model_fields) - set(ADDED_LATER)
-    return sections <= set(plain) and isinstance(training, Mapping) and every <= set(training)
+    return sections <= set(plain) and isinstance(training, Mapping) and FIRST_KEYS["training"] <= set(training)
 
 
 def _from_published(data: Mapping[str, Any], source: str, env_id: str | None, algo: str | None) -> Manifest:

@@ -43,13 +43,26 @@ def _model_of(cls: Any) -> type[BaseModel]:
     return create_model(f"{cls.__name__}Keys", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-# Keys of the training section added after results had been stored under manifest hashes.
-ADDED_LATER = (
-    "carry_envs", "confirm_most", "confirm_screen", "dataset", "eval_members", "eval_screen", "eval_share", "evo_first",
-    "explore_least", "fitness", "fqe_gamma", "fqe_updates", "held_out", "normalize_rewards", "opponents", "overlap",
-    "patience",
-    "reward_floor", "shards", "share", "stop_after", "stop_errors", "threads",
-)  # fmt: skip
+# Keys of the first format by section, which always count in hashes; a key of a later version counts only with another
+# value than its default. All keys of other sections, and of algorithms but `LATER_HYPERPARAMETERS`, are first ones.
+FIRST_KEYS = {
+    "environment": frozenset({"name", "num_envs", "kwargs", "healing", "num_workers", "deadline_s", "max_restarts"}),
+    "training": frozenset({
+        "max_steps", "pop_size", "evo_steps", "eval_steps", "eval_episodes", "learning_delay", "random_steps",
+        "eps_start", "eps_end", "eps_decay", "explore_hold", "target_score", "seed", "train_max_episode_steps",
+        "evolve_from", "confirm_episodes", "stop_margin", "reward_scale", "clip_rewards", "lockstep", "learner",
+        "elite_rescore_episodes",
+    }),
+    "mutation": frozenset({"probabilities", "rl_hp_selection", "mutation_sd", "mutate_elite"}),
+    "probabilities": frozenset(kind.key for kind in KINDS.values() if kind.argument) | {"new_layer"},
+    "evolution": frozenset({
+        "founders", "widths", "scheme", "survivors", "restarts", "certainty", "until", "judge", "frequencies",
+        "schedule",
+    }),
+}  # fmt: skip
+LATER_HYPERPARAMETERS = {
+    "noise_persistence", "action_std_min", "action_ent_steps", "squash_output", "action_scaling",
+}  # fmt: skip
 DEFAULT_OPTIONS = OffPolicyOptions()
 if TYPE_CHECKING:
     ReplayedKind = str
@@ -546,40 +559,22 @@ class Manifest(Section):
     def hash(self) -> str:
         """16 hexadecimal digits of a SHA-256 over the canonical JSON; independent of key order and of the process.
 
-        Keys added later (`ADDED_LATER`) count only if they differ from their defaults: a manifest that does not use
-        them keeps its earlier hash.
+        Keys of later versions count only if they differ from their defaults (`FIRST_KEYS`): a manifest that does not
+        use them keeps its earlier hash.
         """
-        content, usual = self.as_dict(), Training().model_dump(mode="json")
-        for name in ADDED_LATER:
-            if content["training"][name] == usual[name]:
-                del content["training"][name]
-        for name in ("noise_persistence", "action_std_min", "action_ent_steps", "squash_output"):
-            if not content["algorithm"].get(name, True):
-                del content["algorithm"][name]
-        if content["algorithm"].get("action_scaling") == "bounds":
-            del content["algorithm"]["action_scaling"]
-        weights = content["mutation"]["probabilities"]
-        for kind in KINDS.values():
-            if not kind.argument and weights[kind.key] == Probabilities.model_fields[kind.key].default:
-                del weights[kind.key]
-        if content["mutation"]["reset_dormant"] is None:
-            del content["mutation"]["reset_dormant"]
+        content, usual = self.as_dict(), Manifest().model_dump(mode="json")
+        sections = {name: (content[name], usual[name]) for name in FIRST_KEYS if name in content}
+        sections["probabilities"] = content["mutation"]["probabilities"], usual["mutation"]["probabilities"]
+        for name, (values, defaults) in sections.items():
+            for key in values.keys() - FIRST_KEYS[name]:
+                if values[key] == defaults[key]:
+                    del values[key]
+        declared = hyperparameters(find_algorithm(self.algorithm.name))
+        for key in LATER_HYPERPARAMETERS & content["algorithm"].keys():
+            if content["algorithm"][key] == declared[key].manifest:
+                del content["algorithm"][key]
         if self.evolution == Evolution():
             del content["evolution"]
-        else:
-            for name in (
-                "restart_ranges",
-                "mode",
-                "max_lag",
-                "interval",
-            ):
-                if vars(self.evolution)[name] == vars(Evolution())[name]:
-                    del content["evolution"][name]
-        for name in ("with_state", "asynchronous"):
-            if not content["environment"][name]:
-                del content["environment"][name]
-        if content["environment"]["backend"] == "gymnasium":
-            del content["environment"]["backend"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

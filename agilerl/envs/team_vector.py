@@ -12,13 +12,13 @@ import numpy as np
 
 from agilerl.core.signatures import also_takes
 from agilerl.envs.healing import Description, PendingStep, check_options, describe
+from agilerl.envs.limits import limited
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.simulators.team_fast import FAST_TEAMS
 from agilerl.envs.team_healing import HealingTeamLanes
 from agilerl.envs.team_ids import maker
 from agilerl.envs.team_ids import team_module as team_module
-from agilerl.envs.team_limits import limited
 from agilerl.envs.team_vector_env import EnvFactory
 from agilerl.envs.team_vector_env import PettingZooVecEnv as PettingZooVecEnv
 from agilerl.envs.teams import TeamLanes

@@ -10,8 +10,7 @@ import numpy as np
 
 from agilerl.errors import ConfigError
 from agilerl.hpo.evolution import Births, Evolution
-from agilerl.hpo.screening import best_returns, recent_returns
-from agilerl.hpo.stopping import is_stuck
+from agilerl.hpo.screening import best_returns, is_stuck, recent_returns
 from agilerl.telemetry.record import Birth, MemberRecord
 
 

@@ -19,8 +19,6 @@ from agilerl.core import foreign
 from agilerl.errors import ConfigError, RunError
 from agilerl.language import needs
 from agilerl.language.ends import end_ids
-from agilerl.language.padding import pad_left as pad_left
-from agilerl.language.padding import positions_of as positions_of
 from agilerl.language.parity import FIX, check_parity
 from agilerl.language.tokenizer import eos_id, fingerprint, is_tokenizer_of, load_tokenizer, pad_id
 

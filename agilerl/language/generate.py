@@ -12,8 +12,9 @@ from torch import Tensor
 
 from agilerl.errors import ConfigError
 from agilerl.language import needs
-from agilerl.language.base import BaseModel, Forward, positions_of
+from agilerl.language.base import BaseModel, Forward
 from agilerl.language.ends import is_end
+from agilerl.language.padding import positions_of
 from agilerl.language.scoring import Texts, first_end
 
 

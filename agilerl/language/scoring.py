@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from agilerl.language import needs
-from agilerl.language.base import Forward, positions_of
+from agilerl.language.base import Forward
 from agilerl.language.ends import is_end
+from agilerl.language.padding import positions_of
 
 CHUNK = 1 << 22
 """Maximum number of logits (rows times vocabulary) in memory: 16 MB in float32, and as much for their gradient."""

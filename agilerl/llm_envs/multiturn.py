@@ -16,8 +16,7 @@ from agilerl.language.ends import end_ids, turn_end
 from agilerl.llm_envs.games import Player, TextGame
 from agilerl.llm_envs.prompts import Turns
 from agilerl.llm_envs.rewards import MAX_FAULTS, WINDOW, Deadline, RewardError, TookTooLongError, number_of
-from agilerl.llm_envs.templates import encoded, rendered
-from agilerl.llm_envs.tokens import after_prompt, prompt_tensors
+from agilerl.llm_envs.templates import after_prompt, encoded, prompt_tensors, rendered
 
 _ASKED, _SAID = "question", "answer"  # placeholders, to get the tokens between two messages
 

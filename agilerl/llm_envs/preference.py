@@ -11,8 +11,7 @@ import torch
 from agilerl.errors import AgileRLWarning, EnvError
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Pair
-from agilerl.llm_envs.templates import check_template, completed, encoded, with_answers
-from agilerl.llm_envs.tokens import padded
+from agilerl.llm_envs.templates import check_template, completed, encoded, padded, with_answers
 
 
 class PreferenceGym(DataGym[Pair]):

@@ -17,8 +17,7 @@ from agilerl.language.tokenizer import special_ids
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Prompt, Scores
 from agilerl.llm_envs.rewards import RewardCaller
-from agilerl.llm_envs.templates import check_template, encoded, prompt_text
-from agilerl.llm_envs.tokens import after_prompt, prompt_tensors
+from agilerl.llm_envs.templates import after_prompt, check_template, encoded, prompt_tensors, prompt_text
 
 
 class ReasoningGym(DataGym[Prompt]):

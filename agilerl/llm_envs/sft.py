@@ -10,8 +10,7 @@ import torch
 from agilerl.errors import ConfigError, EnvError
 from agilerl.llm_envs.data import DataGym
 from agilerl.llm_envs.prompts import Example
-from agilerl.llm_envs.templates import check_template, completed, encoded, with_answers
-from agilerl.llm_envs.tokens import padded
+from agilerl.llm_envs.templates import check_template, completed, encoded, padded, with_answers
 
 
 class SFTGym(DataGym[Example]):

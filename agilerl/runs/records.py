@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from agilerl.config.yaml_text import parse_yaml
 from agilerl.core.hostile import MIB, read_json, read_text
 from agilerl.errors import AgileRLError, RunError
-from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
 from agilerl.runs.lock import status_of
-from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN, run_command
 from agilerl.runs.newborns import Newborns, born_together, ended_by, newborns
 from agilerl.runs.tail import Tail
 from agilerl.telemetry.evaluation import Baseline

@@ -21,9 +21,8 @@ from agilerl.config import Manifest
 from agilerl.core.files import write_atomic
 from agilerl.core.hostile import MIB, read_json, read_text
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, unknown_choice
-from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.names import LINEAGE, REQUESTS
+from agilerl.runs.names import LINEAGE, REQUESTS, run_command
 from agilerl.runs.records import RunRecords
 from agilerl.telemetry.files import lineage_line
 from agilerl.telemetry.record import Steering

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from agilerl.core import tree as trees
 from agilerl.envs.protocol import begin_step, finish_step
-from agilerl.rollouts.step_draws import StepDraws
+from agilerl.envs.step import StepBatch
 from agilerl.sources.acting import DRAWN_AHEAD, Acting
 
 
@@ -99,3 +101,77 @@ class AsynchronousActing(Acting):
                 self.learner.set_policy_noise(self._noise[now])
         self._made += 1
         return self._act(draws)
+
+
+class StepDraws:
+    """Noise of every step of every lane, drawn ahead: a function of the seed, the lane and its step.
+
+    Args:
+        draw: returns noise [count, N, E, ...] for further steps of all lanes.
+        ahead: steps drawn at once. total: expected steps of a lane; more are drawn if they are needed.
+        shape: (N, E), members and lanes of each.
+    """
+
+    def __init__(
+        self, draw: Callable[[int], tuple[np.ndarray, ...]], ahead: int, total: int, shape: tuple[int, int]
+    ) -> None:
+        self._draw, self._ahead, self._total, self._shape = draw, ahead, total, shape
+        self._begin = self._end = 0  # steps covered by the current draws
+        self._draws: tuple[np.ndarray, ...] = ()
+
+    def of(self, steps: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the noise [N, E, ...] of the steps [L], in the lanes `chosen` [L] bool; any noise in the others."""
+        while steps[chosen].max() >= self._end:
+            self._draw_ahead(int(steps.min()))
+        at = np.minimum(steps, self._end - 1).reshape(self._shape) - self._begin
+        member, lane = np.indices(self._shape)
+        return tuple(part[at, member, lane] for part in self._draws)
+
+    def _draw_ahead(self, first: int) -> None:
+        """Draw noise for further steps, and drop that of the steps before `first`."""
+        left = self._total - self._end
+        drawn = self._draw(min(self._ahead, left if left > 0 else self._total))
+        before = [part[first - self._begin :] for part in self._draws] or [part[:0] for part in drawn]
+        self._draws = tuple(np.concatenate(parts) for parts in zip(before, drawn, strict=True))
+        self._begin, self._end = first, first + len(self._draws[0])
+
+
+class Row:
+    """One vector step of a rollout, filled lane by lane; lanes without a step in it keep `obs` and are not transitions.
+
+    Attributes:
+        obs: [L, ...] before the step. mask: [L, W] legal actions, None for all.
+        acted: of each group, as `OnPolicyGeneration._act` returns it.
+        outcome: of the step.
+    """
+
+    def __init__(self, obs: Any, mask: np.ndarray | None, acted: list[Any]) -> None:
+        self.obs, self.mask = trees.copy(obs), None if mask is None else mask.copy()
+        self.acted = [(action.copy(), log_prob.copy(), *rest) for action, log_prob, *rest in acted]
+        lanes = trees.count_rows(obs)
+        flags = np.zeros((4, lanes), bool)
+        self.outcome = StepBatch(
+            trees.copy(obs), np.zeros(lanes), flags[0], flags[1], trees.copy(obs), flags[2], {}, healed=flags[3]
+        )
+
+    def begin(
+        self, lanes: np.ndarray, obs: Any, mask: np.ndarray | None, acted: list[Any], of_groups: list[np.ndarray]
+    ) -> None:
+        """Write what the lanes [L] bool do in this step; `of_groups`: the rows of each group among them."""
+        trees.put(self.obs, lanes, trees.take(obs, lanes))
+        if mask is not None:
+            self.mask = np.ones_like(mask) if self.mask is None else self.mask
+            self.mask[lanes] = mask[lanes]
+        for rows, mine, theirs in zip(of_groups, self.acted, acted, strict=True):
+            for part, values in zip(mine[:2], theirs[:2], strict=True):
+                part[rows] = values[rows]
+
+    def finish(self, lanes: np.ndarray, batch: StepBatch) -> None:
+        """Write the outcome of the step in the lanes [L] bool."""
+        out = self.outcome
+        for part, values in ((out.obs, batch.obs), (out.final_obs, batch.final_obs)):
+            trees.put(part, lanes, trees.take(values, lanes))
+        flags = [(out.terminated, batch.terminated), (out.truncated, batch.truncated), (out.mask, batch.mask)]
+        flags += [] if batch.healed is None or out.healed is None else [(out.healed, batch.healed)]
+        for part, values in ((out.reward, batch.reward), *flags):
+            part[lanes] = values[lanes]

@@ -27,7 +27,7 @@ from agilerl.envs.masks import MASK, ActionMasks
 from agilerl.envs.observed_masks import by_row, parted
 from agilerl.envs.step import Lanes, as_lanes
 from agilerl.errors import ConfigError, ReplayError, RunError, ShapeError, warn_once
-from agilerl.sources.custom.reported_loss import reported_loss
+from agilerl.sources.custom.calls import reported_loss
 from agilerl.sources.determinism import Probe
 from agilerl.sources.divergence import Watch, check_interval, is_finite
 from agilerl.sources.evaluator import FitnessEvaluator

@@ -24,12 +24,11 @@ from agilerl.envs.protocol import begin_step, finish_step
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import EnvError, warn_once
 from agilerl.rollouts.on_policy import ActingStep, record
-from agilerl.rollouts.step_draws import StepDraws
+from agilerl.sources.asynchronous_acting import Row, StepDraws
 from agilerl.sources.custom.learn import CustomLearn, CustomRollouts
 from agilerl.sources.divergence import Watch
 from agilerl.sources.lanes import LaneSource, waits
 from agilerl.sources.rewards import NEW, RewardScale
-from agilerl.sources.rollout_row import Row
 from agilerl.sources.source import (
     GenerationPlan,
     Running,

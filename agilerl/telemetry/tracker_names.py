@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from agilerl.errors import ConfigError, unknown_choice
 from agilerl.telemetry.mlflow_tracker import MLflowSink
 from agilerl.telemetry.trackers import Tracker, TrackioSink, WandbSink
@@ -23,8 +20,3 @@ def tracker_name(track: bool | str) -> str:
     if name and name not in TRACKERS:
         raise ConfigError(unknown_choice("tracker", name, TRACKERS))
     return name
-
-
-def tracker_of(name: str, config: Mapping[str, Any], id: str) -> Tracker:
-    """The sink of a tracker for a run directory; the same `id` later continues the tracker's run."""
-    return TRACKERS[tracker_name(name)].for_run(config, id)

@@ -26,10 +26,9 @@ from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tal
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sinks, Steering
 from agilerl.training.best import BestAgent
-from agilerl.training.deadline import Deadline, TimeIsUp
+from agilerl.training.deadline import Deadline, Pace, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
-from agilerl.training.pace import Pace
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
 from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan

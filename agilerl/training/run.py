@@ -14,9 +14,8 @@ from agilerl.config import Manifest
 from agilerl.core import foreign
 from agilerl.errors import ConfigError, RunError
 from agilerl.hpo.schemes import SCHEMES
-from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.names import METRICS
+from agilerl.runs.names import METRICS, command
 from agilerl.runs.records import Member, final_evaluation
 from agilerl.telemetry.console import clock
 from agilerl.telemetry.evaluation import Baseline, Evaluation, interval

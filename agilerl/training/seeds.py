@@ -13,9 +13,8 @@ from typing import Any
 
 from agilerl.config import Manifest, apply_overrides, going_on
 from agilerl.core.hostile import read_json
-from agilerl.runs.commands import command
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.names import RUN, is_run
+from agilerl.runs.names import RUN, command, is_run
 from agilerl.runs.records import final_evaluation
 from agilerl.runs.request import ResumeRequest, RunRequest
 from agilerl.runs.seed_group import SeedGroup

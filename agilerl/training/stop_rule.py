@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 
 from agilerl.core.options import LoopOptions
-from agilerl.hpo.screening import MIN_EPISODES
-from agilerl.hpo.shrinkage import shrink
-from agilerl.hpo.stopping import has_plateaued, still_learns
+from agilerl.hpo.screening import MIN_EPISODES, has_plateaued, shrink, still_learns
 from agilerl.hpo.tournament import nan_as_worst
 from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source
 from agilerl.training.best import BestAgent
-from agilerl.training.deadline import TimeIsUp
-from agilerl.training.pace import Pace
+from agilerl.training.deadline import Pace, TimeIsUp
 from agilerl.training.result import EvolveResult
 
 # Without a confirmation by a target, the leaders of this many final generations are confirmed, with the best and the

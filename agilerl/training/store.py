@@ -25,10 +25,9 @@ from agilerl.runs.checkpoints import (
     whole_manifests,
     write_checkpoint,
 )
-from agilerl.runs.commands import command, imports_of, run_command
 from agilerl.runs.directory import RunFiles, versions
 from agilerl.runs.lock import RunLock
-from agilerl.runs.names import LINEAGE, METRICS
+from agilerl.runs.names import LINEAGE, METRICS, command, imports_of, run_command
 
 REMAINS = ("best", METRICS, LINEAGE, "replay")  # files of a run other than its checkpoints
 KEEP = 3

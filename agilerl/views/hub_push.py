@@ -27,9 +27,8 @@ from agilerl.core.files import write_atomic
 from agilerl.core.hostile import MIB, malformed, read_regular, read_text
 from agilerl.core.redaction import without_secrets
 from agilerl.errors import NotAvailableYetError, RunError
-from agilerl.runs.commands import imports_of, run_command
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN, imports_of, run_command
 from agilerl.telemetry.record import Steering
 from agilerl.training.policy_files import load_policy
 from agilerl.views.hub import LIMITS, LOGIN, Address, check_repo, hub_errors, hub_package

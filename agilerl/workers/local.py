@@ -19,8 +19,7 @@ from typing import Any
 import cloudpickle
 
 from agilerl.errors import ConfigError, NotAvailableYetError, RunError
-from agilerl.workers.executor import Reply
-from agilerl.workers.messages import STALL_SECONDS, connection_of, receive, send
+from agilerl.workers.executor import STALL_SECONDS, Reply, connection_of, receive, send
 
 MAX_FAILED_STARTS = 3  # in a row, before any worker was ready
 MAX_RETRY_SECONDS = 60.0  # before another start, after several that failed

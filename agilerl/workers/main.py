@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from agilerl.core.safe_path import end_group_with_parent
-from agilerl.workers.messages import has_room, receive, send
+from agilerl.workers.executor import has_room, receive, send
 from agilerl.workers.processes import end_with_parent
 
 REPORT_SECONDS = 0.1  # between reports of environment steps

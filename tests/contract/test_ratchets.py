@@ -11,11 +11,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agilerl"
 # Measure -> limit. A limit more than `SLACK` above its measure is out of date.
 LIMITS = {
-    "lines of the package": 90_723,
+    "lines of the package": 90_721,
     "files of more than 600 lines": 11,
     "lines loaded by agilerl.algorithms.dqn": 15_560,
     "lines loaded by agilerl.training.loop": 25_970,
-    "imports of the package inside functions": 19,
+    "imports of the package inside functions": 9,
     "imports of the package by a string": 0,
     "methods that forward self": 11,
     "names without content": 290,

@@ -13,8 +13,9 @@ import torch
 
 from agilerl.algorithms import find_algorithm
 from agilerl.language.algorithms.scoring import by_member
-from agilerl.language.base import BaseModel, load_base, pad_left
+from agilerl.language.base import BaseModel, load_base
 from agilerl.language.generate import PrefixShared, uniform_numbers
+from agilerl.language.padding import pad_left
 from agilerl.language.scoring import Texts
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
 

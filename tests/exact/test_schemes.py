@@ -16,8 +16,7 @@ from agilerl.hpo.founders import spread
 from agilerl.hpo.operators import RLParameter
 from agilerl.hpo.pbt import TruncationSelection
 from agilerl.hpo.racing import Race, Restarts, SuccessiveHalving, rungs_of
-from agilerl.hpo.screening import best_returns, promising, screened
-from agilerl.hpo.stopping import has_plateaued, is_stuck, still_learns
+from agilerl.hpo.screening import best_returns, has_plateaued, is_stuck, promising, screened, still_learns
 from agilerl.telemetry.record import MemberRecord
 
 RECORD = MemberRecord(0, 0, None, 0.0, 0.0, 0, 0, None, "founder", {}, "")

@@ -31,7 +31,7 @@ from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, RegistryError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.operators import HyperparameterConfig, RLParameter
-from agilerl.training.manifest.tasks import resolve
+from agilerl.training.manifest.tasks import task_of
 from agilerl.training.published import limit_batches
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.utils.utils import make_vect_envs
@@ -239,7 +239,7 @@ def test_the_range_of_a_manifest_ends_there_too() -> None:
         "mutation": {"rl_hp_selection": {"batch_size": {"min": 8, "max": 1024}}},
     }  # fmt: skip
     with pytest.warns(AgileRLWarning, match=r"mutation\.rl_hp_selection\.batch_size\.max is 1024 and the memory holds"):
-        resolved = resolve(manifest_from(given))
+        resolved = task_of(manifest_from(given)).resolve(None)
     assert resolved.mutation.rl_hp_selection["batch_size"].max == 100
 
 

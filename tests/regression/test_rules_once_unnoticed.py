@@ -21,8 +21,7 @@ from agilerl.hpo import architecture, effects
 from agilerl.hpo.architecture import ArchitectureOptions
 from agilerl.hpo.effects import Probe
 from agilerl.hpo.parameter_noise import noise
-from agilerl.hpo.screening import promising
-from agilerl.hpo.stopping import is_stuck
+from agilerl.hpo.screening import is_stuck, promising
 from agilerl.language.base import load_base
 from agilerl.language.sources.source import LanguageSource
 from agilerl.language.tiny import tiny_base, tiny_tokenizer

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from agilerl.errors import AlgorithmError
-from agilerl.language.base import pad_left
 from agilerl.language.engines import SequentialAdapters
+from agilerl.language.padding import pad_left
 from agilerl.language.scoring import Texts
 from agilerl.llm_envs.prompts import Example, Pair
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import ConfigError
 from agilerl.language.algorithms.batches import TextBatch
-from agilerl.language.base import pad_left
 from agilerl.language.engines import SequentialAdapters, StackedAdapters
+from agilerl.language.padding import pad_left
 from agilerl.language.scoring import Texts
 from agilerl.language.sources.batches import Row, replacements, resampled
 

@@ -36,8 +36,7 @@ from agilerl.envs.step import Lanes, StepBatch, VectorLanes, as_lanes
 from agilerl.errors import ConfigError, warn_once
 from agilerl.rollouts.off_policy import EpisodeTracker
 from agilerl.rollouts.on_policy import ActingStep, record
-from agilerl.sources.custom.calls import check_calls
-from agilerl.sources.custom.reported_loss import reported_loss
+from agilerl.sources.custom.calls import check_calls, reported_loss
 from agilerl.sources.divergence import is_finite
 from agilerl.sources.replay import SharedReplay
 from agilerl.sources.source import Shard, ShardResult, Steps, Tally, keep_finished

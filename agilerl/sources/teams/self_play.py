@@ -27,8 +27,7 @@ from agilerl.engine.choose import choose
 from agilerl.engine.learner import Learner
 from agilerl.engine.protocol import Draws, Mask
 from agilerl.engine.rollouts import Rollout
-from agilerl.engine.team_packing import packed
-from agilerl.engine.team_rollouts import TeamRollout
+from agilerl.engine.team_rollouts import TeamRollout, packed
 from agilerl.envs.protocol import PRESENT
 from agilerl.envs.step import Lanes, StepBatch
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError

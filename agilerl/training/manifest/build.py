@@ -19,7 +19,7 @@ from agilerl.components.replay_buffer import (
 from agilerl.config import Manifest
 from agilerl.config.experimental import MODE, RESETS, experimental_in
 from agilerl.config.meanings import OTHER_NAMES
-from agilerl.config.widths import within_widths
+from agilerl.config.overrides import within_widths
 from agilerl.core import foreign
 from agilerl.core.options import OffPolicyOptions
 from agilerl.core.rng import Purpose, seeds

@@ -18,9 +18,9 @@ from agilerl.core.signatures import constructor_arguments
 from agilerl.envs.argument import UNNAMED, inner_name, is_vector
 from agilerl.envs.generators import isolated
 from agilerl.envs.lanes import spaces_in
+from agilerl.envs.limits import TimeLimitOfTeam
 from agilerl.envs.pool import EnvPoolLanes, is_faster, reason_against
 from agilerl.envs.team import is_parallel
-from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import AgileRLError, ConfigError, NotAvailableYetError
 from agilerl.training.manifest.resolve import (

@@ -24,11 +24,17 @@ from agilerl.core.threads import available_cores
 from agilerl.engine.rows.native import kernels_named
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError, warn_once
 from agilerl.ranks import check_alone
-from agilerl.runs.changes import has_ended_early, pending_settings, record_changes
 from agilerl.runs.checkpoints import set_aside
-from agilerl.runs.commands import command, imports_of, run_command
-from agilerl.runs.directory import RunDirectory, lineage_is, now, running
-from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN
+from agilerl.runs.directory import (
+    RunDirectory,
+    has_ended_early,
+    lineage_is,
+    now,
+    pending_settings,
+    record_changes,
+    running,
+)
+from agilerl.runs.names import CONFIG, LINEAGE, METRICS, RUN, command, imports_of, run_command
 from agilerl.runs.records import RunRecords
 from agilerl.runs.request import RECORDED, ResumeRequest, RunRequest
 from agilerl.runs.signals import Stopped, StopSignals
@@ -40,7 +46,7 @@ from agilerl.training.deadline import Deadline
 from agilerl.training.manifest import build, step_cost, time_budget
 from agilerl.training.manifest.device import choose_device, resolve_device
 from agilerl.training.manifest.setup import Setup
-from agilerl.training.manifest.tasks import resolve
+from agilerl.training.manifest.tasks import task_of
 from agilerl.training.manifest.worker_settings import (
     ALONE,
     Workers,
@@ -184,7 +190,7 @@ def resolved(manifest: Manifest, request: RunRequest, workers: Workers = ALONE) 
     if minutes is not None:  # before steps of a slow environment are measured
         time_budget.check_minutes(manifest, minutes)
     with StopSignals() as signals:  # a signal takes effect immediately until the first check
-        manifest = resolve(manifest, env)
+        manifest = task_of(manifest).resolve(env)
         chosen = choose_device(request.device, manifest, env)
         if request.verbose and request.device == "auto" and resolve_device(request.device) != "cpu":  # a choice
             print(f"device: {chosen}", flush=True)
@@ -459,7 +465,7 @@ def _has_tensorboard(start: Mapping[str, Any], asked: bool | None) -> bool:
 def _tracker(start: Mapping[str, Any], asked: bool | str | None) -> str:
     """The tracker of a resumed run: as requested, else as in the original run; True is that one, or the default."""
     recorded = str(start.get("tracker") or tracker_name(bool(start.get("track"))))
-    return tracker_name(asked or False) if asked not in (None, True) else recorded or tracker_name(bool(asked))
+    return tracker_name((recorded or asked or False) if asked in (None, True) else asked)
 
 
 def _check_steps(folder: Path, store: RunStore, manifest: Manifest, steps: int, evolution: bool) -> None:

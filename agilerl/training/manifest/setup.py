@@ -14,7 +14,7 @@ from agilerl.runs.directory import RunDirectory
 from agilerl.runs.request import RECORDED, RunRequest
 from agilerl.telemetry.console import console_sink
 from agilerl.telemetry.record import Sink
-from agilerl.telemetry.tracker_names import tracker_of
+from agilerl.telemetry.tracker_names import TRACKERS
 from agilerl.telemetry.trackers import TensorBoardSink
 from agilerl.training.deadline import Deadline
 from agilerl.training.manifest.worker_settings import ALONE, Workers
@@ -65,7 +65,7 @@ class Setup:
         if self.request.tensorboard:
             sinks.append(TensorBoardSink((directory.path if directory else Path("runs")) / "tb"))
         if self.track:
-            sinks.append(tracker_of(self.track, self.manifest.as_dict(), self.track_id))
+            sinks.append(TRACKERS[self.track].for_run(self.manifest.as_dict(), self.track_id))
         return sinks
 
     def facts(self) -> dict[str, Any]:

@@ -1,8 +1,6 @@
-"""The task of a manifest, and its settings resolved for training."""
+"""The task of a manifest."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest
@@ -18,8 +16,3 @@ def task_of(manifest: Manifest) -> Task:
     if manifest.training.opponents is not None:
         return SelfPlayTask(manifest)
     return FittedTask(manifest) if manifest.training.fitness == "fqe" else EnvironmentTask(manifest)
-
-
-def resolve(manifest: Manifest, env: Any = None) -> Manifest:
-    """Resolve a manifest for training; see `task.Task.resolve`."""
-    return task_of(manifest).resolve(env)

@@ -12,7 +12,7 @@ from agilerl.config import Manifest
 from agilerl.core.env_ids import is_language_id
 from agilerl.core.threads import available_cores
 from agilerl.errors import ConfigError, NotAvailableYetError
-from agilerl.runs.commands import command
+from agilerl.runs.names import command
 from agilerl.workers.connection import LOCAL, RUNNING, check_installed
 
 NO_RAY = "none"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from agilerl.errors import RunError
-from agilerl.runs.commands import run_command, way_on
+from agilerl.runs.names import run_command, way_on
 from agilerl.runs.records import RunRecords
 from agilerl.runs.seed_group import with_groups
 from agilerl.telemetry.console import clock

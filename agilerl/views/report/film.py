@@ -18,8 +18,8 @@ import numpy as np
 from agilerl.core import foreign
 from agilerl.core.env_ids import resolve_env_id
 from agilerl.envs.lanes import failure_of_make
+from agilerl.envs.limits import TimeLimitOfTeam
 from agilerl.envs.team_ids import maker
-from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError, EnvError, RunError, unknown_choice
 

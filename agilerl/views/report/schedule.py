@@ -12,16 +12,15 @@ from typing import Any
 import yaml
 
 from agilerl.config import Manifest, apply_overrides, manifest_from
+from agilerl.config.overrides import within_widths
 from agilerl.config.schema import Evolution, Probabilities, Training
-from agilerl.config.widths import within_widths
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.core.files import write_atomic
 from agilerl.core.hostile import read_text
 from agilerl.errors import ConfigError, RunError, unknown_choice
 from agilerl.hpo.kinds import REPLAYED
-from agilerl.runs.commands import run_command
 from agilerl.runs.directory import RunDirectory
-from agilerl.runs.names import CONFIG
+from agilerl.runs.names import CONFIG, run_command
 from agilerl.runs.records import Member, RunRecords, lacks_birth
 from agilerl.telemetry.record import Birth, count
 from agilerl.views.report.text import compact

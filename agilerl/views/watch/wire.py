@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agilerl.core.redaction import redact
-from agilerl.runs.commands import way_on
+from agilerl.runs.names import way_on
 from agilerl.runs.newborns import born_together
 from agilerl.runs.records import Member
 from agilerl.telemetry.console import how_it_ended

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 import agilerl
 from agilerl.algorithms import IPPO, MADDPG, MAPPO, MATD3
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
+from agilerl.envs.limits import TimeLimitOfTeam
 from agilerl.envs.team import team_of
-from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError
 from agilerl.hpo.mutation import Mutations

@@ -17,7 +17,7 @@ from agilerl.core.options import OfflineOptions
 from agilerl.data.dataset import read_dataset
 from agilerl.envs.protocol import TeamObservations
 from agilerl.errors import AlgorithmError, NotAvailableYetError
-from agilerl.sources.custom.reported_loss import reported_loss
+from agilerl.sources.custom.calls import reported_loss
 from agilerl.sources.offline import fill
 from agilerl.training.train_multi_agent_off_policy import train_multi_agent_off_policy
 from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy

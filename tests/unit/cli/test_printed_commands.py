@@ -25,7 +25,7 @@ from agilerl.cli import app
 from agilerl.core.rng import Purpose, stream
 from agilerl.errors import AlgorithmError, ConfigError
 from agilerl.language.tiny import tiny_base, tiny_tokenizer
-from agilerl.runs.commands import command, imports_of
+from agilerl.runs.names import command, imports_of
 
 SMALL = ["--population", "2", "--steps", "64", "--num-envs", "4", "--set", "learn_step=16", "--set", "evo_steps=32",
          "--set", "eval_episodes=2", "--set", "confirm_episodes=2", "--test-episodes", "4"]  # fmt: skip

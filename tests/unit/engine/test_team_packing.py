@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl.engine.team_packing import packed
-from agilerl.engine.team_rollouts import TeamRollout
+from agilerl.engine.team_rollouts import TeamRollout, packed
 from agilerl.envs.protocol import AGENTS, PRESENT
 
 TEAM = SimpleNamespace(

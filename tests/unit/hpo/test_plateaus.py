@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import agilerl
-from agilerl.hpo.stopping import has_plateaued
+from agilerl.hpo.screening import has_plateaued
 
 SMALL: dict[str, Any] = {
     "num_envs": 1, "learn_step": 40, "evo_steps": 40, "update_epochs": 1, "latent_dim": 8, "eval_episodes": 1,

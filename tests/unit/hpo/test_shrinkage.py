@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agilerl.hpo.shrinkage import shrink
+from agilerl.hpo.screening import shrink
 
 
 def test_means_are_shrunk_by_a_fifth() -> None:

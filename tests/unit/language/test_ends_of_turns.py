@@ -15,10 +15,11 @@ from agilerl.algorithms import GRPO
 from agilerl.errors import AgileRLWarning, ConfigError
 from agilerl.language import load_tokenizer, tiny_base, tiny_tokenizer
 from agilerl.language.algorithms.scoring import rewards_of
-from agilerl.language.base import BaseModel, load_base, pad_left
+from agilerl.language.base import BaseModel, load_base
 from agilerl.language.ends import end_ids, turn_end
 from agilerl.language.engines import SequentialAdapters
 from agilerl.language.generate import HuggingFace, PrefixShared, Sampling, choose
+from agilerl.language.padding import pad_left
 from agilerl.language.scoring import first_end
 from agilerl.language.sources.batches import CompletionBatches, Row
 from agilerl.language.sources.games import play

@@ -16,11 +16,12 @@ from agilerl.algorithms.grpo import VARIANTS
 from agilerl.core.checkpoint import digest_tree
 from agilerl.errors import AlgorithmError, ConfigError, RunError
 from agilerl.language import scoring
-from agilerl.language.base import load_base, pad_left, positions_of
+from agilerl.language.base import load_base
 from agilerl.language.engines import SequentialAdapters, StackedAdapters
 from agilerl.language.generate import HuggingFace, PrefixShared, Sampling, choose, uniform_numbers
 from agilerl.language.lora import stacked, stacked_delta
 from agilerl.language.networks import AdapterNetwork, adapter_config
+from agilerl.language.padding import pad_left, positions_of
 from agilerl.language.scoring import Texts, first_end, hidden_states, log_probs
 from agilerl.language.tiny import tiny_base
 from tests.differential.language_reference import LORA, base, folder, make, prompts, written

@@ -13,9 +13,10 @@ from torch import Tensor
 from agilerl.algorithms import GRPO
 from agilerl.errors import ConfigError
 from agilerl.language import tiny_tokenizer
-from agilerl.language.base import BaseModel, pad_left, positions_of
+from agilerl.language.base import BaseModel
 from agilerl.language.engines import SequentialAdapters, StackedAdapters, choose_adapters, why_not_stacked
 from agilerl.language.generate import HuggingFace, PrefixShared, Sampling
+from agilerl.language.padding import pad_left, positions_of
 from agilerl.language.scoring import Texts
 
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

@@ -27,7 +27,7 @@ from agilerl.config.schema import Manifest
 from agilerl.envs import ready
 from agilerl.envs.vector import HealingVectEnv, make_vect_envs
 from agilerl.errors import NotAvailableYetError
-from agilerl.rollouts.step_draws import StepDraws
+from agilerl.sources.asynchronous_acting import StepDraws
 from agilerl.sources.rollouts import OnPolicyGeneration
 from agilerl.sources.source import ASYNCHRONOUS_NOTE, Tally
 from agilerl.sources.updates import Updates

@@ -13,8 +13,8 @@ from team_games import Meeting
 import agilerl
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.core.checkpoint import digest_tree
+from agilerl.envs.limits import TimeLimitOfTeam
 from agilerl.envs.protocol import AGENTS, PRESENT, StepBatch, TeamStep
-from agilerl.envs.team_limits import TimeLimitOfTeam
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError
 from agilerl.sources.rewards import RewardScale

@@ -15,8 +15,7 @@ from agilerl.api import build_manifest
 from agilerl.cli.main import app
 from agilerl.config import apply_overrides, dump_yaml, going_on, load_manifest, manifest_from
 from agilerl.errors import AgileRLError, AgileRLWarning, ConfigError, RunError
-from agilerl.runs.changes import changes_in
-from agilerl.runs.directory import RunDirectory
+from agilerl.runs.directory import RunDirectory, changes_in
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.manifest.launch import resume_training
 

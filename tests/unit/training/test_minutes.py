@@ -24,11 +24,10 @@ from agilerl.runs.checkpoints import read_checkpoint
 from agilerl.runs.request import RunRequest
 from agilerl.telemetry.console import pace
 from agilerl.telemetry.time_spent import TimeSpent
-from agilerl.training.deadline import Deadline
+from agilerl.training.deadline import Deadline, Pace
 from agilerl.training.manifest import launch
 from agilerl.training.manifest import time_budget as measured
 from agilerl.training.manifest.step_cost import StepCost
-from agilerl.training.pace import Pace
 from agilerl.training.random_play import random_play
 
 SMALL: dict[str, Any] = {"num_envs": 4, "learn_step": 64, "evo_steps": 256, "population": 2}

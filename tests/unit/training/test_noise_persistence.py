@@ -19,7 +19,7 @@ from agilerl.hpo.operators import RLParameter
 from agilerl.telemetry.record import number
 from agilerl.training.manifest.build import make_founders, of_restarts
 from agilerl.training.manifest.environment_task import make_environments
-from agilerl.training.manifest.tasks import resolve
+from agilerl.training.manifest.tasks import task_of
 from agilerl.utils.utils import make_vect_envs
 
 OBS, BOX = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))
@@ -116,7 +116,7 @@ def test_discrete_actions_have_none() -> None:
 
 def founders(env: str, is_restart: bool, **changes: Any) -> tuple[Manifest, list[PPO]]:
     """The manifest of the general preset in an environment, and those who begin a run or a restart of it."""
-    manifest = resolve(apply_overrides(build_manifest(env, preset=False), changes, "test"))
+    manifest = task_of(apply_overrides(build_manifest(env, preset=False), changes, "test")).resolve(None)
     with_ranges = of_restarts(manifest) if is_restart else manifest
     made = make_environments(manifest, None, make_vect_envs)
     try:

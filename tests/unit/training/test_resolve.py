@@ -25,7 +25,7 @@ from agilerl.networks.q_networks import QNetwork
 from agilerl.runs.signals import Stopped, StopSignals
 from agilerl.training.manifest.resolve import net_config
 from agilerl.training.manifest.sizes import estimate
-from agilerl.training.manifest.tasks import resolve
+from agilerl.training.manifest.tasks import task_of
 
 spaces = gym.spaces
 OBSERVATIONS: dict[str, gym.Space[Any]] = {
@@ -162,9 +162,9 @@ def test_what_the_user_writes_about_dense_layers_is_refused_where_nothing_is_den
     base = preset_for("none", "PPO")
     image = Sampled(OBSERVATIONS["picture"], ACTIONS["discrete"])
     with pytest.raises(ConfigError, match=r"describes dense layers, but Box.* is not read by them\. fix: network\.enc"):
-        resolve(apply_overrides(base, {"network.encoder_config.hidden_size": [32]}), image)
-    nothing = resolve(apply_overrides(base, {"network.encoder_config": None}), image)
-    assert nothing.network == resolve(base, image).network
+        task_of(apply_overrides(base, {"network.encoder_config.hidden_size": [32]})).resolve(image)
+    nothing = task_of(apply_overrides(base, {"network.encoder_config": None})).resolve(image)
+    assert nothing.network == task_of(base).resolve(image).network
     assert net_config(nothing, OBSERVATIONS["vector"])["encoder_config"] == nothing.network.encoder
     plain = apply_overrides(base, {"network.encoder_config": None})
     assert net_config(plain, OBSERVATIONS["vector"])["encoder_config"]["hidden_size"] == [64]
@@ -194,12 +194,12 @@ def test_small_observations_are_read_side_by_side_and_members_share_rows(name: s
     assert load_manifest(run.path / "config.yaml").network == preset_for("none", "PPO").network
     assert type(run.best.actor.encoder).__name__ == "EvolvableMLP"
     own = {"network.encoder_config.hidden_size": [24]}
-    assert resolve(apply_overrides(run.manifest, own), make).network.encoder_config.hidden_size == [24]
+    assert task_of(apply_overrides(run.manifest, own)).resolve(make).network.encoder_config.hidden_size == [24]
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_larger_ones_have_an_encoder_for_each_part(name: str) -> None:
-    found = resolve(preset_for("none", "PPO"), Sampled(OTHER[name], ACTIONS["discrete"])).network
+    found = task_of(preset_for("none", "PPO")).resolve(Sampled(OTHER[name], ACTIONS["discrete"])).network
     assert found.encoder == {"latent_dim": 32, "mlp_config": {"hidden_size": [64]}}
 
 
@@ -212,7 +212,7 @@ def test_an_encoder_that_the_user_describes_is_built() -> None:
     ]
     for space, encoder, kind in cases:
         own = apply_overrides(preset_for("none", "PPO"), {"network.encoder": encoder, "network.encoder_config": None})
-        found = resolve(own, Sampled(space, ACTIONS["discrete"]))
+        found = task_of(own).resolve(Sampled(space, ACTIONS["discrete"]))
         assert found.network.encoder == encoder
         network = QNetwork(space, ACTIONS["discrete"], encoder_config=net_config(found, space)["encoder_config"])
         assert type(network.encoder).__name__ == kind

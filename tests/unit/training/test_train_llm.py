@@ -18,9 +18,9 @@ from agilerl.core.options import LanguageOptions
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, MutationError
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
-from agilerl.language.base import pad_left
 from agilerl.language.engines import SequentialAdapters
 from agilerl.language.generate import Sampling
+from agilerl.language.padding import pad_left
 from agilerl.language.sources.source import LanguageSource
 from agilerl.language.tiny import tiny_tokenizer
 from agilerl.language.vllm import VLLM

@@ -20,7 +20,7 @@ import pytest
 import served_jobs as jobs
 
 from agilerl.errors import ConfigError, RunError
-from agilerl.workers import local, messages
+from agilerl.workers import executor, local
 from agilerl.workers.executor import Reply
 from agilerl.workers.local import LocalWorkers
 from agilerl.workers.main import Report
@@ -105,7 +105,7 @@ def test_jobs_are_done_by_every_place_and_an_exception_is_a_reply(started: Any) 
 def test_a_lost_worker_is_reported_and_replaced(
     job: bytes, error: str, started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "STALL_SECONDS", 1)
+    monkeypatch.setattr(executor, "STALL_SECONDS", 1)
     workers = started()
     before = pid_of(workers)
     lost = done(workers, job)
@@ -117,7 +117,7 @@ def test_a_lost_worker_is_reported_and_replaced(
 
 
 def test_a_worker_that_does_not_take_its_job_is_lost(started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "STALL_SECONDS", 1)
+    monkeypatch.setattr(executor, "STALL_SECONDS", 1)
     workers = started()
     os.kill(pid_of(workers), signal.SIGSTOP)
     lost = done(workers, b"x" * 5_000_000)
@@ -148,20 +148,20 @@ def test_a_run_that_does_not_listen_does_not_hold_up_a_worker() -> None:
     """Reports of steps do not wait where the pipe is full: they are added up."""
     ours, theirs = socket.socketpair()
     sending = Connection(theirs.detach())
-    with contextlib.closing(messages.connection_of(ours)) as connection, contextlib.closing(sending):
+    with contextlib.closing(executor.connection_of(ours)) as connection, contextlib.closing(sending):
         report, calls = Report(sending, "here"), 0
-        while messages.has_room(sending):
+        while executor.has_room(sending):
             report._sent = -1.0
             report(1)
             calls += 1
         for _ in range(10):
             report._sent = -1.0
             report(1)
-        steps = [messages.receive(connection)[2]["steps"] for _ in range(calls)]
+        steps = [executor.receive(connection)[2]["steps"] for _ in range(calls)]
         assert steps == [1] * calls
         report._sent = -1.0
         report(1)
-        assert messages.receive(connection)[2]["steps"] == 11
+        assert executor.receive(connection)[2]["steps"] == 11
 
 
 def test_what_workers_print_is_kept_to_a_size(started: Any) -> None:
