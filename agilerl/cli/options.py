@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import os
@@ -51,21 +52,23 @@ def whole_option(text: str, *names: str, example: str, least: float = -math.inf)
     return typer.Option(*names, metavar="N", parser=parser, help=text)
 
 
-def real(text: Any, option: str, example: str) -> float:
-    """A number.
+def real(text: Any, option: str, example: str, least: float = -math.inf) -> float:
+    """A number, at least `least`.
 
     Raises:
         BadParameter: anything else; see `whole`.
     """
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"must be a number; got {text!r}. fix: {option} {example}.") from None
+    with contextlib.suppress(ValueError):
+        if not (number := float(text)) < least:  # NaN is refused where it is read
+            return number
+    limit = "" if least == -math.inf else f" >= {least}"
+    raise typer.BadParameter(f"must be a number{limit}; got {text!r}. fix: {option} {example}.")
 
 
-def real_option(text: str, name: str, metavar: str, example: str) -> Any:
+def real_option(text: str, name: str, metavar: str, example: str, least: float = -math.inf) -> Any:
     """An option that takes a number."""
-    return typer.Option(name, metavar=metavar, parser=partial(real, option=name, example=example), help=text)
+    parser = partial(real, option=name, example=example, least=least)
+    return typer.Option(name, metavar=metavar, parser=parser, help=text)
 
 
 def examples(*lines: str) -> str:
@@ -85,10 +88,10 @@ def requested(name: str, kind: Any, option: Option) -> Any:
         kind: type of the parameter.
     """
     flag, types = option.flag or f"--{name.replace('_', '-')}", set(get_args(kind)) or {kind}
+    least = -math.inf if option.least is None else option.least
     if float in types:
-        return Annotated[kind, real_option(option.text, flag, option.metavar or "", option.example)]
+        return Annotated[kind, real_option(option.text, flag, option.metavar or "", option.example, least)]
     if int in types and str not in types:
-        least = -math.inf if option.least is None else option.least
         return Annotated[kind, whole_option(option.text, flag, example=option.example, least=least)]
     kind = str | None if int in types else Path | None if os.PathLike[str] in types else kind
     return Annotated[kind, typer.Option(flag, metavar=option.metavar, help=option.text)]

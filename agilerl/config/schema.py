@@ -44,25 +44,21 @@ def _model_of(cls: Any) -> type[BaseModel]:
 
 
 # Keys of the first format by section, which always count in hashes; a key of a later version counts only with another
-# value than its default. All keys of other sections, and of algorithms but `LATER_HYPERPARAMETERS`, are first ones.
-FIRST_KEYS = {
-    "environment": frozenset({"name", "num_envs", "kwargs", "healing", "num_workers", "deadline_s", "max_restarts"}),
-    "training": frozenset({
-        "max_steps", "pop_size", "evo_steps", "eval_steps", "eval_episodes", "learning_delay", "random_steps",
-        "eps_start", "eps_end", "eps_decay", "explore_hold", "target_score", "seed", "train_max_episode_steps",
-        "evolve_from", "confirm_episodes", "stop_margin", "reward_scale", "clip_rewards", "lockstep", "learner",
-        "elite_rescore_episodes",
-    }),
-    "mutation": frozenset({"probabilities", "rl_hp_selection", "mutation_sd", "mutate_elite"}),
-    "probabilities": frozenset(kind.key for kind in KINDS.values() if kind.argument) | {"new_layer"},
-    "evolution": frozenset({
-        "founders", "widths", "scheme", "survivors", "restarts", "certainty", "until", "judge", "frequencies",
-        "schedule",
-    }),
-}  # fmt: skip
-LATER_HYPERPARAMETERS = {
-    "noise_persistence", "action_std_min", "action_ent_steps", "squash_output", "action_scaling",
-}  # fmt: skip
+# value than its default. All keys of algorithms but `LATER_HYPERPARAMETERS` are first ones.
+_FIRST = {
+    "environment": "name num_envs kwargs healing num_workers deadline_s max_restarts",
+    "network": "latent_dim min_latent_dim max_latent_dim scale_observations simba encoder encoder_config head_config",
+    "training": "max_steps pop_size evo_steps eval_steps eval_episodes learning_delay random_steps eps_start eps_end "
+    "eps_decay explore_hold target_score seed train_max_episode_steps evolve_from confirm_episodes stop_margin "
+    "reward_scale clip_rewards lockstep learner elite_rescore_episodes",
+    "mutation": "probabilities rl_hp_selection mutation_sd mutate_elite",
+    "probabilities": " ".join(["new_layer", *(kind.key for kind in KINDS.values() if kind.argument)]),
+    "tournament_selection": "tournament_size elitism eval_loop",
+    "replay_buffer": "max_size n_step prioritized alpha",
+    "evolution": "founders widths scheme survivors restarts certainty until judge frequencies schedule",
+}
+FIRST_KEYS = {section: frozenset(keys.split()) for section, keys in _FIRST.items()}
+LATER_HYPERPARAMETERS = {"noise_persistence", "action_std_min", "action_ent_steps", "squash_output", "action_scaling"}
 DEFAULT_OPTIONS = OffPolicyOptions()
 if TYPE_CHECKING:
     ReplayedKind = str
