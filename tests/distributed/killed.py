@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
 from two_ranks import Run
 
-from agilerl.ranks import RankError
+from agilerl.ranks import RankError, Ranks
 from agilerl.training import loop as training_loop
 from agilerl.training.distributed import digest
 
@@ -22,10 +23,10 @@ def main(folder: Path, victim: int, signal: int, resume: str | None) -> None:
     accelerator = Accelerator()
     rank, check = accelerator.process_index, training_loop.check_alike
 
-    def ends_once(loop: Any) -> None:
-        check(loop)
-        print(f"rank {rank} generation {loop.result.generations} {digest(loop.population)}", flush=True)
-        if (rank, loop.result.generations) == (victim, 2) and not (folder / "killed").exists():
+    def ends_once(population: Sequence[Any], ranks: Ranks, generation: int) -> None:
+        check(population, ranks, generation)
+        print(f"rank {rank} generation {generation + 1} {digest(population)}", flush=True)
+        if (rank, generation + 1) == (victim, 2) and not (folder / "killed").exists():
             (folder / "killed").touch()
             os.kill(os.getpid(), signal)
 

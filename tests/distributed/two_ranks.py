@@ -219,9 +219,9 @@ class Run:
         """Digests and tags are noted inside."""
         check, learn, learn_each = training_loop.check_alike, Learner.learn, Group.learn_each
 
-        def noted(loop: Any) -> None:
-            self.digests.append(digest(loop.population))
-            check(loop)
+        def noted(population: Sequence[Any], ranks: Ranks, generation: int) -> None:
+            self.digests.append(digest(population))
+            check(population, ranks, generation)
 
         def tagged(learner: Learner, group: int, batch: Any, live: Any = None) -> Any:
             obs = torch.as_tensor(batch.obs)

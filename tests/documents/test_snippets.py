@@ -61,13 +61,12 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Runs are cut to `MAX_STEPS`, written below a folder of their own; examples are found as from the root."""
     train, init = launch.run_training, TrainingLoop.__init__
 
-    def shorter(self: Any, population: Any, source: Any, options: Any, **more: Any) -> None:
+    def shorter(self: Any, population: Any, source: Any, options: Any, settings: Any) -> None:
         from dataclasses import replace
 
         steps = min(options.max_steps, 2 * MAX_STEPS)
-        init(
-            self, population, source, replace(options, max_steps=steps, evo_steps=min(options.evo_steps, steps)), **more
-        )
+        cut = replace(options, max_steps=steps, evo_steps=min(options.evo_steps, steps))
+        init(self, population, source, cut, settings)
 
     monkeypatch.setattr(
         "agilerl.api.run_training", lambda manifest, *asked, **more: train(smaller(manifest), *asked, **more)
