@@ -40,9 +40,10 @@ from agilerl.algorithms.sft import SFT
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.language.algorithms.scoring import flatten_turns, rewards_of
-from agilerl.language.base import BaseModel, load_base, pad_left, positions_of
+from agilerl.language.base import BaseModel, load_base
 from agilerl.language.engines import SequentialAdapters
 from agilerl.language.generate import PrefixShared, Sampling
+from agilerl.language.padding import pad_left, positions_of
 from agilerl.language.tiny import tiny_tokenizer
 from agilerl.llm_envs import ReasoningGym, SFTGym
 from agilerl.training.train_llm import finetune_llm_reasoning, finetune_llm_sft
