@@ -129,8 +129,8 @@ class StepDraws:
 
     def _draw_ahead(self, first: int) -> None:
         """Draw noise for further steps, and drop that of the steps before `first`."""
-        left = self._total - self._end
-        drawn = self._draw(min(self._ahead, left if left > 0 else self._total))
+        remaining = self._total - self._end
+        drawn = self._draw(min(self._ahead, remaining if remaining > 0 else self._total))
         before = [part[first - self._begin :] for part in self._draws] or [part[:0] for part in drawn]
         self._draws = tuple(np.concatenate(parts) for parts in zip(before, drawn, strict=True))
         self._begin, self._end = first, first + len(self._draws[0])
