@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agilerl.config.schema import Manifest, as_typed, value_at
+from agilerl.config.schema import Manifest, as_set, value_at
 from agilerl.hpo.schemes import SCHEMES
 
 
@@ -42,6 +42,6 @@ def experimental_in(manifest: Manifest) -> list[str]:
     """Return the experimental settings of a manifest, as they are typed after `--set`."""
     values = {row: value_at(manifest, row.key) for row in EXPERIMENTAL}
     return [
-        f"{row.key}={as_typed(value)}" for row, value in values.items()
+        as_set(row.key, value) for row, value in values.items()
         if value not in row.usual and (row is not SCHEME or value in SCHEMES)
     ]  # fmt: skip

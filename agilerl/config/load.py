@@ -11,11 +11,12 @@ import yaml
 from pydantic import ValidationError
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name
+from agilerl.config.compatibility import OF_TOURNAMENTS, WITHOUT_WAITING
 from agilerl.config.convert import convert, is_published
 from agilerl.config.keys import KEY_ALIASES, RANGES, REMOVED, SECTION_ALIASES, TOP_LEVEL_ALIASES
 from agilerl.config.presets import has_preset, preset_content
 from agilerl.config.problems import errors_of_keys, explain
-from agilerl.config.schema import FIRST_KEYS, OF_TOURNAMENTS, WITHOUT_WAITING, Manifest, has_replay
+from agilerl.config.schema import FIRST_KEYS, Manifest, has_replay
 from agilerl.config.yaml_text import LARGEST_YAML, parse_yaml
 from agilerl.core.env_ids import reward_threshold
 from agilerl.core.hostile import read_text

@@ -5,24 +5,37 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails
 
 from agilerl.algorithms import DEFAULT_ALGORITHM, canonical_name, find_algorithm, offline_instead
 from agilerl.algorithms.base.declared import check_value, hyperparameters, outside
+from agilerl.config.compatibility import RULES
 from agilerl.config.ignored import ignored_by
+from agilerl.core.compatibility import conflicts
 from agilerl.core.options import OffPolicyOptions
+from agilerl.core.signatures import constructor_arguments
 from agilerl.errors import AlgorithmError, ConfigError, nearest
 from agilerl.hpo.kinds import KINDS, REPLAYED
-from agilerl.hpo.schemes import PATH, READERS, SCHEMES, scheme_of
+from agilerl.hpo.schemes import PATH, SCHEMES
 from agilerl.ranges import (
     BelowOne,
     Count,
     CountOrZero,
     Fraction,
+    InnerFraction,
     NonNegative,
     Number,
     Positive,
@@ -203,8 +216,8 @@ class Training(Section):
     opponents: Literal["self"] | None = DEFAULT_OPTIONS.opponents
     dataset: str | None = DEFAULT_OPTIONS.dataset
     fitness: Literal["returns", "fqe"] = DEFAULT_OPTIONS.fitness
-    held_out: PositiveFraction = DEFAULT_OPTIONS.held_out
-    fqe_gamma: PositiveFraction = DEFAULT_OPTIONS.fqe_gamma
+    held_out: InnerFraction = DEFAULT_OPTIONS.held_out
+    fqe_gamma: InnerFraction = DEFAULT_OPTIONS.fqe_gamma
     fqe_updates: Count = DEFAULT_OPTIONS.fqe_updates
     elite_rescore_episodes: CountOrZero = DEFAULT_OPTIONS.rescore_episodes
 
@@ -284,7 +297,9 @@ class Evolution(Section):
     """Initial population and evolution scheme."""
 
     founders: Literal["equal", "spread"] = "equal"  # spread: all but the first draw from the mutation ranges
-    widths: tuple[Count, Count] | None = None  # spread: bounds of the layer widths of all but the first
+    widths: Annotated[tuple[Count, Count], AfterValidator(lambda pair: tuple(sorted(pair)))] | None = (
+        None  # spread: bounds of the layer widths of all but the first
+    )
     # halving, race: early stopping of half of the members at each rung, or of those significantly behind; the others:
     # copies of the best replace the worst, with hyperparameters one step away (pbt), from a bandit (pb2, extra
     # "bandit"), or in subpopulations at several frequencies (mf_pbt)
@@ -352,20 +367,6 @@ def _change_problems(algorithm: str, change: ScheduledChange) -> Iterator[str]:
                 yield f"{where}: {what} fix: after={{{name}: {fix.rstrip('.')}}}." if fix else f"{where}: {wrong}"
 
 
-OF_TOURNAMENTS = (
-    "mutation.probabilities", "mutation.mutation_sd", "mutation.mutate_elite", "tournament_selection.tournament_size",
-    "tournament_selection.elitism",
-)  # fmt: skip
-"""Settings of schemes that mutate (`hpo.schemes.Scheme.mutates`)."""
-
-WITHOUT_WAITING = {
-    "evolution.scheme": "tournament", "evolution.restarts": False, "training.share": "shard",
-    "training.eval_members": None, "training.elite_rescore_episodes": 0, "training.opponents": None,
-    "training.fitness": "returns",
-}  # fmt: skip
-"""Values that settings must have in asynchronous mode; others compare all members within one generation."""
-
-
 class ReplayBuffer(Section):
     """Off-policy memory, in transitions."""
 
@@ -391,11 +392,7 @@ class Manifest(Section):
     @model_validator(mode="after")
     def _check_rules(self) -> Manifest:
         """Raise every problem between keys at once."""
-        rules = (
-            self._mutable_name_problems, self._scheme_problems, self._schedule_problems, self._mode_problems,
-            self._training_episodes_problems, self._experience_problems,
-            self._companion_problems,
-        )  # fmt: skip
+        rules = self._mutable_name_problems, self._schedule_problems, self._experience_problems, self._conflicts
         problems = [ValueError(problem) for rule in rules for problem in rule()]
         if problems:
             details: list[InitErrorDetails] = [
@@ -419,97 +416,49 @@ class Manifest(Section):
             if (wrong := outside(declared[name].values, limits[name])) is not None:
                 yield f"{path}: {wrong}"
 
-    def _scheme_problems(self) -> Iterator[str]:
-        scheme = scheme_of(self.evolution.scheme)
-        unread = [key for key in OF_TOURNAMENTS if not scheme.mutates and _differs(self, key)]
-        if unread:
-            keys = ", ".join(unread)
-            reason = (
-                "members end, and none is born" if scheme.ends_members else "members change their hyperparameters alone"
-            )
-            yield (
-                f"{keys} {'is' if len(unread) == 1 else 'are'} of evolution.scheme=tournament; with {scheme.name} "
-                f"{reason}. fix: evolution.scheme=tournament, or leave {keys} out."
-            )
-        usual, widths = Evolution(), self.evolution.widths
-        if widths is not None and (self.evolution.founders != "spread" or widths[0] > widths[1]):
-            yield (
-                f"evolution.widths={list(widths)} bound the units of founders that are spread, from and to; "
-                f"got founders={self.evolution.founders}. fix: evolution.founders=spread, evolution.widths=[64,256]."
-            )
-        for name, readers in READERS.items():
-            if name not in scheme.reads and vars(self.evolution)[name] != vars(usual)[name]:
-                yield (
-                    f"evolution.{name} is of scheme {' and '.join(readers)}; got it with {scheme.name}. "
-                    f"fix: evolution.scheme={readers[0]}, or leave evolution.{name} out."
-                )
-        if scheme.only_hyperparameters and not self.mutation.rl_hp_selection:
-            declared = hyperparameters(find_algorithm(self.algorithm.name))
-            name = next((name for name in declared if name.startswith("lr")), "batch_size")
-            span = "{min: 1e-4, max: 1e-2}" if name.startswith("lr") else "{min: 16, max: 256}"
-            yield (
-                f"evolution.scheme={scheme.name} changes hyperparameters, and mutation.rl_hp_selection names none. "
-                f"fix: give the ranges of some: mutation.rl_hp_selection.{name}={span}."
-            )
+    def _conflicts(self) -> Iterator[str]:
+        """Yield the rows of `config.compatibility` that the settings break."""
+        facts = self._facts()
+        if not self.has_replay:  # its settings are problems by themselves
+            facts = {
+                key: value for key, value in facts.items() if not key.startswith(("replay_buffer", "training.share"))
+            }
+        yield from conflicts(RULES, facts, usual_settings(), as_set)
         founders, survivors = self.training.pop_size, self.evolution.survivors
-        if scheme.name == "halving" and survivors > founders:
+        if self.evolution.scheme == "halving" and survivors > founders:
             yield (
                 f"evolution.survivors={survivors} of halving must not exceed the founders; got training.pop_size="
                 f"{founders}. fix: training.pop_size={survivors}, or evolution.survivors={founders}."
             )
 
     def _schedule_problems(self) -> Iterator[str]:
-        changes = self.evolution.schedule
-        if changes is None:
-            return
-        if self.training.pop_size != 1 or self.evolution.scheme != "tournament" or self.evolution.restarts:
-            yield (
-                f"evolution.schedule is the evolution of one agent; got training.pop_size={self.training.pop_size}, "
-                f"evolution.scheme={self.evolution.scheme}, evolution.restarts={as_typed(self.evolution.restarts)}. "
-                "fix: training.pop_size=1, evolution.scheme=tournament, evolution.restarts=false."
-            )
+        changes = self.evolution.schedule or []
         if [change.env_steps for change in changes] != sorted(change.env_steps for change in changes):
             yield "evolution.schedule: changes must be in the order of their env_steps. fix: sort them."
         for change in changes:
             yield from _change_problems(self.algorithm.name, change)
 
-    def _mode_problems(self) -> Iterator[str]:
-        if self.evolution.mode != "async":
-            if self.evolution.max_lag != Evolution().max_lag:
-                yield (
-                    f"evolution.max_lag is of evolution.mode=async; got it with mode={self.evolution.mode}. "
-                    "fix: evolution.mode=async, or leave evolution.max_lag out."
-                )
-            return
-        if self.training.shards < 2:
-            yield (
-                "evolution.mode=async lets shards go on without waiting for each other; got training.shards=1. "
-                "fix: training.shards=2, or more, up to one for each member."
-            )
-        values = {key: value_at(self, key) for key in WITHOUT_WAITING if key != "training.share" or self.has_replay}
-        wrong = [key for key, value in values.items() if value != WITHOUT_WAITING[key]]
-        if wrong:
-            asked, fix = (
-                ", ".join(f"{key}={as_typed(source[key])}" for key in wrong) for source in (values, WITHOUT_WAITING)
-            )
-            yield (
-                f"evolution.mode=async trains, evaluates and selects one shard at a time, while others train; got "
-                f"{asked}, for which all members must have ended the same generation. fix: {fix}."
-            )
-
-    def _training_episodes_problems(self) -> Iterator[str]:
-        experience = find_algorithm(self.algorithm.name).experience
-        asked = {
-            "training.eval_members": self.training.eval_members is not None,
-            f"evolution.scheme={self.evolution.scheme}": scheme_of(self.evolution.scheme).by_returns,
-            "evolution.judge=training": self.evolution.judge == "training",
+    def _facts(self) -> dict[str, Any]:
+        """The facts that rows of `config.compatibility` name."""
+        cls = find_algorithm(self.algorithm.name)
+        rates = (name for name, each in hyperparameters(cls).items() if each.is_number and name.startswith("lr"))
+        some_range = f"{next(rates, '')}={{min: 1e-4, max: 1e-2}}".removeprefix("=") or "batch_size={min: 16, max: 256}"
+        changing = {
+            "mutation.rl_hp_selection": self.mutation.rl_hp_selection,
+            "evolution.restart_ranges": self.evolution.restart_ranges,
+            "evolution.schedule": [
+                name for change in self.evolution.schedule or () for name in change.path.split(", ")
+            ],
         }
-        names = [name for name, wanted in asked.items() if wanted]
-        if names and not experience.has_training_episodes:
-            yield (
-                f"{', '.join(names)} rank members by the episodes that they train in, and {self.algorithm.name} "
-                f"{experience.says}. fix: evolution.scheme=halving, or tournament, with judge=evaluation."
-            )
+        return {
+            "algorithm": self.algorithm.name,
+            "says": cls.experience.says,
+            "has_training_episodes": cls.experience.has_training_episodes,
+            "reads_state": "state_space" in constructor_arguments(cls),
+            "changes_gamma": next((key for key, names in changing.items() if "gamma" in names), ""),
+            "some_range": f"mutation.rl_hp_selection.{some_range}",
+            **{key: value_at(self, key) for key in usual_settings()},
+        }
 
     def _experience_problems(self) -> Iterator[str]:
         experience = find_algorithm(self.algorithm.name).experience
@@ -519,20 +468,6 @@ class Manifest(Section):
             other = offline_instead(self.algorithm.name) if "training.dataset" in changed else ""
             fix = f"to learn from data, {other}; or leave {keys} out" if other else f"leave {keys} out"
             yield f"{keys}: means nothing to {self.algorithm.name}, which {experience.says}. fix: {fix}."
-
-    def _companion_problems(self) -> Iterator[str]:
-        """Yield settings that act only beside the value of another."""
-        companions = {
-            "replay_buffer.alpha": ("replay_buffer.prioritized", False, True),
-            "training.share": ("training.shards", 1, 2),
-        }
-        for key, (other, without, acts) in companions.items():
-            is_read = key != "replay_buffer.alpha" or self.has_replay  # else a problem by itself
-            if is_read and value_at(self, other) == without and _differs(self, key):
-                yield (
-                    f"{key} acts only with {other}={as_typed(acts)}{'' if acts is True else ' or more'}; got it with "
-                    f"{as_typed(without)}. fix: {other}={as_typed(acts)}, or leave {key} out."
-                )
 
     @property
     def has_replay(self) -> bool:
@@ -595,12 +530,23 @@ def _differs(manifest: Manifest, key: str) -> bool:
     return bool(vars(values)[name] != vars(defaults)[name] if name else values != defaults)
 
 
+@cache
+def usual_settings() -> dict[str, Any]:
+    """Defaults of all keys but those of the algorithm ("training.eps_end")."""
+    sections = {
+        name: field.default for name, field in Manifest.model_fields.items() if isinstance(field.default, Section)
+    }
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in vars(section).items()}
+
+
 def value_at(manifest: Manifest, key: str) -> Any:
     """Value of a key of a section ("training.eps_end")."""
     section, _, name = key.partition(".")
     return vars(vars(manifest)[section])[name]
 
 
-def as_typed(value: Any) -> str:
-    """A value as it is typed after --set."""
-    return value if isinstance(value, str) else json.dumps(value)
+def as_set(key: str, value: Any) -> str:
+    """A setting as it is typed after --set; only the key of a section, and of a list."""
+    if isinstance(value, BaseModel | dict | list | tuple):
+        return key
+    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"

@@ -9,15 +9,46 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Real
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 
+from agilerl.core.compatibility import Rule, conflicts, only
 from agilerl.errors import ConfigError
+from agilerl.ranges import (
+    AnyNumber,
+    Count,
+    CountOrZero,
+    Fraction,
+    InnerFraction,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveFraction,
+    closest,
+    misfit,
+)
 
-OF_FQE = ("held_out", "fqe_gamma", "fqe_updates")
+NORMALIZES = Rule(
+    ("normalize_rewards",),
+    {"clip_rewards": only(False), "reward_scale": only(1.0)},
+    "finds the scale of rewards by itself",
+)
+OF_DATA = (
+    Rule(("normalize_rewards",), {"normalize_rewards": only(False)}, "follows rewards as they come", "reward_scale"),
+    Rule(("carry_envs",), {"carry_envs": only(False)}, "is for training in environments", ""),
+    Rule(("held_out", "fqe_gamma", "fqe_updates"), {"fitness": only("fqe")}),
+)
+"""Rows of training from data."""
+
+
+@cache
+def _declared(options: Any) -> dict[str, tuple[Any, Any]]:
+    """Return option -> (its annotated type, its default)."""
+    hints = get_type_hints(options, include_extras=True)
+    return {field.name: (hints[field.name], field.default) for field in fields(options)}
 
 
 @dataclass(frozen=True)
@@ -84,96 +115,58 @@ class LoopOptions:
         checkpoint: save the population each time a member has made this many more steps; None: never.
     """
 
-    max_steps: int = 1_000_000
-    evo_steps: int = 10_000
-    evo_first: int | None = None
-    eval_steps: int | None = None
-    eval_episodes: int = 16
-    eval_members: int | None = None
-    eval_screen: int = 0
-    eval_share: float | None = None
-    target: float | None = None
-    stop_after: int | None = None
-    patience: int | None = None
-    fitness_window: int = 1
-    confirm_episodes: int = 0
-    confirm_screen: int = 0
-    confirm_most: int = 0
-    stop_margin: float = 0.0
-    stop_errors: float = 0.0
-    evolve_from: float = 0.0
+    max_steps: Count = 1_000_000
+    evo_steps: Count = 10_000
+    evo_first: Count | None = None
+    eval_steps: Count | None = None
+    eval_episodes: Count = 16
+    eval_members: Count | None = None
+    eval_screen: CountOrZero = 0
+    eval_share: Positive | None = None
+    target: AnyNumber | None = None
+    stop_after: Count | None = None
+    patience: Count | None = None
+    fitness_window: Count = 1
+    confirm_episodes: CountOrZero = 0
+    confirm_screen: CountOrZero = 0
+    confirm_most: CountOrZero = 0
+    stop_margin: NonNegative = 0.0
+    stop_errors: NonNegative = 0.0
+    evolve_from: Fraction = 0.0
     evolve_last: bool = False
-    rescore_episodes: int = 0
-    reward_floor: float | None = None
-    reward_scale: float = 1.0
+    rescore_episodes: CountOrZero = 0
+    reward_floor: Number | None = None
+    reward_scale: Positive = 1.0
     clip_rewards: bool = False
     normalize_rewards: bool = False
     lockstep: bool = True
     carry_envs: bool = False
-    shards: int = 1
+    shards: Count = 1
     learner: Literal["auto", "fused", "sequential"] = "auto"
-    threads: int = 1
+    threads: Count = 1
     swap_channels: bool = False
     opponents: Literal["self"] | None = None
     dataset: str | None = None
     fitness: Literal["returns", "fqe"] = "returns"
-    held_out: float = 0.2
-    fqe_gamma: float = 0.99
-    fqe_updates: int = 3_000
-    checkpoint: int | None = None
+    held_out: InnerFraction = 0.2
+    fqe_gamma: InnerFraction = 0.99
+    fqe_updates: Count = 3_000
+    checkpoint: Count | None = None
     checkpoint_path: str | None = None
     overwrite_checkpoints: bool = False
+    rules: ClassVar[tuple[Rule, ...]] = (NORMALIZES,)
 
     def __post_init__(self) -> None:
-        self._check_counts(1, "max_steps", "evo_steps", "eval_episodes", "fitness_window", "shards", "threads")
-        self._check_counts(0, "eval_screen", "confirm_episodes", "confirm_screen", "confirm_most", "rescore_episodes")
-        self._check_counts(
-            1,
-            *(
-                name
-                for name in ("evo_first", "eval_steps", "eval_members", "stop_after", "patience", "checkpoint")
-                if vars(self)[name] is not None
-            ),
-        )
+        for name, (values, usual) in _declared(type(self)).items():
+            value = vars(self)[name]
+            if expected := misfit(value, values):
+                fix = closest(value, values, usual)
+                raise ConfigError(f"{name} must be {expected}; got {value!r}. fix: {name}={fix!r}.")
         if self.eval_screen == 1:
             raise ConfigError("eval_screen=1: one episode tells no standard error. fix: eval_screen=2, or 0 for none.")
-        if self.eval_share is not None and not 0 < self.eval_share < math.inf:
-            raise ConfigError(f"eval_share must be a number above 0; got {self.eval_share!r}. fix: eval_share=0.5.")
-        _within("evolve_from", self.evolve_from, 0, 1)
-        if self.target is not None and not is_number(self.target):
-            raise ConfigError(f"target must be a number (a fitness) or None; got {self.target!r}. fix: target=None.")
-        self._check_fitness()
-        if self.opponents not in (None, "self"):
-            raise ConfigError(
-                f"opponents must be 'self' (a pool of the population's past) or None (each member plays itself alone); "
-                f"got {self.opponents!r}. fix: opponents='self'."
-            )
-        if self.normalize_rewards and (self.clip_rewards or self.reward_scale != 1.0):
-            other = "clip_rewards" if self.clip_rewards else f"reward_scale={self.reward_scale:g}"
-            raise ConfigError(
-                f"normalize_rewards finds the scale of rewards by itself; got {other} too. "
-                "fix: reward_scale=1 and clip_rewards=false."
-            )
-
-    def _check_fitness(self) -> None:
-        self._check_counts(1, "fqe_updates")
-        if self.fitness not in ("returns", "fqe"):
-            raise ConfigError(
-                f"fitness must be 'returns' (of episodes in the environment) or 'fqe' (fitted Q evaluation); got "
-                f"{self.fitness!r}. fix: fitness='fqe'."
-            )
-        for name in ("held_out", "fqe_gamma"):
-            value = vars(self)[name]
-            if not is_number(value) or not 0 < value < 1:
-                raise ConfigError(
-                    f"{name} must lie between 0 and 1; got {value!r}. fix: {LoopOptions.__dict__[name]:g}."
-                )
-
-    def _check_counts(self, least: int, *names: str) -> None:
-        for name in names:
-            value = vars(self)[name]
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} must be an integer of at least {least}; got {value!r}. fix: {name}={least}.")
+        usual_values = {name: usual for name, (_, usual) in _declared(type(self)).items()}
+        for problem in conflicts(self.rules, vars(self), usual_values, lambda key, value: f"{key}={value!r}"):
+            raise ConfigError(problem)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], **more: Any) -> Self:
@@ -230,29 +223,15 @@ class OffPolicyOptions(LoopOptions):
             that actions come from weights one vector step older; the results do not depend on how long a step takes.
     """
 
-    learning_delay: int = 0
-    random_steps: int = 0
-    eps_start: float = 1.0
-    eps_end: float = 0.1
-    eps_decay: float = 0.995
-    explore_hold: int = 1
-    explore_least: float = 1.0
+    learning_delay: CountOrZero = 0
+    random_steps: CountOrZero = 0
+    eps_start: Fraction = 1.0
+    eps_end: Fraction = 0.1
+    eps_decay: PositiveFraction = 0.995
+    explore_hold: Count = 1
+    explore_least: Fraction = 1.0
     share: Literal["all", "shard"] = "all"
     overlap: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.share not in ("all", "shard"):
-            raise ConfigError(
-                f"share must be 'all' (one replay for all shards) or 'shard' (one for each); got {self.share!r}. "
-                "fix: share='all'."
-            )
-        self._check_counts(1, "explore_hold")
-        self._check_counts(0, "learning_delay", "random_steps")
-        for name in ("eps_start", "eps_end"):
-            _within(name, vars(self)[name], 0, 1)
-        if not 0 < self.eps_decay <= 1:
-            raise ConfigError(f"eps_decay must be in (0, 1]; got {self.eps_decay!r}. fix: 0.995 per vector step.")
 
 
 def is_number(value: Any) -> bool:
@@ -260,29 +239,12 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and bool(value == value)
 
 
-def _within(name: str, value: Any, low: float, high: float) -> None:
-    if not is_number(value) or not low <= value <= high:
-        raise ConfigError(f"{name} must be in [{low}, {high}]; got {value!r}. fix: {name}={low}.")
-
-
 @dataclass(frozen=True)
 class OfflineOptions(LoopOptions):
     """Options of offline training: those of the loop. A step is one update of one member."""
 
     learning_delay: ClassVar[int] = 0  # the data exist before the first step
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.normalize_rewards:
-            raise ConfigError(
-                "normalize_rewards follows rewards as they come; data are there at once. fix: reward_scale."
-            )
-        if self.carry_envs:
-            raise ConfigError("carry_envs=True is for training in environments. fix: carry_envs=False.")
-        usual = {field.name: field.default for field in fields(LoopOptions)}
-        changed = [name for name in OF_FQE if vars(self)[name] != usual[name]]
-        if changed and self.fitness != "fqe":
-            raise ConfigError(f"{', '.join(changed)}: of fitness='fqe' alone. fix: fitness='fqe', or leave it out.")
+    rules = (NORMALIZES, *OF_DATA)
 
 
 @dataclass(frozen=True)
@@ -293,8 +255,4 @@ class LanguageOptions(LoopOptions):
         evolve_every: generations between evolutions.
     """
 
-    evolve_every: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_counts(1, "evolve_every")
+    evolve_every: Count = 1

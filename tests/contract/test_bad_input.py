@@ -201,7 +201,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[AgileRLError], list[str]]] = {
     "an unknown learner": (
         lambda: run(learner="fusd"),
         ConfigError,
-        ["unknown learner 'fusd'", "Did you mean 'fused'"],
+        ["learner must be 'auto', 'fused' or 'sequential'; got 'fusd'", "fix: learner='fused'"],
     ),
     "steps below one": (lambda: run(evo_steps=0), ConfigError, ["evo_steps must be an integer of at least 1; got 0"]),
     "INIT_HP out of range": (

@@ -85,7 +85,7 @@ def test_every_page_is_there_as_markdown_too(site: Path) -> None:
             r"\]\((?!https?:|#|mailto:)([^)#\s]+)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.S)
         ):
             assert (site / name).parent.joinpath(link).resolve().exists(), f"{name}: {link}"
-    assert "| `evo_steps` | a whole number >= 1 | `10000` |" in (site / "manifest.md").read_text(encoding="utf-8")
+    assert "| `evo_steps` | an integer of at least 1 | `10000` |" in (site / "manifest.md").read_text(encoding="utf-8")
     reference = (site / "api.md").read_text(encoding="utf-8")
     assert "### `train(env: Any, algo: str | type | None = None" in reference
     assert "### `DQN.learn(" in reference

@@ -11,20 +11,17 @@ and the reason for the difference. Configuration, command line, `INIT_HP`, error
 from __future__ import annotations
 
 import inspect
+import math
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-import numpy as np
-from annotated_types import Ge, Gt, Le
-
-from agilerl.core import foreign
 from agilerl.core.signatures import constructor_signature, constructors, takes_any_name
 from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
-from agilerl.ranges import WHOLE_FROM_ONE
+from agilerl.ranges import Range, misfit, without_none
 
 _PUBLISHED: Any = object()
 OLD_ARGUMENTS = {  # constructor arguments before 2.0
@@ -125,8 +122,7 @@ class Hyperparameter:
     @property
     def is_number(self) -> bool:
         """Whether it is an integer or a float, which evolution can change unless it is `fixed`."""
-        kind = _plain(self.values)[0]
-        return (get_args(kind)[0] if get_origin(kind) is Annotated else kind) in (int, float)
+        return Range.of(self.values) is not None
 
 
 @lru_cache(maxsize=64)
@@ -180,7 +176,7 @@ def _hints(constructor: Any) -> dict[str, Any]:
 
 def _is_declared(hint: Any) -> bool:
     """Whether a type has a range or a mark."""
-    return any(get_origin(kind) is Annotated for kind in (hint, _plain(hint)[0]))
+    return any(get_origin(kind) is Annotated for kind in (hint, without_none(hint)[0]))
 
 
 def hyperparameters(cls: type) -> Mapping[str, Hyperparameter]:
@@ -251,8 +247,8 @@ def check_value(cls: type, name: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise AlgorithmError(f"{cls.__name__}: {name} must be a number; got {value!r}. fix: {name}=0.1, say.")
         return value
-    base = _bounds_of(_plain(values)[0])[0]
-    if base is int and isinstance(value, float) and value.is_integer():  # 1e3
+    numbers = Range.of(values)
+    if numbers is not None and numbers.base is int and isinstance(value, float) and value.is_integer():  # 1e3
         value = int(value)
     usual = hyperparameters(cls)[name].published if name in hyperparameters(cls) else value
     _check(cls.__name__, name, value, values, usual)
@@ -307,23 +303,20 @@ def outside(values: Any, limits: Any) -> str | None:
     Args:
         values: annotated type. limits: object with `min` and `max`.
     """
-    kind = _plain(values)[0]
+    kind = without_none(values)[0]
     if reason := next((mark.fixed for mark in _metadata(kind) if isinstance(mark, Declared)), ""):
         return f"mutations would have no effect, because {reason}. fix: leave it out."
-    base, bounds = _bounds_of(kind)
-    if base not in (int, float):
+    numbers = Range.of(kind)
+    if numbers is None:
         return None
-    low = next((b.ge if isinstance(b, Ge) else b.gt for b in bounds if not isinstance(b, Le)), None)
-    high = next((b.le for b in bounds if isinstance(b, Le)), None)
-    for name, bound, value in (("min", low, limits.min), ("max", high, limits.max)):
-        if value != value or not all(_holds(each, np.asarray(value)) for each in bounds):
-            fix = f"{name}={bound:g}" if bound is not None and not _is_open(name, bounds) else f"another {name}"
-            return f"{name} must be {_words(base, bounds)}; got {value!r}. fix: {fix}."
+    for name, bound, is_open, value in (
+        ("min", numbers.low, numbers.open_low, limits.min),
+        ("max", numbers.high, numbers.open_high, limits.max),
+    ):
+        if value != value or not numbers.holds(value):
+            fix = f"another {name}" if is_open or not math.isfinite(bound) else f"{name}={bound:g}"
+            return f"{name} must be {numbers}; got {value!r}. fix: {fix}."
     return None
-
-
-def _is_open(name: str, bounds: list[Any]) -> bool:
-    return name == "min" and any(isinstance(bound, Gt) for bound in bounds)
 
 
 def _metadata(kind: Any) -> tuple[Any, ...]:
@@ -331,51 +324,6 @@ def _metadata(kind: Any) -> tuple[Any, ...]:
     return tuple(get_args(kind)[1:]) if get_origin(kind) is Annotated else ()
 
 
-def _bounds_of(kind: Any) -> tuple[Any, list[Any]]:
-    """Return (plain type, bounds) of an annotated type."""
-    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    # `Field(...)` in the annotations holds a list of marks.
-    marks = (part for item in _metadata(kind) for part in foreign.marks(item))
-    return base, [part for part in marks if isinstance(part, Ge | Gt | Le)]
-
-
 def _check(algo: str, name: str, value: Any, values: Any, usual: Any) -> None:
-    kind, optional = _plain(values)
-    base, bounds = _bounds_of(kind)
-    if base not in (int, float) or (optional and value is None):
-        return
-    numbers = np.asarray(value)
-    whole = numbers.dtype.kind in ("iuf" if base is float else "iu") and not isinstance(value, bool)
-    holds = whole and np.isfinite(numbers).all() and all(_holds(bound, numbers) for bound in bounds)
-    if holds and WHOLE_FROM_ONE in _metadata(kind) and ((numbers >= 1) & (numbers != np.rint(numbers))).any():
-        raise AlgorithmError(
-            f"{algo}: {name} must be a whole number, or a fraction below 1; got {value!r}. fix: {name}={usual!r}."
-        )
-    if not holds:
-        raise AlgorithmError(f"{algo}: {name} must be {_words(base, bounds)}; got {value!r}. fix: {name}={usual!r}.")
-
-
-def _holds(bound: Any, value: np.ndarray) -> bool:
-    if isinstance(bound, Ge):
-        return bool((value >= bound.ge).all())
-    return bool((value > bound.gt).all() if isinstance(bound, Gt) else (value <= bound.le).all())
-
-
-def _words(base: type, bounds: list[Any]) -> str:
-    low = next((b.ge if isinstance(b, Ge) else b.gt for b in bounds if not isinstance(b, Le)), None)
-    open_low = any(isinstance(b, Gt) for b in bounds)
-    high = next((b.le for b in bounds if isinstance(b, Le)), None)
-    noun = "an integer of " if base is int else ""
-    if low is None:
-        return "an integer" if base is int else "a finite number"
-    if high is not None:
-        return f"in {'(' if open_low else '['}{low}, {high}]"
-    return f"above {low}" if open_low else f"{noun}at least {low}"
-
-
-def _plain(values: Any) -> tuple[Any, bool]:
-    """Return (the type, whether None is allowed) of `T | None`."""
-    if get_origin(values) in (Union, types.UnionType):
-        rest = [part for part in get_args(values) if part is not type(None)]
-        return rest[0], len(rest) < len(get_args(values))
-    return values, False
+    if Range.of(values) is not None and (expected := misfit(value, values)):
+        raise AlgorithmError(f"{algo}: {name} must be {expected}; got {value!r}. fix: {name}={usual!r}.")

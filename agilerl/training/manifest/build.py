@@ -219,17 +219,6 @@ def make_replay(manifest: Manifest, device: str) -> ReplayBuffer:
     asked = manifest.replay_buffer
     size, n_step = asked.max_size, asked.n_step
     gamma = float(manifest.algorithm.hyperparameters.get("gamma", 0.99))
-    changing = {
-        "mutation.rl_hp_selection": manifest.mutation.rl_hp_selection,
-        "evolution.restart_ranges": manifest.evolution.restart_ranges,
-        "evolution.schedule": {name for change in scheduled(manifest) for name in change.path.split(", ")},
-    }
-    where = next((key for key, names in changing.items() if "gamma" in names), None)
-    if n_step > 1 and where is not None:
-        raise ConfigError(
-            "replay_buffer.n_step sums rewards by one gamma for the whole population, so gamma cannot be in "
-            f"{where}. fix: take gamma out of it, or n_step=1."
-        )
     settings: dict[str, Any] = {"device": device, "seed": manifest.training.seed}
     settings |= {"alpha": asked.alpha} if asked.prioritized else {}
     if n_step == 1:

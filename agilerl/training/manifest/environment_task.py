@@ -84,7 +84,6 @@ class EnvironmentTask(Task):
         """Return the spaces of the manifest's environment, or of the one passed by the user."""
         manifest, created_env = self.manifest, None
         if env is None or (callable(env) and not hasattr(env, "action_space")) or isinstance(env, type):
-            self._check_state()
             options = manifest.environment.of_workers | (
                 {"with_state": True} if manifest.environment.with_state else {}
             )
@@ -100,15 +99,6 @@ class EnvironmentTask(Task):
             if created_env is not None:
                 created_env.close()
         return Spaces(space, actions, inner_name(env), foreign.state_space(env))
-
-    def _check_state(self) -> None:
-        """Raise ConfigError if the environment is asked for its state and the algorithm does not read it."""
-        name = self.manifest.algorithm.name
-        if self.manifest.environment.with_state and "state_space" not in constructor_arguments(find_algorithm(name)):
-            raise ConfigError(
-                f"environment.with_state shows env.state() to values of all agents, which {name} does not have. "
-                "fix: algo='MAPPO', or with_state=false."
-            )
 
     def environments(self, env: Any, device: str) -> tuple[Any, Any]:
         if self.manifest.environment.asynchronous:  # also of a resumed run with other settings

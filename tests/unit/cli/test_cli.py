@@ -182,7 +182,7 @@ MISTAKES = [
         "EnvError: Cartpole-v1: Environment 'Cartpole' doesn't exist. Did you mean 'CartPole-v1'",
     ),
     (["train", "CartPole-v1", "--device", "gpu"], "ConfigError: unknown device 'gpu'. fix: use auto, cpu, cuda"),
-    (["train", "CartPole-v1", "--population", "0"], "--population: training.pop_size must be a whole number >= 1"),
+    (["train", "CartPole-v1", "--population", "0"], "--population: training.pop_size must be an integer of at least 1"),
     (["train", "CartPole-v1", "--set", "training.popsize=3"], "training.popsize is not a known key. Did you mean"),
     (["train", "CartPole-v1", "--set", "INIT_HP"], "ConfigError: --set 'INIT_HP' is not KEY=VALUE. fix:"),
     (["train", "CartPole-v1", "--out", "typo.yaml"], "RunError: cannot make a run directory in typo.yaml"),
@@ -314,7 +314,7 @@ def test_keyword_settings_are_manifest_keys_and_mistakes_are_named() -> None:
     assert (manifest.algorithm.lr, manifest.training.eval_episodes) == (5e-3, 2)
     with pytest.raises(ConfigError, match=r"learning_rat is not a known key\. Did you mean 'learning"):
         agilerl.train("CartPole-v1", learning_rat=1)
-    with pytest.raises(ConfigError, match=r"training\.pop_size must be a whole number >= 1; got -1"):
+    with pytest.raises(ConfigError, match=r"training\.pop_size must be an integer of at least 1; got -1"):
         agilerl.train("CartPole-v1", population=-1)
 
 

@@ -44,17 +44,17 @@ def test_all_problems_at_once_as_data(tmp_path: Path) -> None:
         "algorithm.lr", "algorithm.batch_siz", "training.pop_size", "training.share", "mutation.rl_hp_selection.lr.max",
     }  # fmt: skip
     assert problems["training.pop_size"] == {
-        "path": "training.pop_size", "message": "training.pop_size must be a whole number >= 1; got 0.",
-        "expected": "a whole number >= 1", "got": 0, "fix": "training.pop_size=4.",
+        "path": "training.pop_size", "message": "training.pop_size must be an integer of at least 1; got 0.",
+        "expected": "an integer of at least 1", "got": 0, "fix": "training.pop_size=4.",
     }  # fmt: skip
-    assert problems["algorithm.lr"]["expected"] == "a number > 0"
+    assert problems["algorithm.lr"]["expected"] == "above 0"
     assert problems["algorithm.batch_siz"]["fix"] == "batch_size."
     assert problems["algorithm.batch_siz"]["got"] == 4
     assert problems["mutation.rl_hp_selection.lr.max"]["got"] is None
     done = CliRunner().invoke(app, ["config", "check", str(tmp_path / "run.yaml")])
     assert done.exit_code == 2
     assert len(done.stdout.splitlines()) == 5
-    assert "training.pop_size must be a whole number >= 1; got 0. fix: training.pop_size=4." in done.stdout
+    assert "training.pop_size must be an integer of at least 1; got 0. fix: training.pop_size=4." in done.stdout
 
 
 CASES = {

@@ -290,9 +290,9 @@ def test_the_examples_of_every_help_text_name_commands_and_options_that_there_ar
 @pytest.mark.parametrize("words", [["--seed", "-1"], ["--set", "seed=-1"]])
 def test_a_negative_seed_is_named_and_leaves_nothing(own: str, words: list[str]) -> None:
     told = cli("train", "CartPole-v1", *words, code=2).stderr
-    assert "training.seed must be a whole number >= 0; got -1" in told
+    assert "training.seed must be an integer of at least 0; got -1" in told
     assert not Path("runs").exists()
-    with pytest.raises(ConfigError, match="seed must be a whole number >= 0; got -3"):
+    with pytest.raises(ConfigError, match="seed must be an integer of at least 0; got -3"):
         stream(-3, Purpose.ENVIRONMENT)
 
 

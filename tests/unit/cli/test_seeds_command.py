@@ -177,7 +177,7 @@ def test_every_option_that_is_typed_reaches_the_runs_of_a_group(
 
 def test_a_budget_of_no_steps_is_refused_for_a_group(group: SeedGroup) -> None:
     result = CliRunner().invoke(app, ["resume", str(group.path), "--steps", "0"])
-    assert (result.exit_code, "max_steps must be a whole number >= 1; got 0" in result.stderr) == (2, True)
+    assert (result.exit_code, "max_steps must be an integer of at least 1; got 0" in result.stderr) == (2, True)
 
 
 def test_code_that_a_group_names_is_imported_only_if_asked(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_a_mistake_is_an_error_with_a_fix(words: list[str]) -> None:
 
 
 EXACT = [
-    ([*TRAIN, "--seed", "-1"], "--seed: training.seed must be a whole number >= 0; got -1. fix: --seed 0."),
-    ([*TRAIN, "--set", "lr=-1"], "algorithm.lr must be a number > 0; got -1. fix: --set algorithm.lr="),
+    ([*TRAIN, "--seed", "-1"], "--seed: training.seed must be an integer of at least 0; got -1. fix: --seed 0."),
+    ([*TRAIN, "--set", "lr=-1"], "algorithm.lr must be above 0; got -1. fix: --set algorithm.lr="),
     ([*TRAIN, "--algo", "CQN"], "none is named. fix: --dataset data.h5."),
     ([*TRAIN, "--minutes", "0"], "minutes must be above 0 and finite; got 0.0. fix: --minutes 10."),
     ([*TRAIN, "--minutes", "inf"], "minutes must be above 0 and finite; got inf. fix: --minutes 10."),
@@ -156,7 +156,7 @@ def test_a_problem_of_a_file_is_mended_in_the_file(tmp_path: Path) -> None:
     file.write_text("environment: CartPole-v1\nalgorithm: DQN\ntraining: {pop_size: 0}\nevolution: {max_lag: 4}\n")
     told = CliRunner().invoke(app, ["train", "--config", str(file), "--dry-run"], prog_name="agilerl").stderr
     assert told == (
-        "ConfigError: my.yaml: training.pop_size must be a whole number >= 1; got 0. fix: training.pop_size=4.\n"
+        "ConfigError: my.yaml: training.pop_size must be an integer of at least 1; got 0. fix: training.pop_size=4.\n"
     )
     file.write_text("environment: CartPole-v1\nalgorithm: DQN\nevolution: {max_lag: 4}\n")
     told = CliRunner().invoke(app, ["train", "--config", str(file), "--dry-run"], prog_name="agilerl").stderr

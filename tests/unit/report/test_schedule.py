@@ -181,7 +181,7 @@ def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path
         ([{**CHANGES[0], "after": {"batch_size": 10.5}}], r"batch_size must be an integer"),
         ([{**CHANGES[0], "after": {"batch_size": float("inf")}}], r"batch_size must be an integer"),
         ([{**CHANGES[0], "after": {"lr": [0.1, -1]}}], r"after 1000 steps: DQN: lr must be above 0; got -1"),
-        ([{**CHANGES[0], "after": {"lr": None}}], r"after 1000 steps: DQN: lr must be a number > 0; got None"),
+        ([{**CHANGES[0], "after": {"lr": None}}], r"after 1000 steps: DQN: lr must be above 0; got None"),
         (
             [{**CHANGES[0], "after": {"double": "maybe"}}],
             r"after 1000 steps: DQN: double must be true or false; got 'maybe'. fix: after={double: false}",

@@ -212,9 +212,9 @@ class CustomLearn(CQN):
     ("given", "error", "said"),
     [
         ({"fitness": "returns"}, ConfigError, r"plays episodes, and env is None\. fix: env=make_vect_envs"),
-        ({"fitness": "value"}, ConfigError, r"fitness must be 'returns' .* or 'fqe'"),
-        ({"held_out": 1.0}, ConfigError, r"held_out must lie between 0 and 1; got 1\.0\. fix: 0\.2"),
-        ({"fqe_gamma": 1.0}, ConfigError, r"fqe_gamma must lie between 0 and 1"),
+        ({"fitness": "value"}, ConfigError, r"fitness must be 'returns' or 'fqe'"),
+        ({"held_out": 1.0}, ConfigError, r"held_out must be in \(0, 1\); got 1\.0\. fix: held_out=0\.2"),
+        ({"fqe_gamma": 1.0}, ConfigError, r"fqe_gamma must be in \(0, 1\)"),
         ({"fqe_updates": 0}, ConfigError, r"fqe_updates must be an integer of at least 1"),
         (
             {"dataset": arrays(terminals=np.zeros(200, bool))},
@@ -224,7 +224,7 @@ class CustomLearn(CQN):
         (
             {"env": Forbidden(), "fitness": "returns", "held_out": 0.3},
             ConfigError,
-            r"held_out, fqe_updates: of fitness='fqe' alone",
+            r"held_out=0.3, fqe_updates=20 act only with fitness='fqe'; got",
         ),
         (
             {"pop": CustomLearn.population(2, SPACE, CHOICE, seed=1)},

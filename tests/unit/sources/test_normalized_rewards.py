@@ -299,10 +299,10 @@ def test_agents_with_their_own_learn_are_a_named_error() -> None:
 
 def test_one_way_of_scaling_is_enough() -> None:
     with pytest.raises(
-        ConfigError, match=r"normalize_rewards finds the scale of rewards by itself; got reward_scale=0.1"
+        ConfigError, match=r"normalize_rewards=True finds the scale of rewards by itself; got reward_scale=0.1"
     ):
         LoopOptions(normalize_rewards=True, reward_scale=0.1)
-    with pytest.raises(ConfigError, match="got clip_rewards too"):
+    with pytest.raises(ConfigError, match="got clip_rewards=True"):
         LoopOptions(normalize_rewards=True, clip_rewards=True)
 
 

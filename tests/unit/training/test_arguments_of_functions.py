@@ -164,7 +164,7 @@ def test_a_target_that_is_no_number_is_named(value: Any, function: str) -> None:
 @pytest.mark.parametrize("name", ["held_out", "fqe_gamma"])
 @pytest.mark.parametrize("value", [None, "a", 0, 1, 2, -1, float("nan"), True], ids=str)
 def test_fractions_of_offline_evaluation_are_named(value: Any, name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{name} must lie between 0 and 1; got .*fix: 0\.\d+"):
+    with pytest.raises(ConfigError, match=rf"{name} must be in \(0, 1\); got .*fix: {name}=0\.\d+"):
         offline(population("CQN"), fitness="fqe", **{name: value})
 
 
