@@ -157,15 +157,17 @@ class LoopOptions:
     rules: ClassVar[tuple[Rule, ...]] = (NORMALIZES,)
 
     def __post_init__(self) -> None:
-        for name, (values, usual) in _declared(type(self)).items():
+        kind: Any = type(self)
+        declared = _declared(kind)
+        for name, (values, usual) in declared.items():
             value = vars(self)[name]
             if expected := misfit(value, values):
                 fix = closest(value, values, usual)
                 raise ConfigError(f"{name} must be {expected}; got {value!r}. fix: {name}={fix!r}.")
         if self.eval_screen == 1:
             raise ConfigError("eval_screen=1: one episode tells no standard error. fix: eval_screen=2, or 0 for none.")
-        usual_values = {name: usual for name, (_, usual) in _declared(type(self)).items()}
-        for problem in conflicts(self.rules, vars(self), usual_values, lambda key, value: f"{key}={value!r}"):
+        defaults = {name: usual for name, (_, usual) in declared.items()}
+        for problem in conflicts(self.rules, vars(self), defaults, lambda key, value: f"{key}={value!r}"):
             raise ConfigError(problem)
 
     @classmethod
