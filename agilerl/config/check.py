@@ -24,8 +24,8 @@ from agilerl.config.load import (
 )
 from agilerl.config.presets import check_names
 from agilerl.config.problems import errors_of, errors_of_keys, is_rule, problem_of
+from agilerl.core.ranges import describe
 from agilerl.errors import AgileRLError, ConfigError
-from agilerl.ranges import describe
 
 
 @dataclass(frozen=True)

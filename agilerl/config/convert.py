@@ -15,8 +15,8 @@ from agilerl.algorithms import available, canonical_name, find_algorithm
 from agilerl.algorithms.base.declared import hyperparameters
 from agilerl.config.ignored import ignored_by
 from agilerl.config.schema import Encoder, Head, Manifest, Network, Probabilities
+from agilerl.core.ranges import describe
 from agilerl.errors import ConfigError, nearest
-from agilerl.ranges import describe
 
 OLDER = ("INIT_HP", "MUTATION_PARAMS", "NET_CONFIG")
 # Keys that a section has in the newer generation only: section -> names. Its complete files have at least two.

@@ -26,11 +26,7 @@ from agilerl.config.compatibility import RULES
 from agilerl.config.ignored import ignored_by
 from agilerl.core.compatibility import conflicts
 from agilerl.core.options import OffPolicyOptions
-from agilerl.core.signatures import constructor_arguments
-from agilerl.errors import AlgorithmError, ConfigError, nearest
-from agilerl.hpo.kinds import KINDS, REPLAYED
-from agilerl.hpo.schemes import PATH, SCHEMES
-from agilerl.ranges import (
+from agilerl.core.ranges import (
     BelowOne,
     Count,
     CountOrZero,
@@ -42,6 +38,10 @@ from agilerl.ranges import (
     PositiveFraction,
     describe,
 )
+from agilerl.core.signatures import constructor_arguments
+from agilerl.errors import AlgorithmError, ConfigError, nearest
+from agilerl.hpo.kinds import KINDS, REPLAYED
+from agilerl.hpo.schemes import PATH, SCHEMES
 
 
 def algorithm_model(name: str) -> type[BaseModel]:

@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 import numpy as np
 
 from agilerl.core.compatibility import Rule, conflicts, only
-from agilerl.errors import ConfigError
-from agilerl.ranges import (
+from agilerl.core.ranges import (
     AnyNumber,
     Count,
     CountOrZero,
@@ -27,9 +26,9 @@ from agilerl.ranges import (
     Number,
     Positive,
     PositiveFraction,
-    closest,
-    misfit,
+    check,
 )
+from agilerl.errors import ConfigError
 
 NORMALIZES = Rule(
     ("normalize_rewards",),
@@ -160,10 +159,7 @@ class LoopOptions:
         kind: Any = type(self)
         declared = _declared(kind)
         for name, (values, usual) in declared.items():
-            value = vars(self)[name]
-            if expected := misfit(value, values):
-                fix = closest(value, values, usual)
-                raise ConfigError(f"{name} must be {expected}; got {value!r}. fix: {name}={fix!r}.")
+            check(name, vars(self)[name], values, usual)
         if self.eval_screen == 1:
             raise ConfigError("eval_screen=1: one episode tells no standard error. fix: eval_screen=2, or 0 for none.")
         defaults = {name: usual for name, (_, usual) in declared.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agilerl.errors import ConfigError
+from agilerl.core.ranges import CountOrZero, check
 
 
 class Purpose(IntEnum):
@@ -73,8 +73,7 @@ def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
 
 def check_seed(seed: int) -> None:
     """Raise ConfigError unless the seed is a non-negative integer, as required by NumPy."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError(f"seed must be a whole number >= 0; got {seed!r}. fix: seed=0.")
+    check("seed", seed, CountOrZero, 0)
 
 
 def resolve_seed(seed: int | None) -> int:

@@ -22,6 +22,7 @@ from packaging.version import Version
 
 from agilerl.api import resume, train
 from agilerl.core.hostile import read_json
+from agilerl.core.ranges import Count, check
 from agilerl.errors import ConfigError, RunError
 from agilerl.runs.checkpoints import generations, read_manifest
 from agilerl.runs.directory import next_folder
@@ -68,8 +69,7 @@ class Trainable(tune.Trainable):  # type: ignore[misc]
         """Check the configuration; nothing is trained yet."""
         keywords = {key: value.item() if isinstance(value, np.generic) else value for key, value in config.items()}
         count = keywords.pop(PER_STEP, 1)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(f"{PER_STEP} must be an integer of at least 1; got {count!r}. fix: {PER_STEP}=1.")
+        check(PER_STEP, count, Count, 1)
         if fixed := [name for name in FIXED if name in keywords]:
             raise ConfigError(f"a trial of Ray Tune sets {', '.join(fixed)} itself. fix: leave them out.")
         self.generations: int = count

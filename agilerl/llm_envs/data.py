@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from agilerl.core import foreign
+from agilerl.core.ranges import Count, CountOrZero, check
 from agilerl.core.rng import Purpose, stream
 from agilerl.errors import AgileRLWarning, ConfigError, EnvError, RunError, nearest, unknown_choice
 from agilerl.language.ends import end_ids, turn_end
@@ -63,13 +64,9 @@ class DataGym(ABC, Generic[Item]):
         max_context_length: int | None,
         seed: int,
     ) -> None:
-        for name, least, value in (
-            ("data_batch_size_per_gpu", 1, data_batch_size_per_gpu),
-            ("max_context_length", 1, 1 if max_context_length is None else max_context_length),
-            ("seed", 0, seed),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-                raise ConfigError(f"{name} must be a whole number of at least {least}; got {value!r}. fix: {least}.")
+        check("data_batch_size_per_gpu", data_batch_size_per_gpu, Count, 1)
+        check("max_context_length", max_context_length, Count | None, None)
+        check("seed", seed, CountOrZero, 0)
         if not callable(foreign.method(tokenizer, "encode")) or not hasattr(tokenizer, "eos_token_id"):
             raise ConfigError(
                 f"tokenizer must be one of transformers; got {type(tokenizer).__name__}. "

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from agilerl.core.ranges import BelowOne, Count, check
 from agilerl.core.rng import Purpose, stream
-from agilerl.errors import ConfigError, EnvError
+from agilerl.errors import EnvError
 
 
 class TextGame(Protocol):
@@ -42,11 +43,9 @@ class GuessNumber:
     alphabet = "0123456789-?<>="
 
     def __init__(self, highest: int = 15, tries: int = 5, cost: float = 0.1) -> None:
-        if highest < 1 or tries < 1 or not 0 <= cost < 1:
-            raise ConfigError(
-                f"highest and tries must be at least 1, cost in [0, 1); got highest={highest}, tries={tries}, "
-                f"cost={cost}. fix: highest=15, tries=5, cost=0.1."
-            )
+        check("highest", highest, Count, 15)
+        check("tries", tries, Count, 5)
+        check("cost", cost, BelowOne, 0.1)
         self.highest, self.tries, self.cost = highest, tries, cost
         self._random: np.random.Generator | None = None
         self._number = 0

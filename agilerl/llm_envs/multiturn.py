@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from agilerl.core import foreign
+from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose, stream
 from agilerl.errors import ConfigError, EnvError, NotAvailableYetError, ShapeError
 from agilerl.language import tokenizer as tokens_of
@@ -64,13 +65,9 @@ class TokenObservationWrapper:
                 "enable_sliding_window is not available yet: an episode is one sequence from its first token on. "
                 "fix: a larger max_model_len, or fewer max_turns."
             )
-        for name, value in (
-            ("max_turns", max_turns),
-            ("max_model_len", max_model_len),
-            ("max_output_tokens", max_output_tokens),
-        ):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}. fix: 1.")
+        check("max_turns", max_turns, Count | None, 1)
+        check("max_model_len", max_model_len, Count | None, None)
+        check("max_output_tokens", max_output_tokens, Count | None, None)
         tokens_of.warn_if_replaced(tokenizer)
         self.env = env
         self.tokenizer = tokenizer
@@ -310,10 +307,8 @@ class SyncMultiTurnVecEnv:
         group_size: int = 1,
         env_config: Mapping[str, Any] | None = None,
     ) -> None:
-        if batch_size < 1 or group_size < 1:
-            raise ConfigError(
-                f"batch_size and group_size must be at least 1; got {batch_size} and {group_size}. fix: 1."
-            )
+        check("batch_size", batch_size, Count, 1)
+        check("group_size", group_size, Count, 1)
         self._env_factory, self._env_config = env_factory, dict(env_config or {})
         self.batch_size, self.group_size = batch_size, group_size
         self.envs = [env_factory(**self._env_config) for _ in range(batch_size * group_size)]

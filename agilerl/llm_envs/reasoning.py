@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from agilerl.core.hostile import malformed
+from agilerl.core.ranges import Count, CountOrZero, Positive, check
 from agilerl.core.rng import Purpose, seeds
 from agilerl.errors import ConfigError, EnvError, ShapeError, nearest
 from agilerl.language import needs
@@ -78,10 +79,7 @@ class ReasoningGym(DataGym[Prompt]):
                 f"reward_fn must be a function of (completion, answer, question); got {type(reward_fn).__name__}. "
                 "fix: lambda completion, answer, question: float(completion.strip() == answer)."
             )
-        if not isinstance(reward_timeout, int | float) or not reward_timeout > 0:
-            raise ConfigError(
-                f"reward_timeout must be a positive number of seconds; got {reward_timeout!r}. fix: 10.0."
-            )
+        check("reward_timeout", reward_timeout, Positive, 10.0, unit="seconds")
         self.reward_fn = reward_fn
         self.conversation_template = check_template(conversation_template)
         self.return_raw_completions = bool(return_raw_completions)
@@ -143,11 +141,9 @@ class ReasoningGym(DataGym[Prompt]):
                 f"fix: one of the {len(tasks)} names of reasoning_gym.factory.DATASETS."
             )
         wanted = {"report": report_size, "test": test_size, "train": train_size}
-        if min(train_size, test_size) < 1 or report_size < 0:
-            raise ConfigError(
-                "train_size and test_size must be at least 1, report_size at least 0; got "
-                f"{train_size}, {test_size}, {report_size}. fix: 1."
-            )
+        check("train_size", train_size, Count, 1)
+        check("test_size", test_size, Count, 1)
+        check("report_size", report_size, CountOrZero, 0)
         total = sum(wanted.values())
         draws = 10 * total + 1000
         # reasoning-gym seeds rows with seed + row: neighbouring seeds would share nearly all questions.

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from agilerl.core.ranges import Positive, check
 from agilerl.errors import AgileRLWarning, AlgorithmError, ConfigError, ShapeError
 from agilerl.modules.layers import DenseStack, noisy_layers
 from agilerl.modules.morph import Index, prefixed
@@ -155,8 +156,7 @@ class RainbowQNetwork(EvolvableNetwork):
     @torch.no_grad()
     def set_noise_std(self, noise_std: float) -> None:
         """Scale all learned noise by new / old; growth samples noise at the new scale."""
-        if not noise_std > 0:
-            raise ConfigError(f"noise_std must be above 0; got {noise_std!r}. fix: 0.5.")
+        check("noise_std", noise_std, Positive, 0.5)
         factor, self.noise_std = float(noise_std) / self.noise_std, float(noise_std)
         self._head_config["noise_std"] = self.noise_std
         for mlp in self._heads().values():

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agilerl.errors import ConfigError
+from agilerl.core.ranges import Positive, check
 from agilerl.modules.base import EvolvableModule, is_untouched
 from agilerl.modules.layers import DenseLayer, DenseStack
 from agilerl.networks.base import EvolvableNetwork
@@ -34,8 +34,7 @@ class Temperature(EvolvableModule):
         self, initial: float = 1.0, device: str | torch.device = "cpu", random_seed: int | None = None
     ) -> None:
         super().__init__(device, random_seed)
-        if not (initial > 0 and math.isfinite(initial)):
-            raise ConfigError(f"the initial temperature must be above 0; got {initial!r}. fix: 1.0.")
+        check("initial", initial, Positive, 1.0, unit="the temperature to begin with")
         self.initial = float(initial)
         self.weight = nn.Parameter(torch.empty(1, 0, device=device))
         self.bias = nn.Parameter(torch.full((1,), math.log(initial), device=device))

@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 
 from agilerl.core import foreign
 from agilerl.core import tree as trees
+from agilerl.core.ranges import Count, check
 from agilerl.core.spaces import swap_channels as channels_first
 from agilerl.envs.limits import EpisodeLimit
 from agilerl.envs.masks import ActionMasks
@@ -61,12 +62,9 @@ def evaluate(
         ConfigError: lanes not divisible by the members, or no episodes.
         ShapeError: not one seed per episode.
     """
-    if members < 1 or episodes < 1:
-        raise ConfigError(f"members and episodes must be positive; got {members} and {episodes}. fix: use 1.")
-    if max_steps is not None and max_steps < 1:
-        raise ConfigError(
-            f"max_steps must be a positive integer (steps per episode) or None; got {max_steps}. fix: None."
-        )
+    check("members", members, Count, 1)
+    check("episodes", episodes, Count, 1)
+    check("max_steps", max_steps, Count | None, None, unit="per episode")
     per_member, left_over = divmod(lanes.num_lanes, members)
     if left_over:
         count = f"{lanes.num_lanes} lanes"
@@ -213,8 +211,7 @@ def test_agent(
         reads: observation space that `act` was built for: additional action masks in observations are applied. None
             leaves observations unchanged.
     """
-    if loop < 1:
-        raise ConfigError(f"loop must be a positive integer (evaluations averaged); got {loop}. fix: use 1.")
+    check("loop", loop, Count, 1, unit="evaluations averaged")
     lanes: Lanes = VectorLanes(env) if isinstance(env, VectorEnv) else as_lanes(env)
     lanes = lanes if reads is None else follow_masks(lanes, reads)
     limit = EpisodeLimit.of(env, max_steps)

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import Space
 
 from agilerl.core import foreign
+from agilerl.core.ranges import Count, CountOrZero, check
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.simulators.team_boards import BOARDS, BoardLanes
 from agilerl.errors import ConfigError, unknown_choice
@@ -60,11 +61,8 @@ def outcomes(team: Any, env_id: str, player: str | Player, games: int, seed: int
         )
     if not callable(player) and player not in list(PLAYERS):
         raise ConfigError(unknown_choice("player", str(player), PLAYERS, "a function"))
-    for name, value, low, usual in (("games", games, 1, 50), ("seed", seed, 0, 0)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-            raise ConfigError(
-                f"outcomes: {name} must be an integer of at least {low}; got {value!r}. fix: {name}={usual}."
-            )
+    check("outcomes: games", games, Count, 50)
+    check("outcomes: seed", seed, CountOrZero, 0)
     if not foreign.has_methods(team, "get_action") or isinstance(foreign.action_space(team), Space):
         raise ConfigError(
             f"outcomes: team must be a multi-agent algorithm; got {type(team).__name__}. "

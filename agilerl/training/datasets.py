@@ -13,6 +13,7 @@ from agilerl.config import Manifest, apply_overrides, apply_sets, has_preset, pr
 from agilerl.core import foreign
 from agilerl.core import tree as trees
 from agilerl.core.env_ids import is_team_id, resolve_env_id, takes_box_actions
+from agilerl.core.ranges import Count, check
 from agilerl.data.dataset import read_dataset
 from agilerl.data.recording import (
     LANES,
@@ -160,10 +161,7 @@ class Maker:
         """
         path = Path(out)
         check_target(path)
-        if isinstance(rows, bool) or rows < 1:
-            raise ConfigError(
-                f"rows must be a positive integer (steps of the data set); got {rows}. fix: --rows 50000."
-            )
+        check("rows", rows, Count, 50_000, unit="steps of the data set")
         if isinstance(policy, str) and policy not in POLICIES:
             raise ConfigError(f"{unknown_choice('policy', policy, POLICIES, 'a run directory')}")
         if noise and policy in ("random", "medium-replay"):

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from agilerl.core.ranges import Range, check, without_none
 from agilerl.core.signatures import constructor_signature, constructors, takes_any_name
 from agilerl.errors import AlgorithmError, ArgumentError, RegistryError, nearest
-from agilerl.ranges import Range, misfit, without_none
 
 _PUBLISHED: Any = object()
 OLD_ARGUMENTS = {  # constructor arguments before 2.0
@@ -219,7 +219,7 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         ) from None
     for name, (values, published, _) in ranges.items():
         if name in arguments and not (name in key.arguments_by_agent and isinstance(arguments[name], Mapping)):
-            _check(cls.__name__, name, arguments[name], values, published)
+            _check(cls, name, arguments[name], values, published)
 
 
 def _unexpected(algo: str, unknown: Sequence[str], names: Sequence[str]) -> str:
@@ -251,7 +251,7 @@ def check_value(cls: type, name: str, value: Any) -> Any:
     if numbers is not None and numbers.base is int and isinstance(value, float) and value.is_integer():  # 1e3
         value = int(value)
     usual = hyperparameters(cls)[name].published if name in hyperparameters(cls) else value
-    _check(cls.__name__, name, value, values, usual)
+    _check(cls, name, value, values, usual)
     return value
 
 
@@ -324,6 +324,6 @@ def _metadata(kind: Any) -> tuple[Any, ...]:
     return tuple(get_args(kind)[1:]) if get_origin(kind) is Annotated else ()
 
 
-def _check(algo: str, name: str, value: Any, values: Any, usual: Any) -> None:
-    if Range.of(values) is not None and (expected := misfit(value, values)):
-        raise AlgorithmError(f"{algo}: {name} must be {expected}; got {value!r}. fix: {name}={usual!r}.")
+def _check(cls: type, name: str, value: Any, values: Any, usual: Any) -> None:
+    if Range.of(values) is not None:
+        check(f"{cls.__name__}: {name}", value, values, usual, AlgorithmError, arrays=True)

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
+from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose, stream
 from agilerl.envs.lanes import check_seeds
 from agilerl.envs.protocol import StepBatch
@@ -90,8 +91,7 @@ def check_size(words: int, tries: int) -> None:
     """Raise ConfigError for an invalid game size."""
     if isinstance(words, bool) or not isinstance(words, int) or not 2 <= words <= len(WORDS):
         raise ConfigError(f"words must be an integer from 2 to {len(WORDS)} (of the list); got {words!r}. fix: 64.")
-    if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
-        raise ConfigError(f"tries must be a positive integer (guesses in a game); got {tries!r}. fix: 6.")
+    check("tries", tries, Count, 6, unit="guesses in a game")
 
 
 def length_of(tries: int) -> int:

@@ -24,6 +24,7 @@ from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup,
 from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
 from agilerl.core.checkpoint import load_tree, save_tree
 from agilerl.core.files import put_files
+from agilerl.core.ranges import Count, check
 from agilerl.core.rng import Purpose, resolve_seed, seeds, stream
 from agilerl.core.signatures import also_takes, construct
 from agilerl.engine.protocol import UpdateResult
@@ -90,8 +91,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
         self.seed = resolve_seed(seed)
         if seed is None and index:
             self.seed = int(seeds(self.seed, Purpose.INITIAL_WEIGHTS, 1, generation=3, member=abs(int(index)))[0])
-        if micro_batch_size is not None and micro_batch_size < 1:
-            raise AlgorithmError(f"{self.algo}: micro_batch_size must be at least 1; got {micro_batch_size}.")
+        check(f"{self.algo}: micro_batch_size", micro_batch_size, Count | None, 1, AlgorithmError)
         if rollout_backend not in (*BACKENDS, "vllm"):
             raise ConfigError(f"rollout_backend must be one of {[*BACKENDS, 'vllm']}; got {rollout_backend!r}.")
         self.micro_batch_size, self.rollout_backend = micro_batch_size, rollout_backend
@@ -124,8 +124,7 @@ class LLMAlgorithm(EvolvableAlgorithm):
             ("max_model_len", max_model_len), ("micro_batch_size_per_gpu", micro_batch_size_per_gpu),
             ("update_epochs", update_epochs),
         ):  # fmt: skip
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise AlgorithmError(f"{self.algo}: {name} must be an integer of at least 1; got {value!r}. fix: 1.")
+            check(f"{self.algo}: {name}", value, Count | None, 1, AlgorithmError)
         if micro_batch_size_per_gpu is not None:
             if self.micro_batch_size not in (None, micro_batch_size_per_gpu):
                 raise AlgorithmError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from agilerl.algorithms import find_algorithm
 from agilerl.config import Manifest, apply_overrides
-from agilerl.errors import ConfigError
+from agilerl.core.ranges import Positive, check
 from agilerl.runs.request import RunRequest
 from agilerl.training.manifest.build import run_manifest
 from agilerl.training.manifest.setup import Setup
@@ -30,8 +30,7 @@ TOO_LONG, TRIAL_SHARE = 10.0, 0.05  # seconds, or share of the budget, after whi
 
 def check_minutes(manifest: Manifest, minutes: float) -> None:
     """Raise ConfigError for a time budget that is not positive and finite."""
-    if not 0 < minutes < math.inf:
-        raise ConfigError(f"minutes must be above 0 and finite; got {minutes!r}. fix: minutes=10.")
+    check("minutes", minutes, Positive, 10)
 
 
 def steps_in(

@@ -374,10 +374,10 @@ def test_processes_get_their_shares() -> None:
             r"Did you mean {question} by {qestion}",
         ),
         ({"conversation_template": []}, "holds {question} nowhere"),
-        ({"data_batch_size_per_gpu": 0}, "data_batch_size_per_gpu must be a whole number of at least 1"),
-        ({"max_context_length": 2.5}, "max_context_length must be a whole number"),
-        ({"seed": -1}, "seed must be a whole number of at least 0"),
-        ({"reward_timeout": 0}, "reward_timeout must be a positive number of seconds"),
+        ({"data_batch_size_per_gpu": 0}, "data_batch_size_per_gpu must be an integer of at least 1"),
+        ({"max_context_length": 2.5}, "max_context_length must be an integer"),
+        ({"seed": -1}, "seed must be an integer of at least 0"),
+        ({"reward_timeout": 0}, "reward_timeout must be above 0 \(seconds\)"),
         ({"tokenizer": "gpt2"}, "tokenizer must be one of transformers; got str"),
         ({"accelerator": 2}, "accelerator must be"),
     ],
@@ -481,7 +481,7 @@ def test_what_a_task_cannot_read_scores_nothing_and_is_no_fault(task: str, unrea
     [
         ("chain_sums", {}, r"unknown task of reasoning-gym 'chain_sums'\. Did you mean 'chain_sum'"),
         ("chain_sum", {"config": {"terms": 2}}, "does not make 'chain_sum' with config="),
-        ("chain_sum", {"test_size": 0}, "test_size must be at least 1"),
+        ("chain_sum", {"test_size": 0}, "test_size must be an integer of at least 1"),
         ("chain_sum", {"train_size": 300, "config": {"max_terms": 2, "max_digits": 1}}, "distinct questions in"),
     ],
 )
