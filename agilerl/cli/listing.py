@@ -19,7 +19,7 @@ from agilerl.cli.commands import later
 from agilerl.cli.errors import user_errors
 from agilerl.cli.options import AsJson, Debug, Imports, examples
 from agilerl.core import foreign
-from agilerl.core.env_ids import BANDITS, FAMILIES, SHIPPED, TEAM_PACKAGES, TEXTS
+from agilerl.core.env_ids import FAMILIES, SHIPPED, TEAM_PACKAGES
 from agilerl.core.hostile import read_json
 from agilerl.errors import AgileRLError, ConfigError, unknown_choice
 from agilerl.runs.lock import status_of
@@ -139,7 +139,7 @@ def environments() -> Iterator[Entry]:
     for name in specs:
         base, version = _version(name)
         newest[base] = max(version, newest.get(base, -1))
-    for name in sorted({*specs, *SHIPPED, *BANDITS, *TEXTS}):
+    for name in sorted({*specs, *SHIPPED}):
         notes = ["preset"] if name in shipped else []
         base, version = _version(name)
         if name in specs:

@@ -95,14 +95,12 @@ def _quiet_logging() -> Iterator[None]:
 
 
 # Ids of this package -> (entry point, time limit); registered in Gymnasium on first use.
-SHIPPED = {
+SHIPPED: dict[str, tuple[str, int | None]] = {
     "MaskedCartPole-v1": ("agilerl.envs.simulators.classic:masked_cartpole", 500),
     "MaskedPendulum-v1": ("agilerl.envs.simulators.classic:masked_pendulum", 200),
+    "Wordle-v0": ("agilerl.envs.simulators.wordle:Wordle", None),  # for language policies
+    **{f"bandit/{name}": (f"agilerl.envs.bandit:{name}", 100) for name in ("iris", "wine", "digits", "breast_cancer")},
 }
-BANDITS = {f"bandit/{name}": (f"agilerl.envs.bandit:{name}", 100) for name in (
-    "iris", "wine", "digits", "breast_cancer"
-)}  # fmt: skip
-TEXTS = {"Wordle-v0": ("agilerl.envs.simulators.wordle:Wordle", None)}  # like SHIPPED, for language policies
 
 
 TEAM_PACKAGES = ("mpe2", "pettingzoo")  # packages allowed in ids: importing others would run unknown code
@@ -163,13 +161,12 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
             f"fix: --import {module} (or import it yourself) and the id {name}, if the module registers that one; "
             f"agilerl train also takes --allow-code; {IN_PYTHON}."
         )
-    ours: dict[str, tuple[str, int | None]] = {**SHIPPED, **BANDITS, **TEXTS}
     try:
         family = family_of(env_id)
         if family is not None and env_id not in gymnasium.registry:
             _bring(family, env_id)
-        if env_id in ours and env_id not in gymnasium.registry:
-            entry_point, limit = ours[env_id]
+        if env_id in SHIPPED and env_id not in gymnasium.registry:
+            entry_point, limit = SHIPPED[env_id]
             gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=limit)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "out of date" is reported below, once
@@ -181,7 +178,7 @@ def registered_id(env_id: str, message: str, quote: str = "`") -> str:
         warn_once(f"env:{env_id}", message.format(env_id, newest), stacklevel=5)
         return newest
     except gymnasium.error.Error as error:
-        raise EnvError(_unknown(env_id, _plain(error, quote), [*gymnasium.registry, *ours])) from error
+        raise EnvError(_unknown(env_id, _plain(error, quote), [*gymnasium.registry, *SHIPPED])) from error
     return env_id
 
 

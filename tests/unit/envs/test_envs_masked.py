@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agilerl.core.env_ids import SHIPPED, resolve_env_id
+from agilerl.core.env_ids import resolve_env_id
 from agilerl.envs.simulators.classic import CARTPOLE_KEPT, FAST, PENDULUM_KEPT
 from agilerl.envs.step import SyncLanes
 from agilerl.envs.vector import make_vect_envs
@@ -17,7 +17,7 @@ from agilerl.envs.vector import make_vect_envs
 CASES = {"MaskedCartPole-v1": ("CartPole-v1", CARTPOLE_KEPT), "MaskedPendulum-v1": ("Pendulum-v1", PENDULUM_KEPT)}
 
 
-@pytest.mark.parametrize("env_id", SHIPPED)
+@pytest.mark.parametrize("env_id", CASES)
 def test_masked_lanes_show_a_part_of_the_full_ones_and_equal_the_single_environment(env_id: str) -> None:
     env = make_vect_envs(env_id, num_envs=3)
     lanes = env.replicate(2)
