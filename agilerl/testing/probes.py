@@ -1,14 +1,14 @@
 """Probe environments: each isolates one failure mode of a learner and knows the correct Q values.
 
-The dynamics are deterministic; only the start state is random, from the environment's own generator (`reset(seed=)`).
-There are probes with vectors [O] float32 and Discrete actions, the same probes shown as images and dictionaries (which
-add the path from observations to values), and probes with continuous actions. "Fails" names the parts whose bugs a
-probe detects.
+A probe is a table of rewards and next states; only the start state is random, from the environment's own generator
+(`reset(seed=)`). Tables are shown as vectors, images or dictionaries (which add the path from observations to values)
+and taken with Discrete or continuous actions. "Fails" names the parts whose bugs a probe detects. The published probes
+(`PUBLISHED`, by name) are the product of their tasks, forms of observations and kinds of actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from typing import Any, ClassVar
 
 import gymnasium
@@ -17,178 +17,121 @@ from gymnasium import spaces
 
 from agilerl.errors import EnvError
 
+END = -1  # in tables of next states
 
-class ProbeEnv(gymnasium.Env[np.ndarray, int]):
-    """Base class: S states with one observation each; a subclass implements the dynamics and the expected values.
+
+class ProbeEnv(gymnasium.Env[Any, Any]):
+    """Base class: S states with one observation each, [O] float32, and tables of a subclass.
 
     Attributes:
         observations: [S, O] float32, one row per state (without the terminal state).
-        num_actions: A. num_starts: number of start states, the first ones.
-        expected_q: gamma -> [S, A] optimal Q values; NaN for illegal actions.
+        rewards: [S, A] of each Discrete action; NaN for illegal ones. With Box actions, rewards that ignore the action.
+        following: next state, by state and action ([S, A], [S, 1] or one for all); `END` terminates the episode.
+        num_starts: number of start states, the first ones. limit: steps until a truncation; None: no truncation.
+        best: [S, W] best Box action in each state, NaN if all are equally good.
+        peak: reward of the best action. spread: distance from it that costs 1.
+        width: W, components of Box actions; 0 for Discrete ones.
     """
 
-    observations: np.ndarray
-    num_actions: ClassVar[int] = 2
-    num_starts: ClassVar[int] = 1
-    expected_q: Callable[..., np.ndarray]
+    observations: Any
+    rewards: Any
+    following: Any = END
+    num_starts: int = 1
+    limit: int | None = None
+    best: Any = np.nan
+    peak: float = 1.0
+    spread: float = 1.0
+    width: ClassVar[int] = 0
 
     def __init__(self) -> None:
-        width = self.observations.shape[1]
-        self.observation_space = spaces.Box(-1.0, 2.0, (width,), np.float32)
-        self.action_space: spaces.Discrete = spaces.Discrete(self.num_actions)  # type: ignore[assignment]
+        self.observation_space, self.action_space = self._spaces()
+        self._following = np.broadcast_to(self.following, (len(self.observations), self.num_actions))
         self.state, self.time = 0, 0
 
-    def _follow(self, action: Any) -> tuple[int, float, bool, bool]:
-        """Return (next state, reward, terminated, truncated)."""
-        raise NotImplementedError
+    def _spaces(self) -> tuple[Any, Any]:
+        return spaces.Box(-1.0, 2.0, self.observations.shape[1:], np.float32), spaces.Discrete(self.num_actions)
 
-    def _taken(self, action: Any) -> Any:
-        """Convert an action for `_follow`."""
-        return int(action)
+    @property
+    def num_actions(self) -> int:
+        """Number A of Discrete actions; 1 for Box actions."""
+        return 1 if self.width else int(self.rewards.shape[1])
+
+    def expected_q(self, gamma: float) -> np.ndarray:
+        """Return the optimal Q values [S, A]; NaN for illegal actions."""
+        q = rewards = self.rewards[:, : self.num_actions]
+        values = np.zeros(len(rewards) + 1)  # the last one: END
+        for _ in rewards:  # an episode has at most S steps
+            q = rewards + gamma * values[self._following]
+            values[:-1] = np.nanmax(q, axis=1)
+        return np.array(q)
+
+    def _taken(self, action: Any) -> np.ndarray:
+        """A Discrete action [1] or a Box action [W], from a number, a row, or a batch of one row."""
+        flat = np.asarray(action).reshape(-1).astype(np.float32 if self.width else np.int64)
+        if len(flat) != max(self.width, 1) or not self.action_space.contains(flat if self.width else flat[0]):
+            raise EnvError(
+                f"{type(self).__name__}: action {action} is outside of {self.action_space}. "
+                "fix: agent.environment_action(action), of one environment."
+            )
+        return flat.astype(np.float64) if self.width else flat
+
+    def _reward(self, state: int, action: np.ndarray) -> float:
+        if not self.width:
+            return float(self.rewards[state, action[0]])
+        if np.isnan(self.best).any():
+            return float(self.rewards[state, 0])
+        return self.peak - float((((action - self.best[state]) / self.spread) ** 2).sum())
+
+    def _follow(self, action: np.ndarray) -> tuple[int, float, bool]:
+        """Return (next state, reward, terminated)."""
+        following = int(self._following[self.state, 0 if self.width else action[0]])
+        return (self.state if following == END else following), self._reward(self.state, action), following == END
 
     def _info(self) -> dict[str, Any]:
         return {}
 
-    def _obs(self) -> np.ndarray:
+    def _obs(self) -> Any:
         return np.array(self.observations[self.state])
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
         super().reset(seed=seed)
         self.state, self.time = int(self.np_random.integers(self.num_starts)) if self.num_starts > 1 else 0, 0
         return self._obs(), self._info()
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         taken = self._taken(action)  # before the state changes: invalid actions raise
         self.time += 1
-        self.state, reward, terminated, truncated = self._follow(taken)
-        return self._obs(), reward, terminated, truncated, self._info()
+        self.state, reward, terminated = self._follow(taken)
+        return self._obs(), reward, terminated, self.limit is not None and self.time >= self.limit, self._info()
 
 
-class OneStepProbe(ProbeEnv):
-    """Base class: one step from a random state; `rewards` [S, A] are the Q values."""
-
-    rewards: ClassVar[np.ndarray]
-
-    def _follow(self, action: int) -> tuple[int, float, bool, bool]:
-        return self.state, float(self.rewards[self.state, action]), True, False
-
-    def expected_q(self, gamma: float) -> np.ndarray:
-        return self.rewards.copy()
+def rows(*rows: Any) -> np.ndarray:
+    """Observations [S, O]."""
+    return np.array(rows, np.float32).reshape(len(rows), -1)
 
 
-class ConstantRewardEnv(OneStepProbe):
+class ConstantRewardEnv(ProbeEnv):
     """One state, one step, reward 1 for every action. Q = 1. Fails: the value head, the loss, the optimiser."""
 
-    observations = np.zeros((1, 1), dtype=np.float32)
-    rewards = np.array([[1.0, 1.0]])
+    observations, rewards = rows(0), np.array([[1.0, 1.0]])
 
 
-class ObsDependentRewardEnv(OneStepProbe):
+class ObsDependentRewardEnv(ProbeEnv):
     """Two start states observed as -1 and 1; one step with that reward. Q(s, a) = s. Fails: the input path."""
 
-    observations = np.array([[-1.0], [1.0]], dtype=np.float32)
-    num_starts = 2
-    rewards = np.array([[-1.0, -1.0], [1.0, 1.0]])
+    observations, rewards, num_starts = rows(-1, 1), np.array([[-1.0, -1.0], [1.0, 1.0]]), 2
 
 
 class DiscountedRewardEnv(ProbeEnv):
     """Two steps, reward 0 then 1. Q(s₀) = γ, Q(s₁) = 1. Fails: the discount, the target's next observation."""
 
-    observations = np.array([[0.0], [1.0]], dtype=np.float32)
-
-    def _follow(self, action: int) -> tuple[int, float, bool, bool]:
-        return 1, float(self.state == 1), self.state == 1, False
-
-    def expected_q(self, gamma: float) -> np.ndarray:
-        return np.repeat([[gamma], [1.0]], self.num_actions, axis=1)
+    observations, rewards, following = rows(0, 1), np.array([[0.0, 0.0], [1.0, 1.0]]), ((1,), (END,))
 
 
-class ActionRewardEnv(OneStepProbe):
-    """One state, one step; action 1 gives 1, action 0 gives -1. Q = (-1, 1). Fails: which output is which action."""
-
-    observations = np.zeros((1, 1), dtype=np.float32)
-    rewards = np.array([[-1.0, 1.0]])
-
-
-class PolicyEnv(OneStepProbe):
+class PolicyEnv(ProbeEnv):
     """Two start states; 1 for the action of the state's number, else -1. Fails: the policy's use of its input."""
 
-    observations = np.array([[0.0], [1.0]], dtype=np.float32)
-    num_starts = 2
-    rewards = np.array([[1.0, -1.0], [-1.0, 1.0]])
-
-
-class TruncatedEnv(ProbeEnv):
-    """Reward 1 in every step without an end, but the time limit truncates every episode. Q = 1 / (1 - γ).
-
-    A learner that treats truncation as termination learns less: 1 with `limit` 1 (steps until the truncation).
-    """
-
-    observations = np.zeros((1, 1), dtype=np.float32)
-
-    def __init__(self, limit: int = 1) -> None:
-        super().__init__()
-        self.limit = limit
-
-    def _follow(self, action: int) -> tuple[int, float, bool, bool]:
-        return 0, 1.0, False, self.time >= self.limit
-
-    def expected_q(self, gamma: float) -> np.ndarray:
-        return np.full((1, self.num_actions), 1.0 / (1.0 - gamma))
-
-
-class TwoStepCreditEnv(ProbeEnv):
-    """The first action determines the reward of the second step: 1 after action 1, 0 after action 0. Fails: the trace.
-
-    Q(start) = (0, γ); Q(left) = 0; Q(right) = 1. The second action has no effect.
-    """
-
-    observations = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
-
-    def _follow(self, action: int) -> tuple[int, float, bool, bool]:
-        if self.state == 0:
-            return 1 + action, 0.0, False, False
-        return self.state, float(self.state == 2), True, False
-
-    def expected_q(self, gamma: float) -> np.ndarray:
-        """Rows: start, after action 0, after action 1."""
-        return np.array([[0.0, gamma], [0.0, 0.0], [1.0, 1.0]])
-
-
-class MaskedActionEnv(ProbeEnv):
-    """Three actions with legal ones in `info["action_mask"]` [3] int8; an illegal action raises an error.
-
-    In the start state actions 0 and 1 are legal, with rewards 0 and 1. Then only action 2 is legal, with reward 1 and
-    the end. Q(start) = (γ, 1 + γ, -); Q(second) = (-, -, 1). Fails: masks of the wrong lane or step, masks in
-    exploration.
-    """
-
-    observations = np.array([[0.0], [1.0]], dtype=np.float32)
-    num_actions = 3
-    legal = np.array([[1, 1, 0], [0, 0, 1]], dtype=np.int8)
-
-    def _info(self) -> dict[str, Any]:
-        return {"action_mask": self.legal[self.state].copy()}
-
-    def _follow(self, action: int) -> tuple[int, float, bool, bool]:
-        if not self.legal[self.state, action]:
-            allowed = np.flatnonzero(self.legal[self.state]).tolist()
-            raise EnvError(f"action {action} is illegal in state {self.state}: legal are {allowed}.")
-        if self.state == 0:
-            return 1, float(action), False, False
-        return 1, 1.0, True, False
-
-    def expected_q(self, gamma: float) -> np.ndarray:
-        """Rows: start, second state; NaN for illegal actions."""
-        return np.array([[gamma, 1.0 + gamma, np.nan], [np.nan, np.nan, 1.0]])
-
-
-class FourStatesEnv(OneStepProbe):
-    """Four start states, one step with reward (1, 0, -1, 0.5) by state, which is Q(s, a). For `DictProbe`."""
-
-    observations = np.eye(4, dtype=np.float32)
-    num_starts = 4
-    rewards = np.array([[1.0, 1.0], [0.0, 0.0], [-1.0, -1.0], [0.5, 0.5]])
+    observations, rewards, num_starts = rows(0, 1), np.array([[1.0, -1.0], [-1.0, 1.0]]), 2
 
 
 class RecallEnv(gymnasium.Env[np.ndarray, int]):
@@ -224,208 +167,171 @@ class RecallEnv(gymnasium.Env[np.ndarray, int]):
         return self._obs(), reward, is_last, False, {}
 
 
-PROBES: tuple[type[ProbeEnv], ...] = (
-    ConstantRewardEnv, ObsDependentRewardEnv, DiscountedRewardEnv, ActionRewardEnv, PolicyEnv, TruncatedEnv,
-    TwoStepCreditEnv, MaskedActionEnv,
-)  # fmt: skip
+# -- published ---------------------------------------------------------------------------------------------------------
+
+GAMMA = 0.99  # of `q_values` and `v_values`
+FORMS = {"": "vector", "Image": "image", "Dict": "dict"}
 
 
-# -- shown as images and dictionaries --------------------------------------------------------------------------------
-
-SIDE = 6  # pixels
-
-
-class ShownProbe(gymnasium.Wrapper[Any, int, np.ndarray, int]):
-    """A probe with another kind of observation; `observations[s]` is the observation of state s."""
-
-    env: ProbeEnv
-
-    def __init__(self, probe: ProbeEnv) -> None:
-        super().__init__(probe)
-        self.observations: list[Any] = [self.show(state) for state in range(len(probe.observations))]
-
-    def show(self, state: int) -> Any:
-        """Return the observation of a state."""
-        raise NotImplementedError
-
-    def expected_q(self, gamma: float) -> np.ndarray:
-        return self.env.expected_q(gamma)
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        _, info = self.env.reset(**kwargs)
-        return self.show(self.env.state), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        _, reward, terminated, truncated, info = self.env.step(action)
-        return self.show(self.env.state), reward, terminated, truncated, info
+def published_spaces(count: int) -> dict[str, Any]:
+    """Published observation spaces of `count` values, by form."""
+    number, image = spaces.Discrete(count), spaces.Box(0.0, float(count > 1), (1, 3, 3), np.float32)
+    return {"vector": number, "image": image, "dict": spaces.Dict(discrete=number, box=image)}
 
 
-class ImageProbe(ShownProbe):
-    """States as uint8 images [1, 6, 6], or [6, 6, 1] with `channels_last`: row 2s is white, the rest black.
-
-    Fails: scaling, axes, convolutions.
-    """
-
-    def __init__(self, probe: ProbeEnv, channels_last: bool = False) -> None:
-        self.shape = (SIDE, SIDE, 1) if channels_last else (1, SIDE, SIDE)
-        super().__init__(probe)
-        self.observation_space = spaces.Box(0, 255, self.shape, np.uint8)
-
-    def show(self, state: int) -> np.ndarray:
-        picture = np.zeros((SIDE, SIDE), np.uint8)
-        picture[2 * state] = 255
-        return picture.reshape(self.shape)
+def published_forms(number: int, pixel: int) -> dict[str, Any]:
+    """A published observation by form: an integer, an image [1, 3, 3] of one value, or a dictionary of both."""
+    image = np.full((1, 3, 3), pixel, np.float32)
+    return {"vector": number, "image": image, "dict": {"discrete": number, "box": image}}
 
 
-class DictProbe(ShownProbe):
-    """States in two parts of a nested Dict, neither of which identifies them alone. Fails: a part that is lost.
+class PublishedProbe(ProbeEnv):
+    """Base class: one step from a random state; a subclass has the rewards, or the best choice.
 
-    The image shows whether the state number is odd, the integer in the inner Tuple is half of it; the inner vector is
-    uninformative.
-    """
-
-    def __init__(self, probe: ProbeEnv) -> None:
-        super().__init__(probe)
-        inner = spaces.Tuple((spaces.Discrete(2), spaces.Box(-1, 1, (2,), np.float32)))
-        self.observation_space = spaces.Dict(camera=spaces.Box(0, 255, (1, SIDE, SIDE), np.uint8), body=inner)
-
-    def show(self, state: int) -> dict[str, Any]:
-        """Return {"camera": [1, 6, 6] uint8, "body": (integer, [2] float32)}."""
-        camera = np.full((1, SIDE, SIDE), 255 * (state % 2), np.uint8)
-        return {"camera": camera, "body": (np.int64(state // 2), np.zeros(2, np.float32))}
-
-
-# -- continuous actions ----------------------------------------------------------------------------------------------
-
-
-class ContinuousProbe(ProbeEnv):
-    """Base class: one action component with bounds that are asymmetric on purpose.
-
-    An action that is not rescaled, or rescaled twice, misses its target. As a mixin of a discrete probe it turns that
-    probe into one with continuous actions without effect.
+    The reward is 1 for the best choice and -1 for others; with Box actions, in [0, 1], it is -‖a - best‖².
 
     Attributes:
-        low, high: bounds of the action. best: [S, 1] best action in each state, NaN if all are equally good.
+        num_values: number of integer and pixel values; those of dictionaries are independent.
+        form: of observations, see `published_forms`. width: W, components of Box actions; 0 for Discrete ones.
+        states: [S] values of both keys, equal except in dictionaries. num_states: S. state: index of the current one.
+        observations: [S] observation of each state.
+        sample_obs: observation of each state, as a batch of one. sample_actions: an action [1, W] for each state.
+        q_values, v_values: state values for γ = 0.99; with Discrete actions, q_values of every action.
+        policy_values: optimal action in each state; None if all are equally good.
     """
 
-    best: ClassVar[np.ndarray]
-    low: ClassVar[float] = -2.0
-    high: ClassVar[float] = 6.0
+    num_values: ClassVar[int] = 1
+    width: ClassVar[int] = 0
+    form: ClassVar[str] = "vector"
+    peak = 0.0
 
     def __init__(self) -> None:
+        both = itertools.product(range(self.num_values), repeat=2)
+        self.states = [(x, y) for x, y in both if x == y or (self.form == "dict" and self.following == END)]
+        self.num_states = len(self.states)
+        self.num_starts = self.num_states if self.following == END else 1
+        self.rewards = np.array([self._rewards(*state) for state in self.states], np.float64)
+        values = [self._best(*state) for state in self.states]
+        self.best = np.array([[1 - value, value][-self.width :] for value in values], np.float64)
+        self.observations = [published_forms(*state)[self.form] for state in self.states]
         super().__init__()
-        self.action_space = spaces.Box(self.low, self.high, (1,), np.float32)  # type: ignore[assignment]
+        self.sample_obs = [self._batched(obs) for obs in self.observations]
+        best = self.best_actions()
+        self.policy_values: list[Any] = [None] * self.num_states if best is None else best.tolist()
+        self.sample_actions = list(self._chosen()[:, None].astype(np.float32)) if self.width else []
+        self.q_values: list[list[float]] = self.expected_q(GAMMA).tolist()
+        self.v_values: list[list[float]] = self.expected_q(GAMMA).max(axis=1, keepdims=True).tolist()
 
-    def expected_q(self, gamma: float, action: np.ndarray | None = None) -> np.ndarray:
-        """Return optimal values [S, M] of actions [M] in environment units; [S, 1] of the best ones by default."""
-        return np.repeat(super().expected_q(gamma)[:, :1], 1 if action is None else len(action), axis=1)
+    def _spaces(self) -> tuple[Any, Any]:
+        acted = spaces.Box(0.0, 1.0, (self.width,), np.float32) if self.width else spaces.Discrete(self.num_actions)
+        return published_spaces(self.num_values)[self.form], acted
 
-    def _follow(self, action: Any) -> tuple[int, float, bool, bool]:
-        return super()._follow(0)
+    def _obs(self) -> Any:
+        return published_forms(*self.states[self.state])[self.form]
 
-    def expected_value(self, gamma: float) -> np.ndarray:
-        """Return the value [S] of each state under the best actions."""
-        return np.asarray(self.expected_q(gamma)[:, 0])
+    def _batched(self, obs: Any) -> Any:
+        if isinstance(obs, dict):
+            return {key: self._batched(part) for key, part in obs.items()}
+        return np.array([[obs]]) if isinstance(obs, int) else obs[None]
+
+    def _rewards(self, number: int, pixel: int) -> list[float]:
+        """Return the rewards of the choices in a state."""
+        return [1.0 if number == pixel and choice == self._best(number, pixel) else -1.0 for choice in (0, 1)]
+
+    def _best(self, number: int, pixel: int) -> float:
+        """Return the best choice in a state; NaN if all are equally good."""
+        return np.nan
 
     def best_actions(self) -> np.ndarray | None:
-        """Return the best actions [S]; None if all are equally good."""
-        return None if np.isnan(self.best).any() else self.best[:, 0]
+        """Return the best choices [S] or Box actions [S, W]; None if all are equally good."""
+        if np.isnan(self.best).any():
+            return None
+        return np.asarray(self.best if self.width else self.best[:, -1].astype(int))
 
-    def _taken(self, action: Any) -> float:
-        """Return an action [1] as a number; EnvError if it lies outside of the space."""
-        if not self.action_space.contains(np.asarray(action, np.float32)):
-            raise EnvError(f"action {action} is outside of {self.action_space}. fix: environment_action(action).")
-        return float(np.asarray(action)[0])
+    def _chosen(self) -> np.ndarray:
+        """Return optimal Box actions [S, W], in the centre if all are."""
+        return np.where(np.isnan(self.best), 0.5, self.best)
 
+    def expected_q(self, gamma: float) -> np.ndarray:
+        """Return the optimal values [S, A] of the choices; for Box actions [S, 1], of the best one."""
+        return self.values_of(self._chosen(), gamma)[:, None] if self.width else super().expected_q(gamma)
 
-class TargetActionEnv(ContinuousProbe):
-    """Two start states; one step; 1 − ((a − best) / 4)². Fails: the policy's gradient, its input, the rescaling."""
-
-    observations = np.array([[-1.0], [1.0]], dtype=np.float32)
-    num_starts = 2
-    best = np.array([[0.0], [4.0]])  # raw -0.5 and 0.5
-    width = 4  # distance at which the reward is 0
-
-    def _follow(self, action: float) -> tuple[int, float, bool, bool]:
-        return self.state, 1 - ((action - float(self.best[self.state, 0])) / self.width) ** 2, True, False
-
-    def expected_q(self, gamma: float, action: np.ndarray | None = None) -> np.ndarray:
-        return np.asarray(1 - (((self.best if action is None else action[None]) - self.best) / self.width) ** 2)
+    def values_of(self, actions: np.ndarray, gamma: float) -> np.ndarray:
+        """Return the value [S] of an action [S, W] (or [S, 1] choices) in each state, followed by optimal actions."""
+        rewards = np.array([self._reward(state, action) for state, action in enumerate(actions)])
+        later = np.append(super().expected_q(gamma).max(axis=1), 0.0)
+        return np.asarray(rewards + gamma * later[self._following[:, 0]])
 
 
-class DiscountedActionEnv(ContinuousProbe, DiscountedRewardEnv):
-    """Two steps, reward 0 then 1 for every action. Q = γ, 1. Fails: the discount, the target's next observation."""
+class _Constant(PublishedProbe):
+    """One state, one step, reward 1 whatever the action. Q = 1. Fails: the value head, the loss, the optimiser."""
 
-    best = np.full((2, 1), np.nan)
-
-
-class TruncatedActionEnv(ContinuousProbe, TruncatedEnv):
-    """Reward 1 without an end, truncated after every step. Q = 1 / (1 − γ). Fails: the bootstrap at a time limit."""
-
-    best = np.full((1, 1), np.nan)
+    def _rewards(self, number: int, pixel: int) -> list[float]:
+        return [1.0]
 
 
-class TwoStepActionEnv(ContinuousProbe):
-    """The first action a is rewarded in the second step, by 1 − ((a − 4) / 4)². Q(start, a) is γ times that.
+class _ObsDependent(PublishedProbe):
+    """One step; -1 for the value 0, 1 for the value 1; of dictionaries 1 if both keys agree. Fails: the input path."""
 
-    The second observation shows the first action, so that its value can be learned. Fails: the trace.
+    num_values = 2
+
+    def _rewards(self, number: int, pixel: int) -> list[float]:
+        return [1.0 if (number == pixel if self.form == "dict" else number) else -1.0]
+
+
+class _Discounted(PublishedProbe):
+    """Two steps, reward 0 then 1; of dictionaries the sum of both keys, 2. Q = γ, 1 or 2γ, 2.
+
+    Fails: the discount, the next observation.
     """
 
-    observations = np.array([[-1.0]], dtype=np.float32)
-    best = np.array([[4.0]])
-    opening = 0.0  # the first action of the episode
+    num_values, following = 2, ((1,), (END,))
 
-    def _follow(self, action: float) -> tuple[int, float, bool, bool]:
-        if self.time == 1:
-            self.opening = action
-            return 0, 0.0, False, False
-        return 0, 1 - ((self.opening - 4) / 4) ** 2, True, False
-
-    def _obs(self) -> np.ndarray:
-        return np.array([(self.opening + 2) / 4], np.float32) if self.time == 1 else super()._obs()
-
-    def expected_q(self, gamma: float, action: np.ndarray | None = None) -> np.ndarray:
-        """Return the values of the start state only."""
-        return np.asarray(gamma * (1 - (((self.best if action is None else action[None]) - 4) / 4) ** 2))
+    def _rewards(self, number: int, pixel: int) -> list[float]:
+        return [number + pixel if self.form == "dict" else number]
 
 
-# Bounds of 2 and 6: neither centre nor width equals that of the raw actions.
+class _FixedObsPolicy(PublishedProbe):
+    """One state, one step; action 1 pays 1, action 0 pays -1. Box actions: -‖a - best‖², the best one is 1.
 
-
-class ContinuousConstantEnv(ContinuousProbe, ConstantRewardEnv):
-    """One state, one step, reward 1 for every action."""
-
-    low, best = 2.0, np.full((1, 1), np.nan)
-
-
-class ContinuousObsEnv(ContinuousProbe, ObsDependentRewardEnv):
-    """Two start states observed as -1 and 1; one step with that reward."""
-
-    low, best = 2.0, np.full((2, 1), np.nan)
-
-
-class ContinuousDiscountedEnv(DiscountedActionEnv):
-    """Two steps, reward 0 then 1. V = (γ, 1)."""
-
-    low = 2.0
-
-
-class ContinuousPolicyEnv(TargetActionEnv):
-    """Two start states; the reward is 1 − ((action − best) / 2)², the best action is 3 in one and 5 in the other.
-
-    V = 1. Fails: the scale of the actions, their sign, the policy's use of its input, the gradient of the critic.
+    Fails: which output is which action, the gradient of the policy.
     """
 
-    observations = np.array([[0.0], [1.0]], dtype=np.float32)
-    low, best, width = 2.0, np.array([[3.0], [5.0]]), 2
+    def _best(self, number: int, pixel: int) -> int:
+        return 1
 
 
-CONTINUOUS_PROBES = (ContinuousConstantEnv, ContinuousObsEnv, ContinuousDiscountedEnv, ContinuousPolicyEnv)
+class _Policy(PublishedProbe):
+    """One step; the action of the state's value pays 1, any other -1; both keys of a dictionary have to agree with it.
+
+    Box actions: -‖a - best‖²; of one component the value is best, of two (1, 0) for 0 and (0, 1) for 1. A dictionary
+    has the value 1 if both keys are 1. Fails: the policy's use of its input.
+    """
+
+    num_values = 2
+
+    def _best(self, number: int, pixel: int) -> int:
+        return number * pixel
 
 
-class ContinuousActionEnv(TargetActionEnv):
-    """One state; the reward is 1 − ((action − 5) / 2)². V = 1. Fails: the scale of the actions, the policy's bias."""
+TASKS = {
+    "ConstantReward": _Constant,
+    "ObsDependentReward": _ObsDependent,
+    "DiscountedReward": _Discounted,
+    "FixedObsPolicy": _FixedObsPolicy,
+    "Policy": _Policy,
+}
 
-    observations = np.zeros((1, 1), dtype=np.float32)
-    num_starts = 1
-    low, best, width = 2.0, np.array([[5.0]]), 2
+
+def _published(name: str, task: str, form: str, width: int) -> Any:
+    inside = {"form": form, "width": width, "__doc__": TASKS[task].__doc__, "__module__": "agilerl.utils.probe_envs"}
+    return type(name, (TASKS[task],), inside)
+
+
+PUBLISHED: dict[str, Any] = {
+    name: _published(name, task, form, 0 if not actions else 2 if task == "Policy" else 1)
+    for task, actions, (shown, form) in itertools.product(TASKS, ("", "ContActions"), FORMS.items())
+    for name in [f"{task}{actions}{shown}Env"]
+}
+"""The published classes by name: every task with both kinds of actions in every form."""
+PUBLISHED["PolicyContActionsImageEnvSimple"] = _published("PolicyContActionsImageEnvSimple", "Policy", "image", 1)

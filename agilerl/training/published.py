@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import gymnasium as gym
+import numpy as np
 
-from agilerl.algorithms.base.adapted import (
-    adapted,
-    declares_on_policy,
-    kind_of_experience,
-    needs_both_memories,
-)
+from agilerl.algorithms.base.adapted import adapted, kind_of_experience, needs_both_memories
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
+from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.algorithms.base.wrapped import AgentWrapper, is_team, unwrapped
 from agilerl.components.replay_buffer import MultiStepReplayBuffer, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core.env_ids import check_lookup
 from agilerl.core.files import with_suffix
 from agilerl.core.foreign import SPACES
-from agilerl.core.options import LoopOptions
+from agilerl.core.options import LoopOptions, OfflineOptions, OffPolicyOptions, is_number
 from agilerl.core.rng import resolve_seed
 from agilerl.core.spaces import actions_differ, differ, observation_space_channels_to_first
 from agilerl.envs.observed_masks import without_mask
@@ -38,28 +39,118 @@ from agilerl.sources.custom.learn import trains_by_learn
 from agilerl.sources.source import Source
 from agilerl.sources.teams.transitions import team_in
 from agilerl.telemetry.console import bar_sink
+from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
 from agilerl.telemetry.trackers import WandbSink
 from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
 from agilerl.training.loop import LoopSettings, TrainingLoop
+from agilerl.training.population import set_lanes
 from agilerl.training.result import EvolveResult
-from agilerl.training.store import RunStore, store_in
+from agilerl.training.store import store_in
 
-Options = TypeVar("Options", bound=LoopOptions)
-BANDITS = "rounds"  # the experience of bandits
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Needs of a published training function.
+
+    Attributes:
+        experience: `Experience.name` of what its algorithms learn from; algo: one of them.
+        accepts: experience of other agents that it trains; None: agents that declare none, with a custom `learn`.
+        collects: its experience, for messages. options: class of its options.
+    """
+
+    experience: str
+    algo: str
+    accepts: tuple[str | None, ...]
+    collects: str
+    options: type[LoopOptions]
+
+    @property
+    def are_teams(self) -> bool:
+        return self.experience.startswith("team_")
+
+
+REPLAY = (None, "transitions", "team_transitions", "dataset")
+KINDS = {
+    "train_off_policy": Kind("transitions", "DQN", REPLAY, "replay", OffPolicyOptions),
+    "train_multi_agent_off_policy": Kind("team_transitions", "MADDPG", REPLAY, "replay", OffPolicyOptions),
+    "train_bandits": Kind("rounds", "NeuralUCB", (), "the rewards of chosen arms", OffPolicyOptions),
+    "train_on_policy": Kind("rollouts", "PPO", (None,), "rollouts", LoopOptions),
+    "train_multi_agent_on_policy": Kind("team_rollouts", "MAPPO", (None,), "rollouts", LoopOptions),
+    "train_offline": Kind("dataset", "CQN", REPLAY, "a data set", OfflineOptions),
+}
+FUNCTION_OF = {kind.experience: function for function, kind in KINDS.items()}
+COUNT = "an integer of at least 1"
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike | None)
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1))
+
+
+# Arguments of all functions: whether a value is valid, the expectation in words, and an example.
+TYPES: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "pop": (lambda value: value is None or _is_list(value), "a list", "[...]"),
+    "sinks": (_is_list, "a list", "[...]"),
+    "callbacks": (_is_list, "a list", "[...]"),
+    "resume": (_is_path, "a path", "'runs/mine'"),
+    "elite_path": (_is_path, "a path", "'runs/mine'"),
+    "checkpoint_path": (_is_path, "a path", "'runs/mine'"),
+    "tournament": (lambda value: value is None or foreign.has_methods(value, "select"), "an object with select()",
+                   "TournamentSelection(2, True, population_size)"),
+    "mutation": (lambda value: value is None or foreign.has_methods(value, "mutation"), "an object with mutation()",
+                 "Mutations(...)"),
+    "env_fn": (lambda value: value is None or callable(value), "a function", "lambda: ReasoningGym(...)"),
+    "evaluation_interval": (lambda value: value is not None and _is_count(value), COUNT, "10"),
+    "max_steps": (_is_count, COUNT, "10"),
+    "evo_steps": (_is_count, COUNT, "10"),
+    "checkpoint_steps": (_is_count, COUNT, "10"),
+    "num_epochs": (lambda value: value is None or (is_number(value) and 0 < value < math.inf), "a number above 0", "1"),
+    "max_reward": (lambda value: value is None or is_number(value), "a number or None", "None"),
+}  # fmt: skip
+
+
+def completed(other: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Decorator: complete a docstring by the entries of `other` for the same arguments, its returns and its errors."""
+    _, *shared = re.split(r"\n\n(?=\w+:\n)", inspect.cleandoc(other.__doc__ or ""))
+
+    def complete(function: Function) -> Function:
+        summary, *sections = re.split(r"\n\n(?=\w+:\n)", inspect.cleandoc(function.__doc__ or ""))
+        texts = {text.partition(":")[0]: text for text in sections}
+        arguments = texts.setdefault("Args", "Args:")
+        documented = set(re.findall(r"(\w+)(?=(?:, \w+)*: )", arguments))
+        for text in shared:
+            texts.setdefault(text.partition(":")[0], text)
+        for entry in re.split(r"\n    (?=\w)", shared[0])[1:]:
+            names = entry.partition(":")[0].split(", ")
+            if not documented.intersection(names) and names[0] in inspect.signature(function).parameters:
+                texts["Args"] += f"\n    {entry}"
+        function.__doc__ = "\n\n".join([summary, *(texts[name] for name in ("Args", "Returns", "Raises"))]) + "\n"
+        return function
+
+    return complete
 
 
 class Request:
     """Arguments of a published training function.
 
     Attributes:
-        function: its name, for messages. asked: its arguments by name. population: its agents.
+        function: its name, for messages. kind: its needs. asked: its arguments by name. population: its agents.
         num_envs: lanes of its environment.
     """
 
     def __init__(self, function: str, asked: Mapping[str, Any]) -> None:
-        self.function, self.asked = function, asked
-        check_kinds(function, asked)
+        self.function, self.kind, self.asked = function, KINDS[function], dict(asked)
+        check_types(function, asked)
         check_lookup(asked["env"])
         agents = list(asked["pop"] or [])  # wrappers without effect on training are restored at the end
         for agent in agents:
@@ -67,78 +158,122 @@ class Request:
         self._wrapper = next((type(a) for a in agents if adapted(a).trains_unwrapped), None)
         self.population = [a.agent if adapted(a).trains_unwrapped else a for a in agents]
         self.num_envs = foreign.num_envs(asked["env"])
+        self._check()
 
     @property
     def name(self) -> str:
         """Name of the algorithm, for records and files."""
         return self.asked["algo"] or str(self.population[0].algo)
 
-    def check(self) -> None:
-        """Check that the arguments are compatible; warns about ineffective ones.
-
-        Raises:
-            ShapeError: agents built for other spaces. ConfigError: a tournament for another population size.
-        """
+    def _check(self) -> None:
+        """Check that the arguments are compatible; warns about ineffective ones."""
         asked = self.asked
         self._check_agents()
+        if self.kind.are_teams:
+            team_in(asked["env"])
+        if "memory" in asked:
+            self._check_memory()
+        check_members(self.function, self.population)
         check_launch(asked["accelerator"])
         _check_spaces(self.population, asked["env"], asked["env_name"], asked["swap_channels"])
-        unused = []
-        if not asked["save_elite"] and asked["elite_path"] is not None:
-            unused.append("'save_elite' set to False but 'elite_path' has been defined, elite will not "
-                          "be saved unless 'save_elite' is set to True.")  # fmt: skip
-        if asked["checkpoint"] is None and asked["checkpoint_path"] is not None:
-            unused.append("'checkpoint' set to None but 'checkpoint_path' has been defined, checkpoint will not "
-                          "be saved unless 'checkpoint' is defined.")  # fmt: skip
-        for text in unused:
-            warnings.warn(text, AgileRLWarning, stacklevel=3)
+        for name, path, file, on in (
+            ("save_elite", "elite_path", "elite", "set to True"),
+            ("checkpoint", "checkpoint_path", "checkpoint", "defined"),
+        ):
+            if not asked[name] and asked[path] is not None:
+                text = f"'{name}' set to {asked[name]} but '{path}' has been defined, {file} will not be saved unless "
+                warnings.warn(f"{text}'{name}' is {on}.", AgileRLWarning, stacklevel=4)
         _check_evolution(self.population, asked["tournament"], asked["mutation"])
 
     def _check_agents(self) -> None:
-        """Raise AlgorithmError for agents that lack something that this run reads or calls."""
+        """Raise AlgorithmError for agents that lack something that this run reads or calls, or learn otherwise."""
+        function, kind, asked = self.function, self.kind, self.asked
+        if not self.population:
+            raise AlgorithmError(
+                f"{function}: the population is empty. fix: create_population(algo={kind.algo!r}, ..., "
+                "population_size=4)."
+            )
         if len({id(agent) for agent in self.population}) < len(self.population):
             raise AlgorithmError(
-                f"{self.function}: the population holds one agent twice, which would then learn twice as often. "
+                f"{function}: the population holds one agent twice, which would then learn twice as often. "
                 "fix: agent.clone(index) for each further member, or create_population."
             )
-        asked, needed = self.asked, ["index", "steps", "scores", "fitness", "algo", "test"]
+        needed = ["get_action", "learn", "index", "steps", "scores", "fitness", "algo", "test"]
+        needed += ["batch_size"] if kind.options is OffPolicyOptions else []
         needed += ["clone"] if isinstance(asked["tournament"], TournamentSelection) else []
         needed += ["save_checkpoint"] if asked["save_elite"] or asked["checkpoint"] is not None else []
         for agent in self.population:
-            inner, kind = unwrapped(agent), type(unwrapped(agent)).__name__
-            if isinstance(inner, EvolvableAlgorithm):
-                continue
-            if isinstance(agent, AgentWrapper):
+            inner, name = unwrapped(agent), type(unwrapped(agent)).__name__
+            missing = [attribute for attribute in needed if not hasattr(agent, attribute)]
+            if isinstance(agent, AgentWrapper) and not isinstance(inner, EvolvableAlgorithm):
                 raise AlgorithmError(
-                    f"{type(agent).__name__}({kind}): a wrapped agent is trained and saved as an EvolvableAlgorithm, "
-                    f"and {kind} is none. fix: class {kind}(EvolvableAlgorithm), or an agent without the wrapper."
+                    f"{type(agent).__name__}({name}): a wrapped agent must subclass EvolvableAlgorithm. "
+                    f"fix: class {name}(EvolvableAlgorithm), or an agent without the wrapper."
                 )
-            missing = [name for name in needed if not hasattr(agent, name)]
             if missing:
                 raise AlgorithmError(
-                    f"{self.function}: {kind} lacks {', '.join(missing)}, which this run needs of its agents. "
-                    f"fix: add {'it' if len(missing) == 1 else 'them'}, or class {kind}(EvolvableAlgorithm)."
+                    f"{function}: {name} lacks {', '.join(missing)}, which this run needs of its agents. "
+                    f"fix: add {'it' if len(missing) == 1 else 'them'}, or class {name}(EvolvableAlgorithm)."
                 )
-        check_members(self.function, self.population)
+            experience, says = kind_of_experience(inner)
+            says = says if experience is not None else "learns by its own methods"
+            usual = "train_multi_agent_off_policy" if is_team(agent) else "train_off_policy"
+            fix = f"{FUNCTION_OF.get(experience or '', usual)}(env, ...)"
+            if is_team(agent) != kind.are_teams:
+                raise AlgorithmError(
+                    f"{name} trains {'one agent' if kind.are_teams else 'several agents'}. fix: {fix}."
+                )
+            has_custom_learn = isinstance(inner, EvolvableAlgorithm) and trains_by_learn(inner)
+            accepted = experience in (kind.experience, *kind.accepts) or (has_custom_learn and bool(kind.accepts))
+            accepted &= kind.collects != "replay" or not adapted(inner).imitates
+            if not accepted or (kind.experience == "dataset" and not isinstance(inner, RLAlgorithm)):
+                raise AlgorithmError(f"{name} {says}, not from {kind.collects}. fix: {fix}, or algo={kind.algo!r}.")
 
-    def options(self, kind: type[Options]) -> Options:
+    def _check_memory(self) -> None:
+        """Check that arguments, memories and agents agree on n-step returns and prioritised replay."""
+        asked, agents, memory = self.asked, self.population, self.asked["memory"]
+        n_step_memory = asked.get("n_step_memory")
+        if memory is None:
+            raise AlgorithmError(f"{self.function}: got memory=None. fix: ReplayBuffer(max_size=100_000).")
+        if self.kind.options is not OffPolicyOptions:
+            return
+        if "per" in asked:
+            _check_replay(memory, n_step_memory, n_step=asked["n_step"], per=asked["per"])
+        if n_step_memory is None and any(map(needs_both_memories, agents)):
+            raise ConfigError(
+                "combined_reward=True learns from one-step and n-step transitions together, and needs both. fix: "
+                "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
+            )
+        if not isinstance(memory, ReplayBuffer):
+            _check_methods(memory, any(map(trains_by_learn, agents)))
+        rows = memory if n_step_memory is None else n_step_memory
+        if isinstance(rows, MultiStepReplayBuffer):
+            _warn_of_discounts(agents, rows, asked["tournament"] is not None and asked["mutation"] is not None)
+
+    def options(self) -> Any:
         """Build the options from the arguments; an evaluation round here is one episode per environment."""
         base, rounds = self.asked["checkpoint_path"], self.asked["eval_loop"]
         if self.asked["checkpoint"] is not None and base is None:
             base = f"{self.asked['env_name']}-EvoHPO-{self.name}-{datetime.now():%m%d%Y%H%M%S}"
         evaluation = {"eval_episodes": self.num_envs * rounds, "fitness_window": rounds}
-        return kind.of(self.asked, **evaluation, evolve_last=True, checkpoint_path=base)
+        return self.kind.options.of(self.asked, **evaluation, evolve_last=True, checkpoint_path=base)
 
-    def run(self, source: Source, options: LoopOptions) -> tuple[list[Any], list[list[Any]]]:
-        """Train, save the elite if requested, and return (population, fitnesses)."""
-        asked = self.asked
+    def run(self, make_source: Callable[[Any], Source]) -> tuple[list[Any], list[list[Any]]]:
+        """Train on the source of these options, save the elite if requested, and return (population, fitnesses)."""
+        asked, options, population = self.asked, self.options(), self.population
+        if self.kind.collects == "rollouts":
+            set_lanes(population, self.num_envs)
+        source = make_source(options)
         with joined(asked["accelerator"]) as ranks:
-            if ranks.size > 1:
-                check_same_request(self._compared(options), ranks)
-                check_shares(self.population, ranks)
-            with store_in(folder_of(asked["resume"], ranks), algo=self.name) as store:
-                result = self._train(source, options, ranks, store)
-            rare = bool(source.memories()) and result.updates <= len(self.population) * result.generations
+            kinds = {name: type(asked[name]).__name__ for name in ("tournament", "mutation")}
+            names = {"function": self.function, "env_name": asked["env_name"], "num_envs": self.num_envs}
+            compare(ranks, population, options, **names, **kinds, resume=asked["resume"] is not None)
+            limit_batches(self.function, population, asked, ranks.size)
+            evolution = TournamentEvolution(asked["tournament"], asked["mutation"])
+            result = train_population(
+                population, asked, ranks, self.name, lambda seed: (source, options, asked["env_name"], evolution)
+            )
+            rare = bool(source.memories()) and result.updates <= len(population) * result.generations
             if result.generations and (not result.updates or result.unchanged or rare):
                 _warn_unchanged(self.function, result, rare)
             if asked["save_elite"] and ranks.is_main:  # before any rank returns, so that all of them can read it
@@ -148,41 +283,54 @@ class Request:
         trained = result.population
         return trained if self._wrapper is None else [self._wrapper(agent) for agent in trained], history
 
-    def _train(self, source: Source, options: LoopOptions, ranks: Ranks, store: RunStore | None) -> EvolveResult:
-        asked, seed = self.asked, self.asked["seed"]
+
+def compare(ranks: Ranks, population: Sequence[Any], options: LoopOptions, **others: Any) -> None:
+    """Check that all ranks have the same options and other arguments, and enough rows of each batch."""
+    if ranks.size > 1:
+        same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
+        check_same_request({**same, **others}, ranks)
+        check_shares(population, ranks)
+
+
+def train_population(
+    population: list[Any],
+    asked: Mapping[str, Any],
+    ranks: Ranks,
+    algo: str,
+    build: Callable[[int], tuple[Source, LoopOptions, str, TournamentEvolution]],
+) -> EvolveResult:
+    """Train on the source, options, environment's name and evolution that `build` returns for the seed of the run."""
+    with store_in(folder_of(asked["resume"], ranks), algo=algo) as store:
         sync_resume(store, ranks)
-        run_seed = resolve_seed(seed)
-        run_seed = run_seed if store is None or seed is not None else store.seed(run_seed)
-        limit_batches(self.function, self.population, asked, ranks.size)
-        request = RunRequest(sinks=self._sinks(), callbacks=asked["callbacks"]) if ranks.is_main else RunRequest()
+        run_seed = resolve_seed(asked["seed"])
+        run_seed = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
+        seed = ranks.gather_plain(run_seed)[0]
+        source, options, env_id, evolution = build(seed)
         settings = LoopSettings(
-            seed=ranks.gather_plain(run_seed)[0],
-            env_id=asked["env_name"],
-            request=request,
-            evolution=TournamentEvolution(asked["tournament"], asked["mutation"]),
+            seed=seed,
+            env_id=env_id,
+            request=RunRequest(sinks=sinks_of(asked), callbacks=asked["callbacks"]) if ranks.is_main else RunRequest(),
+            evolution=evolution,
             store=store,
             ranks=ranks,
         )
-        return TrainingLoop(self.population, source, options, settings).run()
+        return TrainingLoop(population, source, options, settings).run()
 
-    def _compared(self, options: LoopOptions) -> dict[str, Any]:
-        """Arguments that must be equal on all ranks."""
-        same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
-        same |= {"function": self.function, "env_name": self.asked["env_name"], "num_envs": self.num_envs}
-        kinds = {name: type(self.asked[name]).__name__ for name in ("tournament", "mutation")}
-        return {**same, **kinds, "resume": self.asked["resume"] is not None}
 
-    def _sinks(self) -> list[Sink]:
-        """The caller's sinks, and those implied by `verbose` and `wb`."""
-        asked = self.asked
-        chosen: list[Sink] = list(asked["sinks"])
-        if asked["verbose"]:
-            chosen.append(bar_sink())
-        if asked["wb"]:
-            config = {**(asked["INIT_HP"] or {}), **(asked["MUT_P"] or {})}
-            options = asked["wandb_kwargs"] or {}
-            chosen.append(WandbSink(api_key=asked["wandb_api_key"], config=config, **options))
-        return chosen
+def sinks_of(asked: Mapping[str, Any]) -> list[Sink]:
+    """The caller's sinks, and those implied by `verbose`, `log_csv` and `wb`."""
+    chosen: list[Sink] = [*asked["sinks"], *([bar_sink()] if asked["verbose"] else [])]
+    if asked.get("log_csv"):
+        chosen.append(CsvSink(Path(asked["elite_path"] or ".") / "metrics.csv"))
+    if asked["wb"]:
+        config = {
+            key: value for name in ("INIT_HP", "MUT_P", "init_hp") for key, value in (asked.get(name) or {}).items()
+        }
+        named = {"project": "wandb_project", "entity": "wandb_entity", "name": "wandb_run_name"}
+        options = {key: asked[name] for key, name in named.items() if asked.get(name) is not None}
+        options |= asked.get("wandb_kwargs") or {}
+        chosen.append(WandbSink(config=config, api_key=asked["wandb_api_key"], **options))
+    return chosen
 
 
 def _warn_unchanged(function: str, result: EvolveResult, rare: bool) -> None:
@@ -221,54 +369,17 @@ def _check_spaces(pop: list[Any], env: Any, env_name: str, swap_channels: bool) 
 
 
 def _check_evolution(pop: list[Any], tournament: Any, mutation: Any) -> None:
+    tournament_example, mutation_example = "tournament=TournamentSelection(...)", "mutation=Mutations(...)"
     if tournament is not None and mutation is None:
-        warn_once("no-mutation", "a tournament without a mutation does nothing. fix: pass mutation=Mutations(...).")
+        warn_once("no-mutation", f"a tournament without a mutation does nothing. fix: pass {mutation_example}.")
     if mutation is not None and tournament is None:
-        text = "a mutation without a tournament does nothing. fix: pass tournament=TournamentSelection(...)."
-        warn_once("no-tournament", text)
+        warn_once("no-tournament", f"a mutation without a tournament does nothing. fix: pass {tournament_example}.")
     size = tournament.population_size if isinstance(tournament, TournamentSelection) else len(pop)
     if size != len(pop):
         raise ConfigError(
             f"tournament.population_size is {size}, but the population has {len(pop)} agents. "
             f"fix: TournamentSelection(..., population_size={len(pop)})."
         )
-
-
-def check_transitions(
-    population: Sequence[Any], memory: Any, n_step_memory: Any, *, n_step: bool, per: bool | None, is_mutated: bool
-) -> None:
-    """Check that the arguments, the memories and the agents agree on n-step returns and prioritized replay.
-
-    Args:
-        n_step, per: whether n-step transitions and prioritized sampling are requested; None: decided by the memory.
-        is_mutated: whether hyperparameters of the population mutate.
-    """
-    _check_kinds(n_step, per, n_step_memory, memory)
-    if n_step_memory is None and any(map(needs_both_memories, population)):
-        raise ConfigError(
-            "combined_reward=True learns from one-step and n-step transitions together, and needs both. fix: "
-            "n_step=True, n_step_memory=MultiStepReplayBuffer(...) beside the memory; or combined_reward=False."
-        )
-    _check_methods(population, "off-policy", "create_population(algo='DQN', ..., population_size=4)")
-    for agent in population:
-        if adapted(agent).imitates:
-            raise AlgorithmError(
-                f"{type(agent).__name__} imitates a data set and learns nothing from rewards, so its own "
-                "transitions teach it nothing new. fix: train_offline, or an algorithm that learns values."
-            )
-    if memory is None:
-        raise AlgorithmError(
-            "off-policy training needs a replay buffer; got memory=None. fix: ReplayBuffer(max_size=100_000)"
-        )
-    for agent in population:
-        if not hasattr(agent, "batch_size"):
-            raise AlgorithmError(
-                f"{type(agent).__name__} has no batch_size, so it is not an off-policy algorithm. fix: algo='DQN'"
-            )
-    _check_memory(population, memory)
-    rows = memory if n_step_memory is None else n_step_memory
-    if isinstance(rows, MultiStepReplayBuffer):
-        _warn_of_discounts(population, rows, is_mutated)
 
 
 def limit_batches(function: str, population: Sequence[Any], asked: Mapping[str, Any], ranks: int = 1) -> None:
@@ -325,25 +436,11 @@ def _check_nesting(agent: Any) -> None:
         inner = inner.agent
 
 
-def check_kinds(function: str, asked: Mapping[str, Any]) -> None:
-    """Raise ConfigError for arguments of the wrong type that published training functions have in common."""
-    wanted: dict[str, str] = {}
-    for name in ("pop", "sinks", "callbacks"):
-        value = asked[name]
-        if (value is not None or name != "pop") and (not isinstance(value, Iterable) or isinstance(value, str)):
-            wanted[name] = f"a list; fix: {name}=[...]."
-    for name in ("resume", "elite_path", "checkpoint_path"):
-        if not isinstance(asked.get(name), str | os.PathLike | None):
-            wanted[name] = f"a path; fix: {name}='runs/mine'."
-    for name, call, fix in (
-        ("tournament", "select", "TournamentSelection(2, True, population_size)"),
-        ("mutation", "mutation", "Mutations(...)"),
-    ):
-        if asked[name] is not None and not foreign.has_methods(asked[name], call):
-            wanted[name] = f"an object with {call}(); fix: {name}={fix}."
-    for name, what in wanted.items():
-        expected, _, fix = what.partition("; ")
-        raise ConfigError(f"{function}: {name} must be {expected}; got {asked[name]!r}. {fix}")
+def check_types(function: str, asked: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an argument of the wrong type; see `TYPES`."""
+    for name, (is_valid, expected, example) in TYPES.items():
+        if name in asked and not is_valid(asked[name]):
+            raise ConfigError(f"{function}: {name} must be {expected}; got {asked[name]!r}. fix: {name}={example}.")
 
 
 def check_members(function: str, population: Sequence[Any]) -> None:
@@ -372,93 +469,31 @@ def check_members(function: str, population: Sequence[Any]) -> None:
             unwrapped(agent).index = index
 
 
-def check_teams(population: Sequence[Any], env: Any, *, are_teams: bool) -> None:
-    """Raise AlgorithmError for teams in a single-agent function, or vice versa."""
-    for agent in population:
-        if is_team(agent) != are_teams:
-            name = type(unwrapped(agent)).__name__
-            kind = "on_policy" if declares_on_policy(agent) else "off_policy"
-            raise AlgorithmError(
-                f"{name} trains {'one agent' if are_teams else 'several agents'}. "
-                f"fix: {'train_' if are_teams else 'train_multi_agent_'}{kind}(env, ...)."
-            )
-    if are_teams:
-        team_in(env)
-
-
-def check_learns_from(what: str, population: Sequence[Any], fix: str) -> None:
-    """Raise AlgorithmError for agents that only learn on-policy, unless by a `learn` of their own."""
-    for agent in population:
-        inner = unwrapped(agent)
-        if kind_of_experience(inner)[0] == BANDITS:
-            raise AlgorithmError(
-                f"{type(inner).__name__} is a bandit without transitions. fix: train_bandits(env, ...)."
-            )
-        if declares_on_policy(inner) and not (isinstance(inner, EvolvableAlgorithm) and trains_by_learn(inner)):
-            raise AlgorithmError(f"{type(inner).__name__} learns from its own rollouts, not from {what}. fix: {fix}.")
-
-
-def check_bandits(population: Sequence[Any]) -> None:
-    """Raise AlgorithmError for a population that is empty, or not of bandits."""
-    _check_methods(population, "bandit", "pop=create_population(algo='neuralucb', ..., population_size=4)")
-    for agent in population:
-        if kind_of_experience(unwrapped(agent))[0] != BANDITS:
-            name = type(unwrapped(agent)).__name__
-            raise AlgorithmError(f"{name} is no bandit. fix: the training function of {name}, or algo='neuralucb'.")
-
-
-def check_rollouts(population: Sequence[Any]) -> None:
-    """Raise AlgorithmError for a population that cannot train on-policy."""
-    _check_methods(population, "on-policy", "pop=create_population(algo='PPO', ..., population_size=4)")
-    for agent in population:
-        if not hasattr(agent, "gae_lambda") and foreign.has_methods(agent, "make_batch"):
-            fix = (
-                "train_multi_agent_off_policy, or algo='MAPPO'" if is_team(agent) else "train_off_policy, or algo='PPO'"
-            )
-            raise AlgorithmError(f"{type(agent).__name__} learns from replay, not from rollouts. fix: {fix}.")
-
-
-def _check_methods(population: Sequence[Any], training: str, fix: str) -> None:
-    if not population:
-        raise AlgorithmError(f"the population is empty. fix: {fix}")
-    for agent in population:
-        for name in ("get_action", "learn"):
-            if not foreign.has_methods(agent, name):
-                raise AlgorithmError(f"agent {agent!r} has no {name}(); {training} training calls it.")
-
-
-def _check_kinds(n_step: bool, per: bool | None, n_step_memory: Any, memory: Any) -> None:
-    prioritized = foreign.has_methods(memory, "update_priorities")
+def _check_replay(memory: Any, n_step_memory: Any, *, n_step: bool, per: bool) -> None:
+    """Raise ConfigError if the flags of `train_off_policy` contradict its memories."""
     multi_step = n_step_memory is not None or isinstance(memory, MultiStepReplayBuffer)
-    if per is None:
-        per = prioritized
-        n_step = multi_step
-    if per != prioritized and memory is not None:
-        kind = type(memory).__name__
+    if per != foreign.has_methods(memory, "update_priorities"):
         fix = "memory=PrioritizedReplayBuffer(...)" if per else "per=True, or memory=ReplayBuffer(...)"
-        raise ConfigError(f"train_off_policy got per={per} and a {kind}. fix: {fix}.")
+        raise ConfigError(f"train_off_policy got per={per} and a {type(memory).__name__}. fix: {fix}.")
     if n_step != multi_step:
         memory_kind = "an n-step memory" if multi_step else "no n-step memory"
         fix = "n_step_memory=MultiStepReplayBuffer(...)" if n_step else "n_step=True, or leave n_step_memory out"
         raise ConfigError(f"train_off_policy got n_step={n_step} and {memory_kind}. fix: {fix}.")
 
 
-def _check_memory(population: Sequence[Any], memory: Any) -> None:
+def _check_methods(memory: Any, has_custom_learn: bool) -> None:
     """Raise AlgorithmError for a custom memory without the methods required to train these agents."""
-    if isinstance(memory, ReplayBuffer):
-        return
-    needed = ["__len__"]
-    if any(trains_by_learn(agent) for agent in population):
-        needed += ["sample", "write" if hasattr(memory, "write") else "save_to_memory"]
-    else:
-        needed += ["write", "sample_indices", "gather", "counter"]
+    writes = "write" if hasattr(memory, "write") else "save_to_memory"
+    needed = [
+        "__len__",
+        *(["sample", writes] if has_custom_learn else ["write", "sample_indices", "gather", "counter"]),
+    ]
     missing = [name for name in needed if not hasattr(memory, name)]
     if missing:
         raise AlgorithmError(
-            f"the memory is a {type(memory).__name__} without {', '.join(missing)}; off-policy training stores and "
-            f"samples by {', '.join(needed)}. fix: ReplayBuffer(max_size=100_000). (Agents with a custom learn() "
-            "take any memory with save_to_memory(obs, action, reward, next_obs, done, is_vectorised=True), sample(n) "
-            "and len().)"
+            f"the memory is a {type(memory).__name__} without {', '.join(missing)}. fix: ReplayBuffer(max_size=100_000)"
+            "; agents with a custom learn() take any memory with save_to_memory(obs, action, reward, next_obs, done, "
+            "is_vectorised=True), sample(n) and len()."
         )
 
 

@@ -9,29 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from agilerl.algorithms import DEFAULT_BY_GYM
 from agilerl.algorithms.base.adapted import kind_of_experience
 from agilerl.core import foreign
-from agilerl.core.options import LanguageOptions, is_number
-from agilerl.core.rng import resolve_seed
+from agilerl.core.options import LanguageOptions
 from agilerl.errors import AlgorithmError, ConfigError, warn_once
 from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.language.sources.games import Games
 from agilerl.language.sources.source import GYMS, ITEMS, LanguageSource, check_gym
 from agilerl.llm_envs.multiturn import SyncMultiTurnVecEnv
 from agilerl.ranks import check_launch, joined
-from agilerl.runs.request import RunRequest
-from agilerl.telemetry.console import bar_sink
-from agilerl.telemetry.files import CsvSink
 from agilerl.telemetry.record import Sink
-from agilerl.telemetry.trackers import WandbSink
-from agilerl.training.distributed import check_same_request, check_shares, folder_of, sync_resume
-from agilerl.training.loop import LoopSettings, TrainingLoop
-from agilerl.training.published import check_kinds, check_members
-from agilerl.training.result import EvolveResult
-from agilerl.training.store import store_in
+from agilerl.training.published import check_members, check_types, compare, completed, train_population
 
 
 def finetune_llm_reasoning(
@@ -50,10 +39,12 @@ def finetune_llm_reasoning(
     With `env`, members take batches in turn; with `env_fn`, each member has a separate environment.
 
     Args:
-        pop: agents with one shared base. env, env_fn: exactly one of them, a `ReasoningGym` or a factory of one.
+        pop: agents with one shared base.
+        env, env_fn: exactly one of them, a `ReasoningGym` or a factory of one.
         init_hp: stored with the records.
         save_elite, elite_path: save the best agent at the end, as a folder in PEFT format plus the rest of its state.
-        wb, wandb_*: Weights & Biases; without the package or the network, warns once and continues.
+        wb: Weights & Biases; without the package or the network, warns once and continues.
+        wandb_api_key, wandb_project, wandb_entity, wandb_run_name: for Weights & Biases.
         evo_steps: iterations between two evolutions; None: at every evaluation.
         checkpoint_steps: iterations between two saves of all agents.
         tournament, mutation: objects with `select` and `mutation`; without either, the population is not evolved.
@@ -68,7 +59,8 @@ def finetune_llm_reasoning(
         log_csv: write metrics.csv, next to the elite if `elite_path` is set.
         seed: run seed; None follows `torch.initial_seed()`.
         learner: "auto", "fused" (one pass of the base for all members) or "sequential".
-        threads: of torch on a CPU. sinks, callbacks: user-defined.
+        threads: of torch on a CPU.
+        sinks, callbacks: user-defined.
         resume: folder that makes the run resumable. It is saved after every generation; a second call with the same
             arguments continues from there, bit for bit.
 
@@ -78,9 +70,10 @@ def finetune_llm_reasoning(
     Raises:
         ConfigError, AlgorithmError: incompatible arguments. MutationError: mutations of architectures.
     """
-    return _finetune("finetune_llm_reasoning", "completions", dict(locals())).population
+    return _finetune("finetune_llm_reasoning", "completions", locals())
 
 
+@completed(finetune_llm_reasoning)
 def finetune_llm_preference(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
     save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
@@ -93,12 +86,15 @@ def finetune_llm_preference(
 ) -> list[Any]:  # fmt: skip
     """Train a population of DPO agents on preference pairs.
 
-    `env` is a `PreferenceGym`; a step is a pair. Fitness is the mean of β times the margin over the test split. For the
-    other arguments see `finetune_llm_reasoning`.
+    A step is a pair. Fitness is the mean of β times the margin over the test split.
+
+    Args:
+        env, env_fn: exactly one of them, a `PreferenceGym` or a factory of one.
     """
-    return _finetune("finetune_llm_preference", "preferences", dict(locals())).population
+    return _finetune("finetune_llm_preference", "preferences", locals())
 
 
+@completed(finetune_llm_reasoning)
 def finetune_llm_sft(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
     save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
@@ -111,12 +107,15 @@ def finetune_llm_sft(
 ) -> list[Any]:  # fmt: skip
     """Train a population of SFT agents on examples.
 
-    `env` is an `SFTGym`; a step is an example. Fitness is the mean log-probability per token of the test split's
-    completions. For the other arguments see `finetune_llm_reasoning`.
+    A step is an example. Fitness is the mean log-probability per token of the test split's completions.
+
+    Args:
+        env, env_fn: exactly one of them, an `SFTGym` or a factory of one.
     """
-    return _finetune("finetune_llm_sft", "examples", dict(locals())).population
+    return _finetune("finetune_llm_sft", "examples", locals())
 
 
+@completed(finetune_llm_reasoning)
 def finetune_llm_multiturn(
     pop: list[Any], env: Any = None, env_fn: Callable[[], Any] | None = None, init_hp: dict[str, Any] | None = None,
     save_elite: bool | None = None, elite_path: str | None = None, wb: bool = False, evo_steps: int | None = None,
@@ -138,11 +137,8 @@ def finetune_llm_multiturn(
         max_steps: starting states of the whole population; None: 1,000.
         test_games: held-out starting states for fitness, the mean greedy return.
         report_games: number of further held-out starting states for the report.
-
-    For the other arguments see `finetune_llm_reasoning`.
     """
-    asked = dict(locals())
-    asked["num_epochs"], asked["max_steps"] = None, 1_000 if max_steps is None else max_steps
+    asked = {**locals(), "num_epochs": None, "max_steps": 1_000 if max_steps is None else max_steps}
 
     def games(user_env: Any, game_seed: int) -> Games:
         if not isinstance(user_env, SyncMultiTurnVecEnv):
@@ -151,46 +147,38 @@ def finetune_llm_multiturn(
             )
         return Games(user_env, game_seed, test_games, report_games)
 
-    return _finetune("finetune_llm_multiturn", "completions", asked, games).population
+    return _finetune("finetune_llm_multiturn", "completions", asked, games)
 
 
 def _finetune(
     function: str, kind: str, asked: dict[str, Any], as_played: Callable[[Any, int], Any] | None = None
-) -> EvolveResult:
+) -> list[Any]:
     """Run a published function; `as_played` converts an environment and the run's seed to the source's environment."""
-    check_kinds(function, asked)
+    check_types(function, asked)
     population, env, env_fn = list(asked["pop"] or []), asked["env"], asked["env_fn"]
     _check(function, kind, population, asked)
-    lead, run_seed = population[0], resolve_seed(asked["seed"])
+    algo = str(population[0].algo)
     with joined(asked["accelerator"]) as ranks:
-        with store_in(folder_of(asked["resume"], ranks), algo=str(lead.algo)) as store:
-            sync_resume(store, ranks)
-            chosen_seed = run_seed if store is None or asked["seed"] is not None else store.seed(run_seed)
-            seed = ranks.gather_plain(chosen_seed)[0]
-            user_envs = [env] if env_fn is None else [env_fn() for _ in population]
-            for one in user_envs if as_played is None else ():
-                check_gym(one, kind)
-            envs = user_envs if as_played is None else [as_played(one, seed) for one in user_envs]
+
+        def build(seed: int) -> tuple[LanguageSource, LanguageOptions, str, TournamentEvolution]:
+            envs = [env] if env_fn is None else [env_fn() for _ in population]
+            if as_played is None:
+                for user_env in envs:
+                    check_gym(user_env, kind)
+            else:
+                envs = [as_played(user_env, seed) for user_env in envs]
             source = LanguageSource(envs[0] if env_fn is None else envs, LanguageOptions())
             source.ranks = ranks
             source.options = options = _options(source, population, asked)
-            if ranks.size > 1:
-                same = {name: value for name, value in options.as_dict().items() if name != "checkpoint_path"}
-                check_same_request({**same, "function": function}, ranks)
-                check_shares(population, ranks)
-            request = RunRequest(sinks=_sinks(asked), callbacks=asked["callbacks"]) if ranks.is_main else RunRequest()
-            settings = LoopSettings(
-                seed=seed,
-                env_id=str(foreign.own_name(source.envs[0]) or function.rpartition("_")[2]),
-                request=request,
-                evolution=TournamentEvolution(asked["tournament"], asked["mutation"], every=options.evolve_every),
-                store=store,
-                ranks=ranks,
-            )
-            result = TrainingLoop(population, source, options, settings).run()
+            compare(ranks, population, options, function=function)
+            env_id = str(foreign.own_name(source.envs[0]) or function.rpartition("_")[2])
+            evolution = TournamentEvolution(asked["tournament"], asked["mutation"], every=options.evolve_every)
+            return source, options, env_id, evolution
+
+        result = train_population(population, asked, ranks, algo, build)
         if asked["save_elite"] and ranks.is_main:
-            result.best.save_checkpoint(asked["elite_path"] or f"{lead.algo}-elite")
-    return result
+            result.best.save_checkpoint(asked["elite_path"] or f"{algo}-elite")
+    return result.population
 
 
 GAMES = "SyncMultiTurnVecEnv(lambda: TokenObservationWrapper(game, tokenizer, max_turns), batch_size=8)"
@@ -208,12 +196,12 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
     for agent in population:
         name, experience = kind_of_experience(agent)
         if name != kind:
-            raise AlgorithmError(f"{function}: {type(agent).__name__} {experience}. fix: {_FITTING[kind]}.")
+            fix = f"{_FITTING[kind]}; or the training function of this algorithm"
+            raise AlgorithmError(f"{function}: {type(agent).__name__} {experience}. fix: {fix}.")
         agent.check_registry()
     check_members(function, population)
     if not is_played and asked["env"] is not None:
         check_gym(asked["env"], kind)
-    _check_numbers(function, asked, gym)
     check_launch(asked["accelerator"])
     if asked["mutation"] is not None:
         asked["mutation"].check_for_language()
@@ -223,28 +211,9 @@ def _check(function: str, kind: str, population: list[Any], asked: dict[str, Any
         )
 
 
-def _check_numbers(function: str, asked: dict[str, Any], gym: str) -> None:
-    """Raise ConfigError for budgets, intervals and targets that are no numbers, or not positive."""
-    if asked["env_fn"] is not None and not callable(asked["env_fn"]):
-        got = type(asked["env_fn"]).__name__
-        raise ConfigError(f"{function}: env_fn must be a function; got a {got}. fix: env_fn=lambda: {gym}.")
-    for name in ("max_steps", "evo_steps", "evaluation_interval", "checkpoint_steps"):
-        value = asked[name]
-        is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
-        if not is_count and (value is not None or name == "evaluation_interval"):
-            raise ConfigError(f"{function}: {name} must be an integer of at least 1; got {value!r}. fix: {name}=10.")
-    epochs, target = asked["num_epochs"], asked.get("max_reward")
-    if epochs is not None and not (is_number(epochs) and 0 < epochs < math.inf):
-        raise ConfigError(f"{function}: num_epochs must be a number above 0; got {epochs!r}. fix: num_epochs=1.")
-    if target is not None and not is_number(target):
-        raise ConfigError(f"{function}: max_reward must be a number or None; got {target!r}. fix: max_reward=None.")
-
-
 _FITTING = {
-    "completions": "GRPO, LLMPPO or LLMREINFORCE; or the training function of this algorithm",
-    "preferences": "DPO; or the training function of this algorithm",
-    "examples": "SFT; or the training function of this algorithm",
-}
+    "completions": "GRPO, LLMPPO or LLMREINFORCE", "preferences": "DPO", "examples": "SFT",
+}  # fmt: skip
 
 
 def _options(source: LanguageSource, population: list[Any], asked: dict[str, Any]) -> LanguageOptions:
@@ -278,17 +247,3 @@ def _options(source: LanguageSource, population: list[Any], asked: dict[str, Any
         checkpoint=None if steps is None else int(steps) * batch,
         checkpoint_path=str(Path(asked["elite_path"] or ".") / "checkpoint") if steps is not None else None,
     )
-
-
-def _sinks(asked: dict[str, Any]) -> list[Sink]:
-    chosen: list[Sink] = list(asked["sinks"])
-    if asked["verbose"]:
-        chosen.append(bar_sink())
-    if asked["log_csv"]:
-        chosen.append(CsvSink(Path(asked["elite_path"] or ".") / "metrics.csv"))
-    if asked["wb"]:
-        named = {"entity": asked["wandb_entity"], "name": asked["wandb_run_name"]}
-        options = {key: value for key, value in named.items() if value is not None}
-        config = dict(asked["init_hp"] or {})
-        chosen.append(WandbSink(asked["wandb_project"], config, asked["wandb_api_key"], **options))
-    return chosen

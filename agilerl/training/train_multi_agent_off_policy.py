@@ -6,51 +6,25 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from agilerl.components.replay_buffer import MultiStepReplayBuffer
-from agilerl.core.options import OffPolicyOptions
 from agilerl.sources.teams.transitions import TeamTransitions
 from agilerl.telemetry.record import Sink
-from agilerl.training.published import Request, check_learns_from, check_teams, check_transitions
+from agilerl.training.published import Request, completed
+from agilerl.training.train_off_policy import train_off_policy
 
 
+@completed(train_off_policy)
 def train_multi_agent_off_policy(
-    env: Any,
-    env_name: str,
-    algo: str | None = None,
-    pop: list[Any] | None = None,
-    memory: Any = None,
-    sum_scores: bool = True,
-    INIT_HP: dict[str, Any] | None = None,
-    MUT_P: dict[str, Any] | None = None,
-    swap_channels: bool = False,
-    max_steps: int = 50_000,
-    evo_steps: int = 25,
-    eval_steps: int | None = None,
-    eval_loop: int = 1,
-    learning_delay: int = 0,
-    target: float | None = None,
-    tournament: Any = None,
-    mutation: Any = None,
-    checkpoint: int | None = None,
-    checkpoint_path: str | None = None,
-    overwrite_checkpoints: bool = False,
-    save_elite: bool = False,
-    elite_path: str | None = None,
-    wb: bool = False,
-    verbose: bool = True,
-    accelerator: Any = None,
-    wandb_api_key: str | None = None,
-    wandb_kwargs: dict[str, Any] | None = None,
-    *,
-    seed: int | None = None,
-    lockstep: bool = True,
-    carry_envs: bool = False,
-    learner: str = "auto",
-    threads: int = 1,
-    sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Any] = (),
-    resume: str | os.PathLike[str] | None = None,
-) -> tuple[list[Any], list[list[Any]]]:
+    env: Any, env_name: str, algo: str | None = None, pop: list[Any] | None = None, memory: Any = None,
+    sum_scores: bool = True, INIT_HP: dict[str, Any] | None = None, MUT_P: dict[str, Any] | None = None,
+    swap_channels: bool = False, max_steps: int = 50_000, evo_steps: int = 25, eval_steps: int | None = None,
+    eval_loop: int = 1, learning_delay: int = 0, target: float | None = None, tournament: Any = None,
+    mutation: Any = None, checkpoint: int | None = None, checkpoint_path: str | None = None,
+    overwrite_checkpoints: bool = False, save_elite: bool = False, elite_path: str | None = None, wb: bool = False,
+    verbose: bool = True, accelerator: Any = None, wandb_api_key: str | None = None,
+    wandb_kwargs: dict[str, Any] | None = None, *, seed: int | None = None, lockstep: bool = True,
+    carry_envs: bool = False, learner: str = "auto", threads: int = 1, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Any] = (), resume: str | os.PathLike[str] | None = None,
+) -> tuple[list[Any], list[list[Any]]]:  # fmt: skip
     """Train a population of teams off-policy and evolve it; return the trained population and its fitnesses.
 
     Steps are environment steps of one member, in which all agents act once. A population of N makes N times as many.
@@ -58,30 +32,15 @@ def train_multi_agent_off_policy(
     Args:
         env: result of `make_multi_agent_vect_envs` or `agilerl.vector`, or one parallel PettingZoo environment, in
             which members train one after another; never closed.
-        env_name: name for records and files.
-        algo: algorithm name for records and files; by default that of the population.
-        pop: the teams. memory: shared replay buffer: `MultiAgentReplayBuffer`, or any other of the package, with n-step
-            returns (`MultiStepReplayBuffer`), prioritized (`PrioritizedReplayBuffer`) or both.
+        pop: the teams.
+        memory: shared replay buffer: `MultiAgentReplayBuffer`, or any other of the package, with n-step returns
+            (`MultiStepReplayBuffer`), prioritized (`PrioritizedReplayBuffer`) or both.
         sum_scores: a team's return is the sum over its agents. False: a row with the return of each agent; members are
             selected by its mean.
-        learning_delay: steps of the whole population stored before learning starts.
-        target: stop after the first generation whose best fitness (mean of its last `eval_loop`) reaches it.
-        others: see `agilerl.training.train_off_policy.train_off_policy`.
 
     Returns:
         (population, fitnesses), `fitnesses[generation][member]`: a number, or with `sum_scores=False` a list [M], in
         the order of `agent_ids`.
-
-    Raises:
-        NotAvailableYetError: an argument that is not supported yet.
-        AlgorithmError, ConfigError, EnvError: incompatible arguments.
     """
-    request = Request("train_multi_agent_off_policy", dict(locals()))
-    is_mutated = tournament is not None and mutation is not None
-    n_step = isinstance(memory, MultiStepReplayBuffer)
-    check_transitions(request.population, memory, None, n_step=n_step, per=None, is_mutated=is_mutated)
-    check_teams(request.population, env, are_teams=True)
-    check_learns_from("replay", request.population, "train_multi_agent_on_policy, or algo='MADDPG'")
-    request.check()
-    options = request.options(OffPolicyOptions)
-    return request.run(TeamTransitions(env, memory, options, sum_scores=sum_scores), options)
+    request = Request("train_multi_agent_off_policy", locals())
+    return request.run(lambda options: TeamTransitions(env, memory, options, sum_scores=sum_scores))

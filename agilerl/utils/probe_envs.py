@@ -1,6 +1,6 @@
 """The probe environments under their published names, and checks that an agent learns each of them.
 
-`testing.published_probes` has the tasks: with integers, images and dictionaries as observations, with Discrete actions
+`testing.probes` has the tasks: with integers, images and dictionaries as observations, with Discrete actions
 and with Box ones in [0, 1]. `env.observations` are all possible observations, `env.expected_q(gamma)` the value of each
 action. The checks compare the learned values with these, and raise AssertionError if they differ.
 """
@@ -16,11 +16,10 @@ import torch
 from agilerl.components.data import Transition
 from agilerl.core import tree as trees
 from agilerl.rollouts.on_policy import collect_rollouts
-from agilerl.testing.probes import RecallEnv
-from agilerl.testing.published_probes import PROBES
+from agilerl.testing.probes import PUBLISHED, RecallEnv
 
 __all__ = [
-    *PROBES, "MemoryEnv", "check_policy_on_policy_with_probe_env", "check_policy_q_learning_with_probe_env",
+    *PUBLISHED, "MemoryEnv", "check_policy_on_policy_with_probe_env", "check_policy_q_learning_with_probe_env",
     "check_q_learning_with_probe_env",
 ]  # fmt: skip
 MemoryEnv = RecallEnv
@@ -29,9 +28,9 @@ ACTION_ERROR = 0.2  # of a range of 1: the reward is 0.04 below the best
 
 
 def __getattr__(name: str) -> Any:
-    """Return a probe environment of `testing.published_probes` by its name."""
-    if name in PROBES:
-        return PROBES[name]
+    """Return a published probe environment by its name."""
+    if name in PUBLISHED:
+        return PUBLISHED[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

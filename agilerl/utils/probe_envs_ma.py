@@ -1,4 +1,4 @@
-"""The probe environments for teams under their published names; see `agilerl.testing.published_team_probes`."""
+"""The probe environments for teams under their published names; see `agilerl.testing.team_probes`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from agilerl.envs.masks import ActionMasks
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError
 from agilerl.sources.replay import SharedReplay
-from agilerl.testing.published_team_probes import PROBES
-from agilerl.testing.team_probes import TeamProbe
+from agilerl.testing.team_probes import PUBLISHED, TeamProbe
 
 __all__ = [
-    *PROBES, "check_on_policy_learning_with_probe_env", "check_policy_q_learning_with_probe_env", "prepare_ma_actions",
-    "prepare_ma_states",
+    *PUBLISHED, "check_on_policy_learning_with_probe_env", "check_policy_q_learning_with_probe_env",
+    "prepare_ma_actions", "prepare_ma_states",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Return a probe environment of `testing.published_team_probes` by its name."""
-    if name in PROBES:
-        return PROBES[name]
+    """Return a published probe environment by its name."""
+    if name in PUBLISHED:
+        return PUBLISHED[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

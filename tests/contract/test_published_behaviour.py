@@ -134,7 +134,9 @@ def test_offline_training_names_an_agent_that_is_no_subclass() -> None:
     data = {"observations": np.zeros((5, 4), np.float32), "actions": np.zeros(5, int), "rewards": np.zeros(5),
             "terminals": np.zeros(5, bool), "next_observations": np.zeros((5, 4), np.float32)}  # fmt: skip
     good = CQN(env.single_observation_space, env.single_action_space)
-    with pytest.raises(AlgorithmError, match=r"agents of RLAlgorithm; got Foreign\. fix: a subclass of"):
+    with pytest.raises(
+        AlgorithmError, match=r"train_offline: Foreign lacks get_action, .*fix: add them, or class Foreign"
+    ):
         train_offline(env, "CartPole-v1", data, "CQN", [good, Foreign()], ReplayBuffer(max_size=100), verbose=False)
     env.close()
 

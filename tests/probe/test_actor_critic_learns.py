@@ -13,7 +13,9 @@ import torch
 
 from agilerl.algorithms import DDPG, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.testing.probes import (
+from agilerl.training.train_off_policy import train_off_policy
+from agilerl.utils.utils import make_vect_envs
+from tests.probe.environments import (
     ActionRewardEnv,
     ContinuousProbe,
     DiscountedActionEnv,
@@ -25,8 +27,6 @@ from agilerl.testing.probes import (
     TwoStepActionEnv,
     TwoStepCreditEnv,
 )
-from agilerl.training.train_off_policy import train_off_policy
-from agilerl.utils.utils import make_vect_envs
 
 GAMMA = 0.5
 NET = {"encoder_config": {"hidden_size": [32]}, "head_config": {"hidden_size": [32]}, "latent_dim": 16}

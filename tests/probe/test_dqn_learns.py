@@ -17,7 +17,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from agilerl.algorithms.dqn import DQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.testing.probes import (
+from agilerl.training.train_off_policy import train_off_policy
+from agilerl.utils.utils import make_vect_envs
+from tests.probe.environments import (
     ActionRewardEnv,
     ConstantRewardEnv,
     DiscountedRewardEnv,
@@ -28,8 +30,6 @@ from agilerl.testing.probes import (
     TruncatedEnv,
     TwoStepCreditEnv,
 )
-from agilerl.training.train_off_policy import train_off_policy
-from agilerl.utils.utils import make_vect_envs
 
 GAMMA = 0.5
 UPDATES = 1000

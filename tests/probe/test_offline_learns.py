@@ -15,9 +15,9 @@ import torch
 
 from agilerl.algorithms import BC, CQL, IQL, TD3BC
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.testing.probes import ContinuousPolicyEnv, PolicyEnv
 from agilerl.training.train_offline import train_offline
 from agilerl.utils.utils import make_vect_envs
+from tests.probe.environments import ContinuousPolicyEnv, PolicyEnv
 
 ROWS, GAMMA, LOW, HIGH = 1000, 0.5, ContinuousPolicyEnv.low, ContinuousPolicyEnv.high
 STATES = np.array([[-1.0], [1.0]], np.float32)

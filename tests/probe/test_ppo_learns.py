@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from agilerl.algorithms import PPO
-from agilerl.testing.probes import (
+from agilerl.testing.probes import RecallEnv
+from agilerl.training.train_on_policy import train_on_policy
+from agilerl.utils.utils import make_vect_envs
+from tests.probe.environments import (
     ConstantRewardEnv,
     DiscountedRewardEnv,
     MaskedActionEnv,
     ObsDependentRewardEnv,
     PolicyEnv,
-    RecallEnv,
     TargetActionEnv,
     TruncatedEnv,
     TwoStepCreditEnv,
 )
-from agilerl.training.train_on_policy import train_on_policy
-from agilerl.utils.utils import make_vect_envs
 
 GAMMA = 0.5
 NET = {"encoder_config": {"hidden_size": [32]}, "head_config": {"hidden_size": [32]}, "latent_dim": 16}

@@ -15,7 +15,9 @@ import torch
 
 from agilerl.algorithms import DDPG, DQN, SAC, TD3, RainbowDQN
 from agilerl.components.replay_buffer import ReplayBuffer
-from agilerl.testing.probes import (
+from agilerl.training.train_off_policy import train_off_policy
+from agilerl.utils.utils import make_vect_envs
+from tests.probe.environments import (
     ActionRewardEnv,
     ConstantRewardEnv,
     ContinuousConstantEnv,
@@ -30,8 +32,6 @@ from agilerl.testing.probes import (
     PolicyEnv,
     TwoStepCreditEnv,
 )
-from agilerl.training.train_off_policy import train_off_policy
-from agilerl.utils.utils import make_vect_envs
 
 GAMMA = 0.5
 HEAD: dict[str, Any] = {"head_config": {"hidden_size": [16]}, "latent_dim": 16}

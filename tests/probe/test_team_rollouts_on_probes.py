@@ -10,7 +10,9 @@ import pytest
 
 from agilerl.algorithms.ippo import IPPO
 from agilerl.algorithms.mappo import MAPPO
-from agilerl.testing.team_probes import (
+from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
+from agilerl.vector import SyncPettingZooVecEnv
+from tests.probe.environments import (
     TEAM_PROBES,
     JointPolicyTeam,
     MemoryTeam,
@@ -18,8 +20,6 @@ from agilerl.testing.team_probes import (
     PolicyTeam,
     TruncatedTeam,
 )
-from agilerl.training.train_multi_agent_on_policy import train_multi_agent_on_policy
-from agilerl.vector import SyncPettingZooVecEnv
 
 NET: dict[str, Any] = {
     "encoder_config": {"hidden_size": [16]}, "head_config": {"hidden_size": [16]}, "latent_dim": 16,

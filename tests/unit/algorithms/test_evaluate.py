@@ -12,7 +12,7 @@ from agilerl.envs.step import SyncLanes, as_lanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.errors import ConfigError, ShapeError
 from agilerl.rollouts.evaluate import evaluate, test_agent
-from agilerl.testing.probes import MaskedActionEnv
+from tests.probe.environments import MaskedActionEnv
 
 SEEDS = np.array([11, 22, 33, 44, 55])
 

@@ -19,8 +19,8 @@ from agilerl.cli import app, doctor, probing
 from agilerl.cli.doctor import BROKEN, NOTE, OK, Finding, disk, gpu, threads
 from agilerl.cli.probing import SETTINGS, Probe, environment, verdict_of
 from agilerl.core.threads import available_cores
-from agilerl.testing.probes import DiscountedRewardEnv, PolicyEnv
 from tests.contract.masked_envs import FORMS, KINDS, Masks, make, takes_form
+from tests.probe.environments import DiscountedRewardEnv, PolicyEnv
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -155,7 +155,7 @@ def test_a_team_with_a_memory_and_a_learn_of_its_own_is_refused() -> None:
         ConfigError, match=r"RSNorm\(IPPO\) brings its own .*recurrent=False, or IPPO without its wrapper"
     ):
         train([RSNorm(IPPO(*spaces, IDS, recurrent=True))])
-    with pytest.raises(AlgorithmError, match="MADDPG learns from replay, not from rollouts"):
+    with pytest.raises(AlgorithmError, match="MADDPG learns from replay of several agents, not from rollouts"):
         train([MADDPG(*spaces, IDS)])
 
 

@@ -14,10 +14,10 @@ import agilerl
 from agilerl import errors
 from agilerl.errors import AgileRLWarning
 from agilerl.telemetry.record import BaseSink
-from agilerl.testing.probes import MaskedActionEnv
 from agilerl.views.export import export_onnx, sample_masks
 from agilerl.views.standalone.policy import PolicyError, build
 from agilerl.views.standalone.policy import load as load_plain
+from tests.probe.environments import MaskedActionEnv
 
 SHORT: dict[str, Any] = {
     "population": 2, "num_envs": 2, "steps": 32, "training.evo_steps": 16, "eval_episodes": 2, "verbose": False,

@@ -13,8 +13,8 @@ from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.envs.protocol import AGENTS
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import ConfigError, EnvError
-from agilerl.testing.team_probes import FIRST, FORMS, HIGH, LOW, SECOND, TEAM_PROBES, TruncatedTeam
 from agilerl.utils import probe_envs_ma
+from tests.probe.environments import FIRST, HIGH, LOW, SECOND, TEAM_FORMS, TEAM_PROBES, TruncatedTeam
 
 GAMMA = 0.9
 SLOWER = ("ConstantReward", "ObsDependentReward", "DiscountedReward", "Policy", "MultiPolicy")
@@ -34,7 +34,7 @@ def leaf(seen: Any) -> Any:
     return seen["card"] if isinstance(seen, dict) else seen
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", TEAM_FORMS)
 @pytest.mark.parametrize("make", CASES, ids=str)
 def test_joint_q_learning_finds_the_stated_values_and_policies(make: Any, form: str) -> None:
     env, draw = make(form=form), np.random.default_rng(0)

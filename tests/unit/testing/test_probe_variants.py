@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from agilerl.errors import EnvError
-from agilerl.testing.probes import (
+from tests.probe.environments import (
     CONTINUOUS_PROBES,
     ContinuousDiscountedEnv,
     ContinuousPolicyEnv,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from agilerl.experimental.mf_pbt import MultipleFrequencies
 from agilerl.hpo.mutation import Mutations
 from agilerl.hpo.tournament import TournamentSelection
 from agilerl.llm_envs import PreferenceGym, ReasoningGym, SFTGym
+from agilerl.training.published import FUNCTION_OF, KINDS
 from agilerl.training.train_llm import finetune_llm_preference, finetune_llm_reasoning, finetune_llm_sft
 from agilerl.training.train_off_policy import train_off_policy
 from agilerl.training.train_offline import train_offline
@@ -97,6 +99,25 @@ def _with_index_0(agents: list[Any]) -> list[Any]:
     return agents
 
 
+@pytest.mark.parametrize(
+    ("function", "algo"),
+    [
+        (function, kind.algo)
+        for function, needs in KINDS.items()
+        for kind in KINDS.values()
+        if kind.experience not in (needs.experience, *needs.accepts) or kind.are_teams != needs.are_teams
+    ],
+)
+def test_agents_that_learn_from_something_else_are_sent_to_their_function(function: str, algo: str) -> None:
+    team = [VECTOR] * 2, [CHOICE if algo == "MAPPO" else BOX] * 2, ["a_0", "b_0"]
+    cls: Any = find_algorithm(algo)
+    agent = cls(*team) if algo in ("MADDPG", "MAPPO") else cls(VECTOR, CHOICE)
+    train = getattr(import_module(f"agilerl.training.{function}"), function)
+    fix = FUNCTION_OF[agent.experience.name]
+    with pytest.raises(AlgorithmError, match=rf"{algo} .*\. fix: {fix}\(env, \.\.\.\)"):
+        train(make_vect_envs("CartPole-v1"), "CartPole-v1", pop=[agent])
+
+
 # -- arguments that all functions have ---------------------------------------------------------------------------------
 
 TEXTS = [{"question": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
@@ -132,7 +153,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "on-policy": lambda **more: on_policy(**{"pop": population("PPO"), **more}),
     "language": reasoning,
 }
-KINDS = {
+WRONG_TYPES = {
     "pop": (3, "a list"), "callbacks": (3, "a list"), "sinks": (3, "a list"), "resume": (5, "a path"),
     "elite_path": (5, "a path"), "tournament": (3, r"an object with select\(\)"),
     "mutation": (3, r"an object with mutation\(\)"),
@@ -140,9 +161,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", WRONG_TYPES)
 def test_arguments_of_the_wrong_type_are_named(name: str, function: str) -> None:
-    value, expected = KINDS[name]
+    value, expected = WRONG_TYPES[name]
     with pytest.raises(ConfigError, match=rf"\w+: {name} must be {expected}; got {value}\. fix: {name}="):
         FUNCTIONS[function](**{name: value})
 
@@ -195,7 +216,7 @@ def test_numbers_of_language_training_are_named(name: str, values: list[Any], me
 
 
 def test_env_fn_is_a_function() -> None:
-    with pytest.raises(ConfigError, match=r"env_fn must be a function; got a int\. fix: env_fn=lambda"):
+    with pytest.raises(ConfigError, match=r"env_fn must be a function; got 3\. fix: env_fn=lambda"):
         reasoning(env=None, env_fn=3)
 
 

@@ -114,11 +114,15 @@ def test_any_bandit_with_the_published_interface_trains() -> None:
 def test_other_algorithms_and_other_functions_are_named() -> None:
     env, memory = bandit(), ReplayBuffer(max_size=100)
     pop: list[Any] = [DQN(env.observation_space, env.action_space, seed=0)]
-    with pytest.raises(AlgorithmError, match="DQN is no bandit"):
+    with pytest.raises(
+        AlgorithmError, match=r"DQN learns from replay, not from the rewards of chosen arms\. fix: train_off_policy"
+    ):
         train_bandits(env, "halves", None, pop, memory, max_steps=10)
     vector = make_vect_envs(make_env=lambda: rounds_of(bandit()))
     pop = [NeuralUCB(env.observation_space, env.action_space, net_config=NET)]
-    with pytest.raises(AlgorithmError, match=r"NeuralUCB is a bandit without transitions. fix: train_bandits"):
+    with pytest.raises(
+        AlgorithmError, match=r"NeuralUCB learns from the rewards .*, not from replay\. fix: train_bandits"
+    ):
         train_off_policy(vector, "halves", pop=pop, memory=memory, max_steps=10)
 
 

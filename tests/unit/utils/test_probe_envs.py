@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.step import SyncLanes, as_lanes
 from agilerl.errors import EnvError
-from agilerl.testing.probes import PROBES, MaskedActionEnv, ProbeEnv, TruncatedEnv
+from tests.probe.environments import PROBES, MaskedActionEnv, ProbeEnv, TruncatedEnv
 
 CASES = [*PROBES, partial(TruncatedEnv, 3)]
 GAMMA = 0.9
