@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.components.row_store import Field, Path, Rows, numpy_dtype
+from agilerl.components.row_store import Block, Field, Path, Rows, numpy_dtype
 
 Leaves = dict[Path, np.ndarray]  # parts of an observation by path below "obs"
 # Stored in a row instead of images: frame numbers. Frame 0 is the empty frame, for unwritten rows.
@@ -28,27 +27,6 @@ def shared_fields(fields: Mapping[Path, Field]) -> list[Field]:
         if other is not None and (other.shape, other.dtype, other.columns) == (field.shape, field.dtype, None):
             shared.append(field)
     return shared if sum(_bytes(field) for field in shared) >= MIN_SHARED_BYTES else []
-
-
-@dataclass(frozen=True, slots=True)
-class Savepoint:
-    """Counts, numbers and lanes of a store at a savepoint, and copies of the frames that were overwritten since.
-
-    Attributes:
-        side: the side store, which is replaced when it grows.
-        is_copied: [used] bool, frames in `copies`. copies: (frame numbers [k], their contents).
-    """
-
-    side: dict[Path, Any]
-    references: np.ndarray
-    epochs: np.ndarray
-    epoch: int
-    free: list[int]
-    used: int
-    lane_frame: np.ndarray
-    lane_words: Leaves
-    is_copied: np.ndarray
-    copies: list[tuple[np.ndarray, Leaves]]
 
 
 class FrameStore:
@@ -69,8 +47,7 @@ class FrameStore:
     def __init__(self, fields: Sequence[Field], capacity: int, device: torch.device) -> None:
         self.fields = {field.path[1:]: field for field in fields}
         self.capacity, self.device = capacity, device
-        self._main = {part: self._empty(field, capacity + 1) for part, field in self.fields.items()}
-        self._side = {part: self._empty(field, 0) for part, field in self.fields.items()}
+        self._main, self._side = self._allocate(capacity + 1), self._allocate(0)
         self._references = np.zeros(capacity + 1, dtype=np.int64)
         self._references[0] = 1
         self._epochs, self._epoch = np.zeros(capacity + 1, dtype=np.int64), 0
@@ -79,18 +56,14 @@ class FrameStore:
         self._lane_frame = np.zeros(0, dtype=np.int64)  # frame of each lane's last s'; 0: none
         self._lane_words: Leaves = {}  # the bits of those frames
         self._make_lanes(0, keep=False)
-        self._saved: Savepoint | None = None
 
-    def _empty(self, field: Field, count: int) -> Any:
-        """Allocate memory for `count` frames: an array on the host, a tensor on other devices."""
-        if self.device.type == "cpu":
-            return np.zeros((count, *field.shape), numpy_dtype(field.dtype))
-        return torch.zeros((count, *field.shape), dtype=field.dtype, device=self.device)
+    def _allocate(self, count: int) -> dict[Path, Block]:
+        return {part: Block(count, field.shape, field.dtype, self.device) for part, field in self.fields.items()}
 
     @property
-    def memory_bytes(self) -> int:
-        """Bytes of all allocated frames."""
-        return sum(_bytes(field) for field in self.fields.values()) * len(self._references)
+    def blocks(self) -> list[Block]:
+        """All memory of images."""
+        return [*self._main.values(), *self._side.values()]
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -176,46 +149,11 @@ class FrameStore:
         if len(dead):
             self._free += np.unique(dead).tolist()
 
-    # -- undo --------------------------------------------------------------------------------------------------------
-
     def savepoint(self) -> None:
-        """See `RowRing.savepoint`: reference counts, epochs and lanes are copied here, images when overwritten."""
-        lane_words = {part: words.copy() for part, words in self._lane_words.items()}
-        self._saved = Savepoint(
-            side=dict(self._side),
-            references=self._references.copy(),
-            epochs=self._epochs.copy(),
-            epoch=self._epoch,
-            free=list(self._free),
-            used=self._used,
-            lane_frame=self._lane_frame.copy(),
-            lane_words=lane_words,
-            is_copied=np.zeros(self._used, dtype=bool),
-            copies=[],
-        )
-
-    def rollback(self) -> None:
-        """See `RowRing.rollback`."""
-        assert self._saved is not None
-        saved, self._saved = self._saved, None
-        self._side, self._references, self._epochs, self._epoch = (
-            saved.side,
-            saved.references,
-            saved.epochs,
-            saved.epoch,
-        )
-        self._free, self._used = saved.free, saved.used
-        self._lane_frame, self._lane_words = saved.lane_frame, saved.lane_words
-        for frames, contents in saved.copies:
-            self._fill(frames, contents)
-
-    def _copy_for_rollback(self, saved: Savepoint, frames: np.ndarray) -> None:
-        """Copy the contents of `frames` [k], which are about to be overwritten; unreferenced ones are in the state."""
-        frames = frames[frames < saved.used]
-        frames = frames[~saved.is_copied[frames]]
-        if len(frames):
-            saved.copies.append((frames, {part: self._take(part, frames).cpu().numpy() for part in self.fields}))
-            saved.is_copied[frames] = True
+        """See `Block.savepoint`."""
+        for blocks, start in ((self._main, 0), (self._side, self.capacity + 1)):
+            for block in blocks.values():
+                block.savepoint(min(max(self._used - start, 0), len(block.tensor)))
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -227,19 +165,11 @@ class FrameStore:
                 data[(role, *part)] = self._take(part, frames)
 
     def _take(self, part: Path, frames: Any) -> Tensor:
-        main, side = self._main[part], self._side[part]
-        if isinstance(main, np.ndarray):
-            frames = frames.numpy() if isinstance(frames, Tensor) else frames
-            values = np.take(main, frames, axis=0, mode="clip")
-            is_aside = frames >= len(main)
-            if is_aside.any():
-                values[is_aside] = side[frames[is_aside] - len(main)]
-            return torch.from_numpy(values)
-        frames = torch.as_tensor(frames, device=self.device)
-        is_aside = frames >= len(main)
-        out: Tensor = main[frames.clamp(max=len(main) - 1)]
-        if len(side):
-            out[is_aside] = side[frames[is_aside] - len(main)]
+        frames = np.asarray(frames) if self.device.type == "cpu" else torch.as_tensor(frames, device=self.device)
+        is_aside = frames > self.capacity
+        out = self._main[part].take(frames.clip(max=self.capacity))
+        if is_aside.any():
+            out[torch.as_tensor(is_aside)] = self._side[part].take(frames[is_aside] - self.capacity - 1)
         return out
 
     # -- in pieces, for a log: what was placed since an epoch ----------------------------------------------------------
@@ -276,12 +206,11 @@ class FrameStore:
             is_whole[numbers[self._epochs[numbers] == piece["epochs"].numpy()]] = True
         return is_whole
 
-    def recount(self, holders: Sequence[np.ndarray]) -> None:
-        """Set the reference counts from frame numbers, one array [k] per holder; lanes are reset."""
+    def recount(self, frames: np.ndarray) -> None:
+        """Set the reference counts from all referenced frames [k], counting duplicates; lanes are reset."""
         self._references[:] = 0
         self._make_lanes(0, keep=True)
-        for frames in holders:
-            np.add.at(self._references, frames, 1)
+        self.retain(frames)
         self._references[0] = 1
         self._free = np.flatnonzero(self._references[: self._used] == 0).tolist()
 
@@ -294,8 +223,8 @@ class FrameStore:
         return {
             "fields": [field.state() for field in self.fields.values()],
             "used": self._used,
-            "main": {"/".join(part): _copy(block[:main]) for part, block in self._main.items()},
-            "side": {"/".join(part): _copy(block[:side]) for part, block in self._side.items()},
+            "main": {"/".join(part): block.tensor[:main].clone() for part, block in self._main.items()},
+            "side": {"/".join(part): block.tensor[:side].clone() for part, block in self._side.items()},
             "references": _copy(self._references[: self._used]),
             "epochs": _copy(self._epochs[: self._used]),
             "epoch": self._epoch,
@@ -313,8 +242,7 @@ class FrameStore:
         for part in store.fields:
             for block, saved in ((store._main, state["main"]), (store._side, state["side"])):
                 values = saved["/".join(part)]
-                on_host = isinstance(block[part], np.ndarray)
-                block[part][: len(values)] = values.cpu().numpy() if on_host else values.to(device)
+                block[part].put(np.arange(len(values)), values)
         store._references[:used] = state["references"].cpu().numpy()
         store._epochs[:used] = state["epochs"].cpu().numpy()
         store._epoch = int(state["epoch"])
@@ -370,8 +298,6 @@ class FrameStore:
         self._used = fresh.stop
         self._grow(self._used)
         frames = np.array([*reused, *fresh], dtype=np.int64)
-        if self._saved is not None:
-            self._copy_for_rollback(self._saved, frames)
         self._fill(frames, leaves)
         self._references[frames] = 1
         self._epochs[frames] = self._epoch
@@ -383,11 +309,7 @@ class FrameStore:
         for part, values in leaves.items():
             for block, chosen, shift in ((self._main, ~is_aside, 0), (self._side, is_aside, self.capacity + 1)):
                 if chosen.any():
-                    at: Any = frames[chosen] - shift
-                    chosen_values: Any = values if chosen.all() else values[chosen]
-                    if not isinstance(block[part], np.ndarray):
-                        at, chosen_values = (torch.from_numpy(x).to(self.device) for x in (at, chosen_values))
-                    block[part][at] = chosen_values
+                    block[part].put(frames[chosen] - shift, values if chosen.all() else values[chosen])
 
     def _grow(self, used: int) -> None:
         """Make room for `used` frames; the side store grows by at least half, to keep reallocation rare."""
@@ -395,14 +317,11 @@ class FrameStore:
         if used <= have:
             return
         aside = max(used - self.capacity - 1, (have - self.capacity - 1) * 3 // 2)
-        for part, field in self.fields.items():
-            old, self._side[part] = self._side[part], self._empty(field, aside)
-            self._side[part][: len(old)] = old
-        references = np.zeros(self.capacity + 1 + aside, dtype=np.int64)
-        references[:have] = self._references
-        epochs = np.zeros_like(references)
-        epochs[:have] = self._epochs
-        self._references, self._epochs = references, epochs
+        before, self._side = self._side, self._allocate(aside)
+        for part, block in before.items():
+            self._side[part].tensor[: len(block.tensor)] = block.tensor
+        fresh = np.zeros(self.capacity + 1 + aside - have, dtype=np.int64)
+        self._references, self._epochs = (np.concatenate([x, fresh]) for x in (self._references, self._epochs))
 
 
 def frames_in(rows: Mapping[Path, np.ndarray]) -> np.ndarray:
@@ -420,5 +339,5 @@ def _as_words(values: np.ndarray) -> np.ndarray:
     return rows.view(np.int64 if rows.shape[1] * rows.itemsize % 8 == 0 else np.uint8)
 
 
-def _copy(block: Any) -> Tensor:
-    return torch.from_numpy(block.copy()) if isinstance(block, np.ndarray) else block.clone()
+def _copy(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values.copy())

@@ -12,7 +12,6 @@ from gymnasium import Space
 from torch import Tensor
 
 from agilerl.components.data import to_tensordict, with_batch_axis
-from agilerl.components.row_store import Rows
 from agilerl.components.uniform import ROLES, ReplayBuffer
 from agilerl.core import foreign
 from agilerl.core import tree as trees
@@ -23,7 +22,6 @@ from agilerl.errors import ConfigError, RunError, ShapeError, unknown_choice
 TEAM_ROLES = {**ROLES, **{f"{name}s": role for name, role in ROLES.items() if not name.endswith("s")}}
 TEAM_ROLES |= {"observations": "obs", "next_observations": "next_obs", "dones": "done", "next_obs": "next_obs"}
 FIELDS = ("obs", "action", "reward", "next_obs", "done")
-MASKS = frozenset({("next_mask",), ("obs_mask",)})  # paths of action masks
 FREE = "field_"  # prefix of custom fields, numbered by position
 
 
@@ -57,6 +55,8 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         ConfigError: no agents, or two names for one field.
     """
 
+    _undone = (*ReplayBuffer._undone, "_roles", "_widths", "_starts")
+
     def __init__(
         self,
         memory_size: int | None = None,
@@ -83,7 +83,6 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         self.has_own_fields = not set(FIELDS) <= set(self._roles.values())  # custom fields
         self._widths: dict[str, int] | None = None  # width of each agent's action
         self._starts: np.ndarray | None = None  # [A] lowest choices, stored as 0; None if unknown
-        self._saved_names: tuple[dict[str, str], dict[str, int] | None, np.ndarray | None] | None = None
         if action_spaces is not None:
             self.set_action_spaces(action_spaces)
 
@@ -98,46 +97,6 @@ class MultiAgentReplayBuffer(ReplayBuffer):
         starts = [np.ravel(foreign.start(action_spaces[agent])) for agent in self.agent_ids]
         columns = zip(starts, self._widths.values(), strict=True)
         self._starts = np.concatenate([np.broadcast_to(start, width) for start, width in columns]).astype(np.float32)
-
-    # -- the engine's interface: vector steps --------------------------------------------------------------------------
-
-    def _step_rows(
-        self, transition: tuple[Any, ...], next_mask: np.ndarray | None, obs_mask: np.ndarray | None
-    ) -> Rows:
-        """See `ReplayBuffer._step_rows`; dicts of arrays, up to two levels deep, are flattened without recursion."""
-        fields = () if self._fields is None else self._fields
-        if next_mask is not None or obs_mask is not None or not MASKS.isdisjoint(fields):
-            return super()._step_rows(transition, next_mask, obs_mask)
-        rows: Rows = {}
-        for name, value in zip(FIELDS, transition, strict=True):
-            parts = {(name, key): part for key, part in value.items()} if type(value) is dict else {(name,): value}
-            for path, part in parts.items():
-                for key, leaf in part.items() if type(part) is dict else ((None, part),):
-                    if type(leaf) is not np.ndarray or not leaf.ndim:
-                        return super()._step_rows(transition, next_mask, obs_mask)
-                    rows[path if key is None else (*path, key)] = leaf
-        self._check(rows, in_lanes=True)
-        return rows
-
-    def gather(self, indices: np.ndarray | Tensor) -> dict[str, Any]:
-        """See `ReplayBuffer.gather`; rewards and ends are by agent. Fields are unpacked inline, for speed."""
-        fields = self._fields or {}
-        if ("obs", PRESENT) not in fields:  # empty, or custom fields
-            return super().gather(indices)
-        data, out = self._gather(indices), dict[str, Any]()
-        for path, values in data.items():
-            field, role = fields[path], path[0]
-            is_choice = role == "action" and not field.dtype.is_floating_point
-            if is_choice:
-                values = values.long()
-            elif field.columns is None and role in ("reward", "done"):
-                values = values.to(self.dtype)
-            into = out
-            for key in path[:-1]:
-                into = into.setdefault(key, {})
-            is_number = (field.is_scalar or is_choice) and field.shape == (1,)
-            into[path[-1]] = values.squeeze(-1) if is_number else values
-        return out
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -421,17 +380,6 @@ class MultiAgentReplayBuffer(ReplayBuffer):
             "starts": None if self._starts is None else self._starts.tolist(),
         }
         return {**super().state(rows=rows), **actions}
-
-    def savepoint(self) -> None:
-        """See `ReplayBuffer.savepoint`; includes names of fields and widths of actions, known from the first rows."""
-        super().savepoint()
-        self._saved_names = (self._roles, self._widths, self._starts)
-
-    def rollback(self) -> None:
-        super().rollback()
-        assert self._saved_names is not None
-        self._roles, self._widths, self._starts = self._saved_names
-        self._saved_names = None
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         if state["fields"] is not None and "widths" not in state:

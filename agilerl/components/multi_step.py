@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -13,15 +12,64 @@ import torch
 from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME
 from agilerl.components.prioritized import PrioritizedReplayBuffer
+from agilerl.components.ring import Part, RowRing
 from agilerl.components.row_store import Field, Path, Rows, plan, put
 from agilerl.components.uniform import ROLES, ReplayBuffer, is_team
 from agilerl.components.windows import Finished, LaneWindows
 from agilerl.core.options import is_number
-from agilerl.errors import ConfigError, RunError, ShapeError
+from agilerl.errors import ConfigError, ShapeError
 
 CUTS = ("truncated", "truncation")  # keys by which a user's batch may mark truncation
 FROM_LAST_STEP = {"next_obs", "done", "next_mask", *CUTS}  # all other fields are those of the first step
 DISCOUNT: Path = ("discount",)
+
+
+class NStep(Part):
+    """Accumulator of n-step rows: the open windows of all lanes.
+
+    Attributes:
+        windows: None before the first step. finished: windows completed by the last call.
+        earlier: 1-step rows of windows that it interrupted before, of a different number of lanes.
+    """
+
+    name, label, settings = "windows", "n-step windows", ("n_step", "gamma")
+
+    def __init__(self, n_step: int, gamma: float) -> None:
+        self.n_step, self.gamma = n_step, gamma
+        self.windows: LaneWindows | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Start a call, which has not completed a window yet."""
+        self.finished: Finished | None = None
+        self.earlier: Rows | None = None
+
+    def clear(self, ring: RowRing) -> None:
+        self.windows = None
+        self.begin()
+
+    def keep(self, ring: RowRing, places: np.ndarray) -> None:
+        self.clear(ring)  # open windows may hold what is lost
+
+    def open(self, ring: RowRing, num_lanes: int) -> LaneWindows:
+        """Create empty windows over `num_lanes` lanes."""
+        fields = ring.fields
+        agents = fields["reward",].shape[0] if is_team(fields) else 0
+        if ring.frames is not None:
+            shared = {(role, *part) for role in ("obs", "next_obs") for part in ring.frames.fields}
+            numbers = {path: np.zeros(0, np.int64) for path in (FRAME, NEXT_FRAME)}
+            rest = {path: field for path, field in fields.items() if path not in shared}
+            fields = rest | {field.path: field for field in plan(numbers, ring.dtype)}
+        self.windows = LaneWindows(self.n_step, self.gamma, tuple(fields.values()), num_lanes, agents)
+        return self.windows
+
+    def state(self, ring: RowRing) -> dict[str, Any]:
+        return {**super().state(ring), "open": None if self.windows is None else self.windows.state()}
+
+    def load_state(self, ring: RowRing, state: Mapping[str, Any]) -> None:
+        self.clear(ring)
+        if state["open"] is not None:
+            self.open(ring, int(state["open"]["num_lanes"])).load_state(state["open"])
 
 
 class MultiStepReplayBuffer(ReplayBuffer):
@@ -63,6 +111,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
         ConfigError: n_step or gamma out of range.
     """
 
+    _undone = (*ReplayBuffer._undone, "_steps")
+
     def __init__(
         self,
         max_size: int,
@@ -82,10 +132,8 @@ class MultiStepReplayBuffer(ReplayBuffer):
             raise ConfigError(f"gamma must be in [0, 1] (discount per step); got {gamma!r}. fix: 0.99.")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed)
         self.n_step, self.gamma = int(n_step), float(gamma)
-        self._windows: LaneWindows | None = None
-        self._finished: Finished | None = None  # by the last call
-        self._earlier: tuple[Rows, np.ndarray] | None = None  # 1-step rows and lanes returned by the last call
-        self._saved_steps: tuple[LaneWindows | None, Finished | None, tuple[Rows, np.ndarray] | None] | None = None
+        self._steps = NStep(self.n_step, self.gamma)
+        self._parts.append(self._steps)
         self.reward_key, self.done_key, self.ns_key = reward_key, done_key, ns_key
 
     # -- the engine's interface --------------------------------------------------------------------------------------
@@ -117,7 +165,7 @@ class MultiStepReplayBuffer(ReplayBuffer):
         Call it when the environments were reset outside of an episode's end, and before other lanes follow. Returns the
         number of rows added; `last_one_step` returns their 1-step transitions.
         """
-        self._earlier, self._finished = None, None
+        self._steps.begin()
         return self._flush(lanes)
 
     def last_one_step(self) -> dict[str, Any] | None:
@@ -127,10 +175,10 @@ class MultiStepReplayBuffer(ReplayBuffer):
             Copied host arrays [K, ...] under the argument names of `write` (dicts for Dict and Tuple spaces; `lanes`
             gives their lanes); None if there were none. Call it before the next write; not part of the state.
         """
-        rows = self._one_step_rows()
+        rows = self._one_step()
         if rows is None:
             return None
-        out: dict[str, Any] = {"lanes": self._one_step_lanes()}
+        out: dict[str, Any] = {}
         for path, values in rows.items():
             put(out, path, values)
         return out
@@ -160,61 +208,19 @@ class MultiStepReplayBuffer(ReplayBuffer):
                 is_end = is_end | _flags("truncated", flags, count)
         reward = np.asarray(rows[("reward",)], dtype=np.float64)
         self._meet(count)
-        rows = rows if self._frames is None else self._frames.intern_apart(rows)
+        rows = rows if self.frames is None else self.frames.intern_apart(rows)
         self._take(rows, reward, is_end, np.arange(count))
-        one_step = self._one_step_rows()
+        one_step = self._one_step()
         return None if one_step is None else self._published(one_step)
 
     @property
     def n_step_buffer(self) -> deque[Any]:
         """Copies of the last steps common to all lanes since the last interrupt, oldest first, as TensorDicts [L]."""
-        steps: deque[Any] = deque(maxlen=self.n_step)
-        if self._windows is not None:
-            lanes = np.arange(self._windows.num_lanes)
-            steps.extend(self._published(self._steps_at(places, lanes)) for places in self._windows.recent())
+        steps, windows = deque[Any](maxlen=self.n_step), self._steps.windows
+        if windows is not None:
+            lanes = np.arange(windows.num_lanes)
+            steps.extend(self._published(self._steps_at(places, lanes)) for places in windows.recent())
         return steps
-
-    # -- state -------------------------------------------------------------------------------------------------------
-
-    def keep_rows(self, rows: np.ndarray) -> None:
-        super().keep_rows(rows)
-        self._windows, self._finished, self._earlier = None, None, None  # open ones may hold what is lost
-
-    def clear(self) -> None:
-        super().clear()
-        self._windows, self._finished, self._earlier = None, None, None
-
-    def state(self, *, rows: bool = True) -> dict[str, Any]:
-        """See `ReplayBuffer.state`; includes the open windows."""
-        open_windows = None if self._windows is None else self._windows.state()
-        windows = {"n_step": self.n_step, "gamma": self.gamma, "open": open_windows}
-        return {**super().state(rows=rows), "windows": windows}
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        """See `RowRing._restore`; RunError without windows or for another n_step or gamma."""
-        windows = state.get("windows")
-        if windows is None:
-            raise RunError("the saved buffer has no n-step windows. fix: load it into a ReplayBuffer.")
-        for name in ("n_step", "gamma"):
-            ours = vars(self)[name]
-            if windows[name] != ours:
-                raise RunError(f"the saved buffer has {name} {windows[name]}, this one {ours}. fix: use the same.")
-        super()._restore(state)
-        self._windows, self._finished, self._earlier = None, None, None
-        if windows["open"] is not None:
-            self._windows = self._make_windows(int(windows["open"]["num_lanes"]))
-            self._windows.load_state(windows["open"])
-
-    def savepoint(self) -> None:
-        """See `ReplayBuffer.savepoint`; copies the open windows, n steps of each lane."""
-        super().savepoint()
-        self._saved_steps = (copy.deepcopy(self._windows), self._finished, self._earlier)
-
-    def rollback(self) -> None:
-        super().rollback()
-        assert self._saved_steps is not None
-        self._windows, self._finished, self._earlier = self._saved_steps
-        self._saved_steps = None
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -235,96 +241,77 @@ class MultiStepReplayBuffer(ReplayBuffer):
                 raise ShapeError(f"n-step rows need one {role} each; got rows of shape {list(values.shape[1:])}.")
         super()._check(rows, in_lanes)
 
-    def _make_windows(self, num_lanes: int) -> LaneWindows:
-        assert self._fields is not None
-        fields = tuple(self._fields.values())
-        if self._frames is not None:
-            shared = {(role, *part) for role in ("obs", "next_obs") for part in self._frames.fields}
-            numbers = {path: np.zeros(0, np.int64) for path in (FRAME, NEXT_FRAME)}
-            fields = (*(field for field in fields if field.path not in shared), *plan(numbers, self.dtype))
-        agents = self._fields["reward",].shape[0] if self.is_of_teams else 0
-        return LaneWindows(self.n_step, self.gamma, fields, num_lanes, agents)
-
     def _meet(self, num_lanes: int) -> int:
         """Prepare for a step of `num_lanes` lanes; return the rows added by interrupting previous ones."""
-        self._earlier, self._finished = None, None
-        added = 0
-        if self._windows is not None and self._windows.num_lanes != num_lanes:
+        steps, added = self._steps, 0
+        steps.begin()
+        if steps.windows is not None and steps.windows.num_lanes != num_lanes:
             added = self._flush()
-            rows = self._one_step_rows()
-            self._earlier = None if rows is None else (rows, self._one_step_lanes())
-            self._finished = None
-            if self._frames is not None:
+            steps.earlier, steps.finished = self._one_step(), None
+            if self.frames is not None:
                 for path in (FRAME, NEXT_FRAME):
-                    self._frames.release(self._windows.rows[path].reshape(-1))
-            self._windows = None
-        if self._windows is None:
-            self._windows = self._make_windows(num_lanes)
+                    self.frames.release(steps.windows.rows[path].reshape(-1))
+            steps.windows = None
+        if steps.windows is None:
+            steps.open(self, num_lanes)
         return added
 
     def _take(self, rows: Rows, reward: np.ndarray, is_end: np.ndarray, lanes: np.ndarray) -> int:
         """Push checked, interned rows [k] of `lanes` [k] into the windows; reward and ended are [L]."""
-        assert self._windows is not None
-        if self._frames is not None:  # the ring of steps holds the rows' references
+        windows = self._steps.windows
+        assert windows is not None
+        if self.frames is not None:  # the ring of steps holds the rows' references
             for path in (FRAME, NEXT_FRAME):
-                self._frames.release(self._windows.upcoming(path, lanes))
+                self.frames.release(windows.upcoming(path, lanes))
         if self.is_of_teams:
             done = np.asarray(rows["done",]) != 0
-            return self._keep(self._windows.push(rows, reward[lanes], is_end[lanes], lanes, done))
-        return self._keep(self._windows.push(rows, reward.reshape(-1)[lanes], is_end[lanes], lanes))
+            return self._keep(windows.push(rows, reward[lanes], is_end[lanes], lanes, done))
+        return self._keep(windows.push(rows, reward.reshape(-1)[lanes], is_end[lanes], lanes))
 
     def _flush(self, lanes: np.ndarray | None = None) -> int:
-        return 0 if self._windows is None else self._keep(self._windows.flush(lanes))
+        return 0 if self._steps.windows is None else self._keep(self._steps.windows.flush(lanes))
 
     def _keep(self, finished: Finished) -> int:
         """Store the rows of finished windows."""
-        self._finished = finished
+        self._steps.finished = finished
         if not len(finished):
             return 0
-        assert self._windows is not None
+        windows = self._steps.windows
+        assert windows is not None
         rows = {
             path: values[finished.last if path[0] in FROM_LAST_STEP else finished.first, finished.lane]
-            for path, values in self._windows.rows.items()
+            for path, values in windows.rows.items()
         }
         rows[("reward",)] = finished.total.reshape(rows[("reward",)].shape)
         if finished.ended is None:
-            rows[DISCOUNT] = self._windows.powers[finished.steps] * (rows[("done",)].reshape(-1) == 0)
+            rows[DISCOUNT] = windows.powers[finished.steps] * (rows[("done",)].reshape(-1) == 0)
         else:
             rows["done",] = (finished.ended | (rows["done",] != 0)).astype(rows["done",].dtype)
-            rows[DISCOUNT] = self._windows.powers[finished.steps][:, None] * (rows["done",] == 0)
+            rows[DISCOUNT] = windows.powers[finished.steps][:, None] * (rows["done",] == 0)
         return self._append(rows)
 
     def _steps_at(self, places: np.ndarray, lanes: np.ndarray) -> Rows:
         """Return single steps of `lanes` [k] at `places` [k] of their rings, with their images; scalars [k]."""
-        assert self._windows is not None
-        assert self._fields is not None
-        rows: dict[Path, Any] = {path: values[places, lanes] for path, values in self._windows.rows.items()}
-        if self._frames is not None:
+        assert self._steps.windows is not None
+        rows: dict[Path, Any] = {path: values[places, lanes] for path, values in self._steps.windows.rows.items()}
+        if self.frames is not None:
             for path in (FRAME, NEXT_FRAME):
                 rows[path] = rows[path][:, None]
-            self._frames.expand(rows)
-        return {path: v.cpu().numpy() if isinstance(v := rows[path], torch.Tensor) else v for path in self._fields}
+            self.frames.expand(rows)
+        return {path: v.cpu().numpy() if isinstance(v := rows[path], torch.Tensor) else v for path in self.fields}
 
-    def _one_step_rows(self) -> Rows | None:
-        """Return the 1-step transitions of the rows of the last call, in order."""
-        finished = self._finished
-        now = None if not finished else self._steps_at(finished.first, finished.lane)
-        if self._earlier is None:
-            return now
-        earlier = self._earlier[0]
-        return earlier if now is None else {path: np.concatenate([v, now[path]]) for path, v in earlier.items()}
-
-    def _one_step_lanes(self) -> np.ndarray:
-        """Return the lanes [K] of `_one_step_rows`."""
-        parts = [] if self._earlier is None else [self._earlier[1]]
-        parts += [] if self._finished is None else [self._finished.lane]
-        return np.concatenate([np.zeros(0, np.int64), *parts])
+    def _one_step(self) -> Rows | None:
+        """Return the 1-step transitions of the rows of the last call, in order, after their `lanes`."""
+        finished, earlier = self._steps.finished, self._steps.earlier
+        if not finished:
+            return earlier
+        now: Rows = {("lanes",): finished.lane, **self._steps_at(finished.first, finished.lane)}
+        return now if earlier is None else {path: np.concatenate([v, now[path]]) for path, v in earlier.items()}
 
     def _published(self, rows: Rows) -> Any:
         """Return rows [k] as a TensorDict under the user's names, scalars [k, 1]."""
-        assert self._fields is not None
-        data = {path: torch.from_numpy(v).reshape(len(v), *self._fields[path].shape) for path, v in rows.items()}
-        return to_tensordict(self._named(data), batch_size=[len(next(iter(rows.values())))], device=self.device)
+        data = {path: torch.from_numpy(rows[path]).reshape(-1, *field.shape) for path, field in self.fields.items()}
+        return to_tensordict(self._named(data), batch_size=[len(rows["reward",])], device=self.device)
 
     def _keys(self) -> tuple[tuple[str, str, str], ...]:
         """Return (internal field name, user's name, argument that sets it)."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.components.row_store import Rows
+from agilerl.components.ring import Part, RowRing
 from agilerl.components.segment_tree import MinTree, SumTree
 from agilerl.components.uniform import ReplayBuffer
 from agilerl.core.options import is_number
@@ -40,6 +40,76 @@ def beta_schedule(start: float, steps_done: float, budget: float) -> float:
     if not (math.isfinite(steps_done) and steps_done >= 0):
         raise ConfigError(f"steps_done must be 0 or more (environment steps so far); got {steps_done}.")
     return 1.0 if steps_done >= budget else min(1.0, start + (1.0 - start) * (steps_done / budget))
+
+
+class Priorities(Part):
+    """Sampling of rows in proportion to priority^alpha.
+
+    Attributes:
+        max_priority: the largest priority so far, before the exponent.
+        sums, minima: trees over priority^alpha of every row.
+    """
+
+    name, label, settings = "priorities", "priorities", ("alpha",)
+
+    def __init__(self, ring: RowRing, alpha: float) -> None:
+        self.alpha = float(alpha)
+        self.reserve(ring)
+
+    def reserve(self, ring: RowRing) -> None:
+        self.max_priority = 1.0
+        self.sums, self.minima = SumTree(ring.max_size), MinTree(ring.max_size)
+
+    clear = reserve
+
+    @property
+    def memory_bytes(self) -> int:  # type: ignore[override]
+        """Bytes of the two trees: 32 to 64 per row."""
+        return self.sums.memory_bytes + self.minima.memory_bytes
+
+    def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...], size: int) -> np.ndarray:
+        """Sample places `shape` int64 with replacement, out of those that were written."""
+        return self.sums.find(rng.random(shape) * self.sums.total)
+
+    def scaled(self, priorities: Any) -> np.ndarray:
+        """Return priority^alpha, bounded so that every row can be sampled and a full buffer has a finite sum."""
+        limits = np.finfo(np.float64)
+        with np.errstate(over="ignore", under="ignore"):
+            powers = np.asarray(priorities, dtype=np.float64) ** self.alpha
+            return np.clip(powers, limits.tiny, limits.max / (2 * self.sums.capacity))
+
+    def set(self, places: np.ndarray, scaled: np.ndarray, largest: float) -> None:
+        """Set priority^alpha of `places` [k]; `max_priority` only rises."""
+        self.sums.set(places, scaled)
+        self.minima.set(places, scaled)
+        self.max_priority = max(self.max_priority, largest)
+
+    def _set_range(self, start: int, stop: int, scaled: np.ndarray | float) -> None:
+        self.sums.set_range(start, stop, scaled)
+        self.minima.set_range(start, stop, scaled)
+
+    def write(self, ring: RowRing, start: int, stop: int) -> None:
+        self._set_range(start, stop, self.scaled([self.max_priority])[0])
+
+    def resize(self, ring: RowRing, before: int) -> None:
+        self.write(ring, before, len(ring))
+        self.sums.set_range(len(ring), before, 0.0)
+        self.minima.set_range(len(ring), before, np.inf)
+
+    def keep(self, ring: RowRing, places: np.ndarray) -> None:
+        scaled, largest = self.sums[places], self.max_priority
+        self.reserve(ring)
+        self.max_priority = largest
+        self._set_range(0, len(places), scaled)
+
+    def state(self, ring: RowRing) -> dict[str, Any]:
+        scaled = torch.from_numpy(self.sums[: len(ring)])
+        return {**super().state(ring), "max_priority": self.max_priority, "scaled": scaled}
+
+    def load_state(self, ring: RowRing, state: Mapping[str, Any]) -> None:
+        self.reserve(ring)
+        self.max_priority = state["max_priority"]
+        self._set_range(0, len(ring), state["scaled"].cpu().numpy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +147,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         max_size: transitions. alpha: priority exponent, 0 (uniform) or more; 1 is proportional.
         device, dtype, seed: see `ReplayBuffer`.
 
-    Attributes:
-        max_priority: the largest priority so far, before the exponent.
-
     Raises:
         ConfigError: alpha is negative or not finite.
     """
+
+    _sampler: Priorities
 
     def __init__(
         self,
@@ -97,35 +166,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if not (is_number(alpha) and 0 <= alpha < math.inf):
             raise ConfigError(f"alpha must be 0 or more (exponent of the priorities); got {alpha!r}. fix: 0.6.")
         super().__init__(max_size, device=device, dtype=dtype, seed=seed, **more)
-        self.alpha = float(alpha)
-        self._forget()
-        self._saved_priorities: tuple[np.ndarray, float] | None = None  # leaves [max_size] and max_priority
-
-    def _forget(self) -> None:
-        self.max_priority = 1.0
-        self._sums, self._minima = SumTree(self.max_size), MinTree(self.max_size)
-
-    def reserve(self, rows: int) -> None:
-        """Reserve rows and their priorities."""
-        super().reserve(rows)
-        self._forget()
-
-    def clear(self) -> None:
-        super().clear()
-        self._forget()
+        self.alpha, self._sampler = float(alpha), Priorities(self, alpha)
+        self._parts.append(self._sampler)
 
     @property
-    def memory_bytes(self) -> int:
-        """See `ReplayBuffer.memory_bytes`; includes the two trees: 32 to 64 bytes per transition."""
-        return super().memory_bytes + self._sums.memory_bytes + self._minima.memory_bytes
+    def max_priority(self) -> float:
+        """The largest priority so far, before the exponent."""
+        return self._sampler.max_priority
 
     # -- the engine's interface --------------------------------------------------------------------------------------
-
-    def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
-        """Sample row numbers `shape` int64, row i with probability P(i), with replacement; RunError if empty."""
-        if len(self) == 0:
-            raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
-        return self._sums.find(rng.random(shape) * self._sums.total)
 
     def weights(self, indices: np.ndarray | Tensor, beta: float) -> np.ndarray:
         """Return importance weights of the rows `indices` [...]: float64 [...] in (0, 1], 1 for the least likely row.
@@ -138,8 +187,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             ShapeError: an index outside of the rows in the buffer.
         """
         _check_beta("beta", beta)
-        scaled: np.ndarray = self._sums[self._live_rows(indices)]
-        return np.asarray((self._minima.minimum / scaled) ** beta)
+        scaled: np.ndarray = self._sampler.sums[self._live_rows(indices)]
+        return np.asarray((self._sampler.minima.minimum / scaled) ** beta)
 
     def update_priorities(self, idxs: Any, priorities: Any) -> None:
         """Set the priorities of the rows `idxs`; for duplicates the last one counts.
@@ -170,26 +219,21 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 f"priorities must be finite and 0 or more; got {values[at]} for row {rows[at]} ({is_bad.sum()} of "
                 f"{len(values)} are bad). fix: pass abs(td_error), and look for a diverged network."
             )
-        if not len(rows):
-            return
-        values = np.maximum(values, MIN_PRIORITY)
-        scaled = self._scaled(values)
-        self._sums.set(rows, scaled)
-        self._minima.set(rows, scaled)
-        self.max_priority = max(self.max_priority, float(values.max()))
+        if len(rows):
+            values = np.maximum(values, MIN_PRIORITY)
+            self._sampler.set(rows, self._sampler.scaled(values), float(values.max()))
 
     def priority_changes(self) -> PriorityChanges:
         """Return the priorities set since the savepoint, of rows that are in memory now; RunError without a savepoint.
 
         These are all rows added since, and those whose priority differs from that at the savepoint.
         """
-        counter = self._active_savepoint("priority_changes()").counter
-        assert self._saved_priorities is not None
+        saved, sums = self._active_savepoint("priority_changes()"), self._sampler.sums
         places = np.arange(len(self))
         rows = self.counter - 1 - (self._position - 1 - places) % self.max_size
-        changed = (rows >= counter) | (self._sums[places] != self._saved_priorities[0][places])
+        changed = (rows >= saved["counter"]) | (sums[places] != saved["_sampler"].sums[places])
         order = np.argsort(rows[changed])
-        return PriorityChanges(rows[changed][order], self._sums[places[changed][order]], self.max_priority)
+        return PriorityChanges(rows[changed][order], sums[places[changed][order]], self.max_priority)
 
     def apply_priorities(self, changes: PriorityChanges) -> None:
         """Set priorities by row number; rows that are no longer in memory are skipped, and `max_priority` only rises.
@@ -205,15 +249,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         places = self._places(rows)
         is_here = (rows >= self.counter - self.max_size) & (places < len(self))
-        self._sums.set(places[is_here], changes.scaled[is_here])
-        self._minima.set(places[is_here], changes.scaled[is_here])
-        self.max_priority = max(self.max_priority, changes.max_priority)
+        self._sampler.set(places[is_here], changes.scaled[is_here], changes.max_priority)
 
     def written(self) -> dict[str, Any]:
         """See `RowRing.written`; includes the priorities set since the savepoint."""
         changes, out = self.priority_changes(), super().written()
         priorities = {"rows": changes.rows, "scaled": changes.scaled, "max_priority": changes.max_priority}
-        return {"first": self._active_savepoint("written()").counter, **out, "priorities": priorities}
+        return {"first": self._active_savepoint("written()")["counter"], **out, "priorities": priorities}
 
     def write_rows(self, written: Mapping[str, Any]) -> None:
         """See `RowRing.write_rows`; priorities of rows that several copies have changed are those written last."""
@@ -238,76 +280,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         weights = torch.from_numpy(self.weights(indices, beta)).unsqueeze(-1)
         batch["weights"] = weights.to(self.device, torch.promote_types(self.dtype, torch.float32))
         return batch
-
-    # -- state -------------------------------------------------------------------------------------------------------
-
-    def state(self, *, rows: bool = True) -> dict[str, Any]:
-        """See `ReplayBuffer.state`; includes the priorities."""
-        priorities = {
-            "alpha": self.alpha,
-            "max_priority": self.max_priority,
-            "scaled": torch.from_numpy(self._live_leaves()),
-        }
-        return {**super().state(rows=rows), "priorities": priorities}
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        """See `RowRing._restore`; RunError without priorities or for another alpha: priority^alpha is stored."""
-        priorities = state.get("priorities")
-        if priorities is None:
-            raise RunError("the saved buffer has no priorities. fix: load it into a ReplayBuffer.")
-        if priorities["alpha"] != self.alpha:
-            raise RunError(
-                f"the saved buffer has alpha {priorities['alpha']}, this one {self.alpha}. fix: use the same."
-            )
-        super()._restore(state)
-        self._forget()
-        self.max_priority = priorities["max_priority"]
-        self._set_range(0, len(self), priorities["scaled"].cpu().numpy())
-
-    def keep_rows(self, rows: np.ndarray) -> None:
-        scaled, largest = self._sums[self._places(rows)], self.max_priority
-        super().keep_rows(rows)
-        self._forget()
-        self.max_priority = largest
-        self._set_range(0, len(self), scaled)
-
-    def savepoint(self) -> None:
-        """See `ReplayBuffer.savepoint`; copies all priorities."""
-        super().savepoint()
-        self._saved_priorities = (self._sums[:], self.max_priority)
-
-    def rollback(self) -> None:
-        super().rollback()
-        assert self._saved_priorities is not None
-        (scaled, self.max_priority), self._saved_priorities = self._saved_priorities, None
-        self._sums.set_range(0, self.max_size, scaled)
-        self._minima.set_range(0, self.max_size, np.where(scaled > 0, scaled, np.inf))
-
-    # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _scaled(self, priorities: np.ndarray) -> np.ndarray:
-        """Return priority^alpha, bounded so that every row can be sampled and a full buffer has a finite sum."""
-        limits = np.finfo(np.float64)
-        with np.errstate(over="ignore", under="ignore"):
-            return np.clip(priorities**self.alpha, limits.tiny, limits.max / (2 * self.max_size))
-
-    def _set_range(self, start: int, stop: int, scaled: np.ndarray | float) -> None:
-        self._sums.set_range(start, stop, scaled)
-        self._minima.set_range(start, stop, scaled)
-
-    def _live_leaves(self) -> np.ndarray:
-        return np.asarray(self._sums[: len(self)])
-
-    def _put(self, start: int, rows: Rows, count: int) -> None:
-        super()._put(start, rows, count)
-        self._set_range(start, start + count, self._scaled(np.array([self.max_priority]))[0])
-
-    def _resized(self, before: int) -> None:
-        super()._resized(before)
-        if len(self) > before:
-            self._set_range(before, len(self), self._scaled(np.array([self.max_priority]))[0])
-        self._sums.set_range(len(self), before, 0.0)
-        self._minima.set_range(len(self), before, np.inf)
 
 
 def _check_beta(name: str, beta: float) -> None:

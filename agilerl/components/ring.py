@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,32 +12,55 @@ from torch import Tensor
 
 from agilerl.components.data import to_tensordict
 from agilerl.components.frames import FRAME, NEXT_FRAME, FrameStore, frames_in, shared_fields
-from agilerl.components.row_store import Changes, Field, Mark, Path, Rows, RowStore, check_rows, plan, put
+from agilerl.components.row_store import Block, Changes, Field, Mark, Path, Rows, RowStore, check_rows, plan, put
 from agilerl.core.hostile import malformed
 from agilerl.errors import ConfigError, RunError, ShapeError
 
 MASKS = ("next_mask", "obs_mask")  # fields that rows may lack
 
 
-@dataclass(frozen=True, slots=True)
-class Savepoint:
-    """A ring's counters and layout at a savepoint, and copies of the rows that were overwritten since.
+class Part:
+    """State kept alongside the rows of a ring, such as priorities: cleared, saved and undone with them.
 
     Attributes:
-        fields, frames, store: None if they were unknown.
-        is_copied: [max_size] bool, places of the rows in `copies`.
-        copies: (first place, result of `RowStore.copy`), in the order of the writes.
+        name: key in the state. label: name in messages. settings: attributes that must equal those of a loaded state.
     """
 
-    counter: int
-    size: int
-    position: int
-    names: dict[str, str]
-    fields: dict[Path, Field] | None
-    frames: FrameStore | None
-    store: RowStore | None
-    is_copied: np.ndarray
-    copies: list[tuple[int, list[Tensor]]]
+    name: str
+    label: str
+    settings: tuple[str, ...]
+    memory_bytes = 0
+
+    def clear(self, ring: RowRing) -> None:
+        """Reset; the ring is empty."""
+
+    def reserve(self, ring: RowRing) -> None:
+        """Resize to the `max_size` of an empty ring."""
+
+    def write(self, ring: RowRing, start: int, stop: int) -> None:
+        """Update for new rows in start .. stop - 1."""
+
+    def resize(self, ring: RowRing, before: int) -> None:
+        """Update for a size set by the user, previously `before`."""
+
+    def keep(self, ring: RowRing, places: np.ndarray) -> None:
+        """Update for the rows of `places` [k] moved to the front, all others discarded."""
+
+    def state(self, ring: RowRing) -> dict[str, Any]:
+        """Return plain data, including the settings."""
+        return {name: vars(self)[name] for name in self.settings}
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise RunError for the state of a ring without this part, or with other settings."""
+        if self.name not in state:
+            raise RunError(f"the saved buffer has no {self.label}. fix: load it into a ReplayBuffer.")
+        for name in self.settings:
+            theirs, ours = state[self.name][name], vars(self)[name]
+            if theirs != ours:
+                raise RunError(f"the saved buffer has {name} {theirs}, this one {ours}. fix: use the same.")
+
+    def load_state(self, ring: RowRing, state: Mapping[str, Any]) -> None:
+        """Restore the result of `state`, after the rows of the ring."""
 
 
 class RowRing:
@@ -52,6 +75,9 @@ class RowRing:
         dtype: dtype of floating-point fields: float32, float64 or float16.
     """
 
+    # Attributes that `rollback` restores; subclasses add theirs.
+    _undone: tuple[str, ...] = ("counter", "_size", "_position", "_names", "fields", "frames", "_store", "_parts")
+
     def __init__(self, max_size: int | None, device: torch.device, dtype: torch.dtype) -> None:
         if isinstance(max_size, bool) or not isinstance(max_size, int | np.integer) or max_size < 1:
             raise ConfigError(f"max_size must be a positive integer (transitions); got {max_size!r}. fix: 100_000.")
@@ -61,32 +87,28 @@ class RowRing:
         self.device, self.dtype = device, dtype
         self.counter = 0
         self._names: dict[str, str] = {}  # role -> the user's name for it
-        self._fields: dict[Path, Field] | None = None  # as passed in and out
-        self._frames: FrameStore | None = None
+        self.fields: dict[Path, Field] = {}  # as passed in and out; empty before the first rows
+        self.frames: FrameStore | None = None
         self._store: RowStore | None = None  # created with the first rows, frame numbers instead of images
         self._size = 0
         self._position = 0
         self._log = 0  # incarnation of the contents: marks of another one are invalid
         self._oldest_row = 0  # earlier rows are missing, although there would be room for them
-        self._saved: Savepoint | None = None
+        self._parts: list[Part] = []
+        self._saved: dict[str, Any] | None = None  # `_undone` at the savepoint
 
     def __len__(self) -> int:
         return self._size
 
     def __repr__(self) -> str:
         """Summarise fill level, fields and memory."""
-        fields = self._fields or {}
-        shapes = ", ".join(
-            f"{'.'.join(map(str, self._named_path(path)))} {list(f.shape)}" for path, f in fields.items()
-        )
+        named = {".".join((self._name(role), *map(str, rest))): f for (role, *rest), f in self.fields.items()}
+        shapes = ", ".join(f"{name} {list(field.shape)}" for name, field in named.items())
         return (
             f"{type(self).__name__}: {self._size:,} of {self.max_size:,} transitions, "
             f"{self.memory_bytes / 1e6:.1f} MB on {self.device}\n"
             f"  fields: {shapes or 'not known before the first rows'}"
         )
-
-    def _named_path(self, path: Path) -> Path:
-        return (self._name(path[0]), *path[1:])
 
     @property
     def size(self) -> int:
@@ -99,7 +121,8 @@ class RowRing:
             raise ConfigError(f"size must be in 0..{self.max_size}; got {value}.")
         self._refuse_in_savepoint("setting size")
         before, self._size = self._size, int(value)
-        self._resized(before)
+        for part in self._parts:
+            part.resize(self, before)
 
     @property
     def is_full(self) -> bool:
@@ -109,7 +132,7 @@ class RowRing:
     @property
     def initialized(self) -> bool:
         """Whether the fields are known, that is, something has been added."""
-        return self._fields is not None
+        return bool(self.fields)
 
     @property
     def storage(self) -> Any:
@@ -120,24 +143,29 @@ class RowRing:
         if self._store is None:
             return None
         data = self._store.views()
-        if self._frames is not None:
-            self._frames.expand(data)
+        if self.frames is not None:
+            self.frames.expand(data)
         return to_tensordict(
             self._named({path: data[path] for path in self._kept_fields()}), batch_size=[self.max_size]
         )
 
     @property
+    def _blocks(self) -> list[Block]:
+        return [block for part in (self._store, self.frames) if part is not None for block in part.blocks]
+
+    @property
     def memory_bytes(self) -> int:
-        """Bytes of the rows and their frames, for all `max_size` rows."""
-        rows = 0 if self._store is None else self._store.memory_bytes
-        return rows + (0 if self._frames is None else self._frames.memory_bytes)
+        """Bytes of the rows, their frames and their priorities, for all `max_size` rows."""
+        return sum(block.tensor.nbytes for block in self._blocks) + sum(part.memory_bytes for part in self._parts)
 
     def clear(self) -> None:
         """Discard all contents, including the fields."""
         self._refuse_in_savepoint("clear()")
         self._store, self._size, self._position, self.counter = None, 0, 0, 0
-        self._fields, self._frames, self._names = None, None, {}
+        self.fields, self.frames, self._names = {}, None, {}
         self._log, self._oldest_row = self._log + 1, 0
+        for part in self._parts:
+            part.clear(self)
 
     def reserve(self, rows: int) -> None:
         """Grow to at least `rows` rows; only for an empty buffer."""
@@ -145,6 +173,8 @@ class RowRing:
         if self._store is not None:
             raise RunError("a buffer that holds rows cannot grow. fix: clear() it first, or make it larger.")
         self.max_size = max(self.max_size, rows)
+        for part in self._parts:
+            part.reserve(self)
 
     def state(self, *, rows: bool = True) -> dict[str, Any]:
         """Return a copy of contents and counters as nested dicts of tensors, numbers and strings.
@@ -159,8 +189,8 @@ class RowRing:
             "position": self._position,
             "oldest_row": self._oldest_row,
             "names": dict(self._names),
-            "fields": None if self._fields is None else [field.state() for field in self._fields.values()],
-            "frames": None if self._frames is None else self._frames.state(contents=rows),
+            "fields": [field.state() for field in self.fields.values()] or None,
+            "frames": None if self.frames is None else self.frames.state(contents=rows),
             "rows": None if self._store is None else self._store.state(stored),
         }
 
@@ -179,8 +209,8 @@ class RowRing:
             sizes = f"max_size {state['max_size']}, this one {self.max_size}"
             raise RunError(f"the saved buffer has {sizes}. fix: the same max_size.")
         rows, fields, frames = state["rows"], state["fields"], state["frames"]
-        self._fields = None if fields is None else {f.path: f for f in map(Field.from_state, fields)}
-        self._frames = None if frames is None else FrameStore.from_state(frames, self.max_size, self.device)
+        self.fields = {f.path: f for f in map(Field.from_state, fields or ())}
+        self.frames = None if frames is None else FrameStore.from_state(frames, self.max_size, self.device)
         self._store = None if rows is None else RowStore.from_state(rows, self.max_size, self.dtype, self.device)
         self.counter, self._size, self._position = (int(state[name]) for name in ("counter", "size", "position"))
         self._names = dict(state["names"])
@@ -196,33 +226,20 @@ class RowRing:
         `load_state`, `load_changes`, `keep_rows` and setting `size`; and so does `mark`, since a log must not contain
         rows that are undone.
         """
-        if self._frames is not None:
-            self._frames.savepoint()
-        self._saved = Savepoint(
-            counter=self.counter,
-            size=self._size,
-            position=self._position,
-            names=dict(self._names),
-            fields=self._fields,
-            frames=self._frames,
-            store=self._store,
-            is_copied=np.zeros(self.max_size, dtype=bool),
-            copies=[],
-        )
+        for part in (self._store, self.frames):
+            if part is not None:
+                part.savepoint()
+        state = {name: getattr(self, name) for name in self._undone}
+        self._saved = copy.deepcopy(state, {id(block): block for block in self._blocks})  # blocks are shared
 
     def rollback(self) -> None:
         """Restore the contents of the last `savepoint`, bit for bit, and end it; RunError without one."""
-        saved = self._active_savepoint("rollback()")
-        self.counter, self._size, self._position = saved.counter, saved.size, saved.position
-        self._names, self._fields, self._frames, self._store = saved.names, saved.fields, saved.frames, saved.store
-        if saved.store is not None:
-            for start, copies in reversed(saved.copies):  # of a row that was copied twice the first copy counts
-                saved.store.put_back(start, copies)
-        if saved.frames is not None:
-            saved.frames.rollback()
+        vars(self).update(self._active_savepoint("rollback()"))
         self._saved = None
+        for block in self._blocks:
+            block.rollback()
 
-    def _active_savepoint(self, call: str) -> Savepoint:
+    def _active_savepoint(self, call: str) -> dict[str, Any]:
         if self._saved is None:
             raise RunError(f"{call} needs a savepoint, and this buffer has none. fix: call savepoint() before writing.")
         return self._saved
@@ -230,12 +247,6 @@ class RowRing:
     def _refuse_in_savepoint(self, call: str) -> None:
         if self._saved is not None:
             raise RunError(f"{call} cannot be undone, and this buffer has a savepoint. fix: call rollback() before.")
-
-    def _copy_for_rollback(self, saved: Savepoint, start: int, stop: int) -> None:
-        """Copy the rows start .. stop - 1, which are about to be overwritten, unless copies exist."""
-        if saved.store is not None and not saved.is_copied[start:stop].all():
-            saved.copies.append((start, saved.store.copy(start, stop)))
-            saved.is_copied[start:stop] = True
 
     # -- rows of one copy of the buffer for all others -----------------------------------------------------------------
 
@@ -245,23 +256,21 @@ class RowRing:
         Of more than `max_size` rows the last ones are returned.
         """
         saved = self._active_savepoint("written()")
-        added = self.counter - saved.counter
+        added = self.counter - saved["counter"]
         if not added:
             return {"added": 0}
         assert self._store is not None
-        assert self._fields is not None
         places = self._places(np.arange(self.counter - min(added, self.max_size), self.counter))
         images = None
-        if self._frames is not None:
-            numbers = [self._store.own[path][places].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)]
-            images = self._frames.contents_of(np.unique(np.concatenate(numbers)))
+        if self.frames is not None:
+            images = self.frames.contents_of(np.unique(self._frames_at(places)))
         return {
-            "first": saved.counter,
+            "first": saved["counter"],
             "added": added,
             "rows": self._store.piece(places),
             "images": images,
             "empty": self._store.state(0),
-            "fields": [field.state() for field in self._fields.values()],
+            "fields": [field.state() for field in self.fields.values()],
             "names": dict(self._names),
         }
 
@@ -275,15 +284,15 @@ class RowRing:
         if not added:
             return
         if self._store is None:
-            self._fields = {field.path: field for field in map(Field.from_state, written["fields"])}
+            self.fields = {field.path: field for field in map(Field.from_state, written["fields"])}
             self._names = dict(written["names"])
             self._store = RowStore.from_state(written["empty"], self.max_size, self.dtype, self.device)
             if images is not None:
-                self._frames = FrameStore(shared_fields(self._fields), self.max_size, self.device)
-        theirs = self._store.rows_of(written["rows"], [Field.from_state(one) for one in written["empty"]["fields"]])
-        rows = {field.path: _of_field(theirs, field) for field in self._store.fields}
-        if images is not None and self._frames is not None:
-            rows = self._frames.intern_numbered(rows, images)
+                self.frames = FrameStore(shared_fields(self.fields), self.max_size, self.device)
+        theirs = {field.path: field for field in map(Field.from_state, written["empty"]["fields"])}
+        rows = {f.path: _values_of(theirs.get(f.path), f, written["rows"]) for f in self._store.fields}
+        if images is not None and self.frames is not None:
+            rows = self.frames.intern_numbered(rows, images)
         missing = added - len(next(iter(rows.values())))  # more than the buffer holds
         self._position, self.counter = (self._position + missing) % self.max_size, self.counter + missing
         self._append(rows)
@@ -308,11 +317,11 @@ class RowRing:
     def mark(self) -> Mark:
         """Return the current point in history, as argument of `changes`; RunError inside a savepoint."""
         self._refuse_in_savepoint("mark()")
-        return Mark(self._log, self.counter, 0 if self._frames is None else self._frames.next_epoch())
+        return Mark(self._log, self.counter, 0 if self.frames is None else self.frames.next_epoch())
 
     def needs(self) -> Mark:
         """Return the mark of the oldest row and the oldest image still in the buffer."""
-        return Mark(self._log, self._oldest(), 0 if self._frames is None else self._frames.oldest_epoch())
+        return Mark(self._log, self._oldest(), 0 if self.frames is None else self.frames.oldest_epoch())
 
     def changes(self, since: Mark | None = None) -> Changes:
         """Return rows added and images placed since a mark; all current ones if the mark is from other contents."""
@@ -321,7 +330,7 @@ class RowRing:
         count = self.counter - first
         places = self._places(first + np.arange(max(count, 1)))
         rows = None if self._store is None or not count else self._store.piece(places)
-        frames = None if self._frames is None else self._frames.placed_since(mark.epoch)
+        frames = None if self.frames is None else self.frames.placed_since(mark.epoch)
         return Changes(first, count, int(places[0]), rows, frames)
 
     def load_changes(self, changes: Changes) -> None:
@@ -329,57 +338,60 @@ class RowRing:
         self._refuse_in_savepoint("load_changes()")
         if changes.rows is not None and self._store is not None:
             self._store.load_piece(changes.start, changes.rows)
-        if changes.frames is not None and self._frames is not None:
-            self._frames.load_placed(changes.frames)
+        if changes.frames is not None and self.frames is not None:
+            self.frames.load_placed(changes.frames)
 
     def rows_in(self, pieces: Sequence[Changes]) -> np.ndarray:
         """Return the numbers of rows that these loaded pieces contain completely, including images."""
         ranges = [np.arange(max(p.first, self._oldest()), p.first + p.count) for p in pieces]
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *ranges]))
-        if self._frames is None or self._store is None:
+        if self.frames is None or self._store is None:
             return rows
-        whole = self._frames.whole([p.frames for p in pieces if p.frames is not None])
-        places = torch.from_numpy(self._places(rows))
-        named = [self._store.own[path][places].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)]
-        return np.asarray(rows[whole[named[0]] & whole[named[1]]])
+        whole = self.frames.whole([p.frames for p in pieces if p.frames is not None])
+        return np.asarray(rows[whole[self._frames_at(self._places(rows))].reshape(2, -1).all(0)])
 
     def keep_rows(self, rows: np.ndarray) -> None:
         """Discard all rows but these; they are moved to the front of the memory, in order."""
         self._refuse_in_savepoint("keep_rows()")
-        count = len(rows)
+        count, places = len(rows), self._places(rows)
         if self._store is not None:
-            self._store.load_piece(0, self._store.piece(self._places(rows)))
+            self._store.load_piece(0, self._store.piece(places))
         self._size, self._position, self._oldest_row = count, count % self.max_size, self.counter - count
         self._log += 1
-        if self._frames is not None and self._store is not None:
-            columns = self._store.own
+        if self.frames is not None and self._store is not None:
             for path in (FRAME, NEXT_FRAME):
-                columns[path][self._size :] = 0  # a later write there releases what it replaces
-            self._frames.recount(
-                [columns[path][: self._size].cpu().numpy().reshape(-1) for path in (FRAME, NEXT_FRAME)]
-            )
+                self._store.own[path].tensor[self._size :] = 0  # a later write there releases what it replaces
+            self.frames.recount(self._frames_at(slice(self._size)))
+        for part in self._parts:
+            part.keep(self, places)
 
     # -- rows in and out -----------------------------------------------------------------------------------------
 
     def _check(self, rows: Rows, in_lanes: bool) -> None:
         """Fix the fields at the first rows, and check further ones; `in_lanes`: row l continues row l before."""
-        if self._fields is None:
+        if not self.fields:
             fields = {field.path: field for field in plan(rows, self.dtype)}
             check_rows(fields, rows, self.dtype)
-            self._fields = fields
+            self.fields = fields
             shared = shared_fields(fields) if in_lanes else []
-            self._frames = FrameStore(shared, self.max_size, self.device) if shared else None
+            self.frames = FrameStore(shared, self.max_size, self.device) if shared else None
         else:
-            check_rows(self._fields, rows, self.dtype)
+            check_rows(self.fields, rows, self.dtype)
 
     def _kept_fields(self) -> dict[Path, Field]:
         """Fields as returned to the caller."""
-        return self._fields or {}
+        return self.fields
 
     def _release(self, rows: Rows) -> None:
         """Release the frame references of interned rows."""
-        if self._frames is not None:
-            self._frames.release(frames_in(rows))
+        if self.frames is not None:
+            self.frames.release(frames_in(rows))
+
+    def _frames_at(self, places: Any) -> np.ndarray:
+        """Return the frame numbers [2k] of the rows at `places` [k], as `frames_in` does."""
+        assert self._store is not None
+        own = self._store.own
+        return frames_in({path: own[path].tensor[places].cpu().numpy() for path in (FRAME, NEXT_FRAME)})
 
     def _append(self, rows: Rows) -> int:
         """Append checked, interned rows; return how many were given."""
@@ -403,27 +415,25 @@ class RowRing:
         return added
 
     def _put(self, start: int, rows: Rows, count: int) -> None:
-        """Write `count` rows to start, start + 1, ...; subclasses extend this to track writes."""
+        """Write `count` rows to start, start + 1, ..."""
         assert self._store is not None
-        if self._saved is not None:
-            self._copy_for_rollback(self._saved, start, start + count)
-        if self._frames is not None:
-            columns = self._store.own
-            replaced = {path: columns[path][start : start + count].cpu().numpy() for path in (FRAME, NEXT_FRAME)}
-            self._frames.retain(frames_in(rows))
-            self._frames.release(frames_in(replaced))
+        if self.frames is not None:
+            self.frames.retain(frames_in(rows))
+            self.frames.release(self._frames_at(slice(start, start + count)))
         self._store.write(start, rows)
+        for part in self._parts:
+            part.write(self, start, start + count)
 
     def _gather(self, indices: np.ndarray | Tensor) -> dict[Path, Tensor]:
-        """Return every field [..., *shape] of the rows `indices` [...], packed ones in the ring's dtype; copies."""
+        """Return every field [..., *shape] of the rows `indices` [...], packed ones in the ring's dtype; copies.
+
+        Its order is that of the memory; that of the user is `_kept_fields`.
+        """
         assert self._store is not None
         data = self._store.gather(indices)
-        if self._frames is not None:
-            self._frames.expand(data)
-        return {path: data[path] for path in self._kept_fields()}
-
-    def _resized(self, before: int) -> None:
-        """Hook after the user has set `size`, which was `before`."""
+        if self.frames is not None:
+            self.frames.expand(data)
+        return data
 
     def _live_rows(self, indices: Any) -> np.ndarray:
         """Return `indices` of any shape, array or tensor, as int64; ShapeError unless all are rows in the buffer."""
@@ -446,8 +456,11 @@ class RowRing:
         return self._names.get(role, role)
 
 
-def _of_field(rows: Rows, field: Field) -> np.ndarray:
-    """Return one field of rows; a missing mask allows every action."""
-    if field.path not in rows and field.path[0] in MASKS:
-        return np.ones((len(next(iter(rows.values()))), *field.shape), bool)
-    return rows[field.path]
+def _values_of(stored: Field | None, field: Field, piece: Mapping[str, Any]) -> np.ndarray:
+    """Return one field of the result of `RowStore.piece`, `stored` there; a missing mask allows every action."""
+    if stored is None and field.path[0] in MASKS:
+        return np.ones((len(piece["packed"]), *field.shape), bool)
+    assert stored is not None
+    if stored.columns is None:
+        return np.asarray(piece["own"][field.name])
+    return np.asarray(piece["packed"][:, slice(*stored.columns)])

@@ -24,6 +24,14 @@ ROLES |= {"terminated": "done", "termination": "done", "rewards": "reward", "act
 _BATCH = "{'obs': ..., 'action': ..., 'reward': ..., 'next_obs': ..., 'done': ...}"
 
 
+class UniformSampler:
+    """Sampling of rows with equal probability."""
+
+    def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...], size: int) -> np.ndarray:
+        """Sample `shape` int64 of the places 0 .. size - 1, with replacement."""
+        return rng.integers(0, size, shape, dtype=np.int64)
+
+
 class ReplayBuffer(RowRing):
     """The last `max_size` transitions, sampled uniformly with replacement (so any batch size is possible).
 
@@ -48,6 +56,9 @@ class ReplayBuffer(RowRing):
         seed: seed of `sample`; None follows torch's seed.
     """
 
+    _undone = (*RowRing._undone, "_rng", "_sampler")
+    _sampler: Any = UniformSampler()
+
     def __init__(
         self,
         max_size: int | None = None,
@@ -71,7 +82,6 @@ class ReplayBuffer(RowRing):
             message = "ReplayBuffer(memory_size=, field_names=) is the older form; use max_size= and add()."
             warn_once("replay_buffer:field_names", message, DeprecationWarning)
         self._rng, self._has_seed = stream(resolve_seed(seed), Purpose.REPLAY), seed is not None
-        self._saved_rng: tuple[np.random.Generator, Any] | None = None  # of `sample` at the savepoint, and its state
 
     # -- the engine's interface --------------------------------------------------------------------------------------
 
@@ -125,7 +135,7 @@ class ReplayBuffer(RowRing):
     @property
     def is_of_teams(self) -> bool:
         """Whether the rows are multi-agent transitions, with a reward and an end for each agent."""
-        return is_team(self._fields or ())
+        return is_team(self.fields)
 
     def interrupt(self, lanes: np.ndarray | None = None) -> int:
         """No-op for one-step replay; returns 0 rows added (see `MultiStepReplayBuffer`)."""
@@ -137,15 +147,12 @@ class ReplayBuffer(RowRing):
         """Return the checked fields [L, ...] of one vector step, given its `Transition.FIELDS`."""
         rows: Rows = {}
         for name, value in zip(Transition.FIELDS, transition, strict=True):
-            if type(value) is np.ndarray and value.ndim:
-                rows[name,] = value
-            else:
-                flatten((name,), value, rows)
+            flatten((name,), value, rows)
         for name, legal in (("next_mask", next_mask), ("obs_mask", obs_mask)):
-            field = None if self._fields is None else self._fields.get((name,))
+            field = self.fields.get((name,))
             if legal is None and field is not None:
                 legal = np.ones((len(rows[("reward",)]), *field.shape), dtype=bool)
-            if legal is not None and (self._fields is None or field is not None):
+            if legal is not None and (field is not None or not self.fields):
                 rows[(name,)] = np.asarray(legal, dtype=bool)
             elif legal is not None and not np.all(legal):
                 warn_once(
@@ -160,8 +167,8 @@ class ReplayBuffer(RowRing):
     def _interned(self, rows: Rows, mask: np.ndarray | None, lanes: np.ndarray | None = None) -> Rows:
         """Return the rows that are transitions, with frame numbers instead of deduplicated images."""
         mask = None if mask is None or mask.all() else mask
-        if self._frames is not None:
-            return self._frames.intern(rows, mask, lanes)
+        if self.frames is not None:
+            return self.frames.intern(rows, mask, lanes)
         return rows if mask is None else {path: values[mask] for path, values in rows.items()}
 
     def follow_seed(self, seed: int) -> None:
@@ -170,10 +177,11 @@ class ReplayBuffer(RowRing):
             self._rng = stream(seed, Purpose.REPLAY)
 
     def sample_indices(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> np.ndarray:
-        """Sample row numbers `shape` int64, uniformly with replacement; RunError if empty."""
+        """Sample row numbers `shape` int64 with replacement, uniformly or by priority; RunError if empty."""
         if self._size == 0:
             raise RunError("the replay buffer is empty: nothing to sample. fix: add transitions first.")
-        return rng.integers(0, self._size, shape, dtype=np.int64)
+        indices: np.ndarray = self._sampler.draw(rng, shape, self._size)
+        return indices
 
     def gather(self, indices: np.ndarray | Tensor) -> dict[str, Any]:
         """Return the transitions `indices` [..., B] as tensors on the buffer's device, without shared memory.
@@ -187,20 +195,19 @@ class ReplayBuffer(RowRing):
         """
         if self._store is None:
             raise RunError("the replay buffer is empty: nothing to gather. fix: add transitions first.")
-        data, out = self._gather(indices), dict[str, Any]()
-        for field in self._kept_fields().values():
-            values, role = data[field.path], field.path[0]
-            is_choice = role == "action" and not field.dtype.is_floating_point
-            if is_choice:
-                values = values.long()
-            elif field.columns is None and role in ("reward", "done"):
-                values = values.to(self.dtype)
-            is_number = field.is_scalar or is_choice or (role in ("reward", "done") and not self.is_of_teams)
+        data, is_team, out = self._gather(indices), self.is_of_teams, dict[str, Any]()
+        for path, field in self._kept_fields().items():
+            values, role, is_number = data[path], path[0], field.is_scalar
+            if role == "action" and not field.dtype.is_floating_point:
+                values, is_number = values.long(), True
+            elif role in ("reward", "done"):
+                values = values if field.columns else values.to(self.dtype)
+                is_number |= not is_team
             values = values.squeeze(-1) if is_number and field.shape == (1,) else values
-            if len(field.path) == 1:
+            if len(path) == 1:
                 out[role] = values
             else:
-                put(out, field.path, values)
+                put(out, path, values)
         return out
 
     # -- published: add and sample -----------------------------------------------------------------------------------
@@ -213,7 +220,7 @@ class ReplayBuffer(RowRing):
         """
         rows = self._batch_rows(data, ROLES)
         self._check(rows, in_lanes=False)
-        rows = rows if self._frames is None else self._frames.intern_apart(rows)
+        rows = rows if self.frames is None else self.frames.intern_apart(rows)
         self._append(rows)
         self._release(rows)
 
@@ -299,24 +306,19 @@ class ReplayBuffer(RowRing):
         """Return a copy of contents, counters and `sample` generator as nested dicts of tensors, numbers, strings."""
         rng: Any = self._rng.bit_generator.state
         words = {**rng["state"], **{key: rng[key] for key in ("has_uint32", "uinteger")}}
-        return {**super().state(rows=rows), "rng": {key: str(word) for key, word in words.items()}}  # of 128 bits
+        parts = {part.name: part.state(self) for part in self._parts}
+        rng = {key: str(word) for key, word in words.items()}  # of 128 bits
+        return {**super().state(rows=rows), "rng": rng, **parts}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
+        for part in self._parts:
+            part.check(state)
         super()._restore(state)
+        for part in self._parts:
+            part.load_state(self, state[part.name])
         words = {key: int(value) for key, value in state["rng"].items()}
         counters = {key: words.pop(key) for key in ("has_uint32", "uinteger")}
         self._rng.bit_generator.state = {"bit_generator": "PCG64", "state": words, **counters}
-
-    def savepoint(self) -> None:
-        """See `RowRing.savepoint`; includes the generator of `sample`."""
-        super().savepoint()
-        self._saved_rng = (self._rng, self._rng.bit_generator.state)
-
-    def rollback(self) -> None:
-        super().rollback()
-        assert self._saved_rng is not None
-        self._rng, self._rng.bit_generator.state = self._saved_rng
-        self._saved_rng = None
 
     def _name(self, role: str) -> str:
         older = {ROLES.get(name, name): name for name in self.field_names or ()}

@@ -240,7 +240,7 @@ def test_steps_may_come_by_write_and_by_add_in_turn() -> None:
         else:
             buffer.add({name: step[name] for name in Transition.FIELDS}, truncated=step["truncated"])
         assert_rows(buffer, reference.rows, (*Transition.FIELDS, "discount"))
-    frames = buffer._frames
+    frames = buffer.frames
     assert frames is not None
     counted = np.concatenate([frames._lane_frame, *(v[..., -1].ravel() for v in frame_numbers(buffer))])
     np.testing.assert_array_equal(frames._references[1:], np.bincount(counted, minlength=len(frames._references))[1:])
@@ -249,9 +249,9 @@ def test_steps_may_come_by_write_and_by_add_in_turn() -> None:
 def frame_numbers(buffer: MultiStepReplayBuffer) -> list[np.ndarray]:
     """Whatever holds a reference: the rows, and the steps in the rings of the lanes."""
     assert buffer._store is not None
-    assert buffer._windows is not None
-    rows = [buffer._store.own[path].numpy() for path in (FRAME, NEXT_FRAME)]
-    return rows + [buffer._windows.rows[path][..., None] for path in (FRAME, NEXT_FRAME)]
+    assert buffer._steps.windows is not None
+    rows = [buffer._store.own[path].tensor.numpy() for path in (FRAME, NEXT_FRAME)]
+    return rows + [buffer._steps.windows.rows[path][..., None] for path in (FRAME, NEXT_FRAME)]
 
 
 def test_images_of_windows_are_kept_once_too() -> None:
@@ -268,7 +268,7 @@ def test_images_of_windows_are_kept_once_too() -> None:
     np.testing.assert_array_equal(data["obs"], frames[starts, lanes])
     np.testing.assert_array_equal(data["next_obs"], frames[[t + 3 for t in starts], lanes])
     assert data["obs"].dtype == torch.uint8
-    live = int((buffer._frames._references[1:] > 0).sum())  # type: ignore[union-attr]
+    live = int((buffer.frames._references[1:] > 0).sum())  # type: ignore[union-attr]
     # Starts 18 to 37 need the frames 18 to 40 of 3 lanes; the ring of steps holds 37 to 40, which are among them.
     assert live == 3 * 23
     room = buffer.memory_bytes - 60 * (4 * 4 + 16)  # action, reward, done, discount; two frame numbers

@@ -187,7 +187,7 @@ def test_a_copy_goes_on_to_the_bit(duplicate: Any) -> None:
     for _ in range(20):
         first, second = buffer.sample(50), other.sample(50)
         assert all(torch.equal(first[key], second[key]) for key in first.keys())  # noqa: SIM118  # a TensorDict
-    assert buffer._sums.total == other._sums.total
+    assert buffer._sampler.sums.total == other._sampler.sums.total
 
 
 def restored(buffer: ReplayBuffer, empty: Any) -> Any:
@@ -260,4 +260,4 @@ def test_rows_that_are_kept_have_their_priorities_and_new_ones_the_largest_of_al
     fill(buffer, 1, first=6)
     assert buffer.gather(np.arange(3))["reward"].tolist() == [3.0, 5.0, 6.0]
     np.testing.assert_allclose(buffer.weights(np.arange(3), 1.0), [1.0, 1 / 2, 1 / 4], rtol=1e-15)
-    np.testing.assert_allclose(buffer._sums[:3], [1.0, 2.0, 4.0], rtol=1e-15)
+    np.testing.assert_allclose(buffer._sampler.sums[:3], [1.0, 2.0, 4.0], rtol=1e-15)

@@ -88,7 +88,7 @@ class World:
         if self.is_team:
             for name in ("action", "reward", "done"):
                 step[name] = {agent: step[name][:, [k]] for k, agent in enumerate("ab")}
-        fields = [path[0] for path in self.memory._fields or ()]
+        fields = [path[0] for path in self.memory.fields]
         if "next_mask" in fields and not self.is_team:
             step |= {"next_mask": np.ones((lanes, 4), bool), "obs_mask": np.ones((lanes, 4), bool)}
         elif "next_mask" in fields:
@@ -276,19 +276,20 @@ def test_copies_are_made_of_rows_and_images_that_are_overwritten_once_each() -> 
     world = World(memory, "images")
     world.run([("write", seed) for seed in range(350)])  # full
     memory.savepoint()
-    saved, frames = memory._saved, memory._frames
-    assert saved is not None
-    assert isinstance(frames, FrameStore)
-    assert frames._saved is not None
-    assert saved.copies == frames._saved.copies == []
+    assert memory._store is not None
+    assert isinstance(memory.frames, FrameStore)
+    rows, images = memory._store.packed, memory.frames._main[()]
+    used = memory.frames._used
+    assert rows.copies == images.copies == []
     counter = memory.counter
     world.run([("write", seed) for seed in range(4)])
-    assert int(saved.is_copied.sum()) == memory.counter - counter
-    assert sum(len(copies[0]) for _, copies in saved.copies) == memory.counter - counter
-    assert 0 < sum(len(numbers) for numbers, _ in frames._saved.copies) <= 2 * (memory.counter - counter)
+    assert rows.is_copied is not None
+    assert int(rows.is_copied.sum()) == memory.counter - counter
+    assert sum(len(contents) for _, contents in rows.copies) == memory.counter - counter
+    assert 0 < sum(len(numbers) for numbers, _ in images.copies) <= 2 * (memory.counter - counter)
     world.run([("write", seed) for seed in range(800)])  # around the ring more than twice
-    assert sum(len(copies[0]) for _, copies in saved.copies) < memory.max_size + 5
-    assert sum(len(numbers) for numbers, _ in frames._saved.copies) <= frames._saved.used
+    assert sum(len(contents) for _, contents in rows.copies) < memory.max_size + 5
+    assert sum(len(numbers) for numbers, _ in images.copies) <= used
 
 
 # -- with a log on disk ----------------------------------------------------------------------------------------------
@@ -348,7 +349,7 @@ def test_priorities_of_rows_that_are_written_again_come_back(kind: str, seed: in
     calls = [(str(rng.choice(methods)), s) for s in range(100, 100 + int(rng.integers(1, 25)))]
     world.run(calls)
     changes, expected = memory.priority_changes(), memory.state()["priorities"]
-    total, smallest = memory._sums.total, memory._minima.minimum
+    total, smallest = memory._sampler.sums.total, memory._sampler.minima.minimum
     in_memory = np.arange(memory.counter - len(memory), memory.counter)
     assert np.all(np.diff(changes.rows) > 0)
     assert np.isin(changes.rows, in_memory).all()
@@ -363,7 +364,7 @@ def test_priorities_of_rows_that_are_written_again_come_back(kind: str, seed: in
     after = memory.state()["priorities"]
     assert after["max_priority"] == expected["max_priority"]
     assert torch.equal(after["scaled"], expected["scaled"])
-    assert (memory._sums.total, memory._minima.minimum) == (total, smallest)
+    assert (memory._sampler.sums.total, memory._sampler.minima.minimum) == (total, smallest)
     draws = [
         tree.sample_indices(np.random.default_rng(1), (50,)) for tree in (memory, copy.deepcopy(memory)) if len(memory)
     ]
@@ -389,7 +390,7 @@ def test_changes_of_priorities_by_hand() -> None:
     assert changes.max_priority == 9.0
     memory.rollback()
     assert memory.max_priority == 1.0
-    np.testing.assert_array_equal(memory._sums[:], 1.0)
+    np.testing.assert_array_equal(memory._sampler.sums[:], 1.0)
     memory.savepoint()
     assert len(memory.priority_changes().rows) == 0
     numbered(memory, 1)  # instead of a row of the same priority
@@ -397,17 +398,17 @@ def test_changes_of_priorities_by_hand() -> None:
     memory.rollback()
     with pytest.raises(RunError, match="priorities up to row 5; 5 rows were added so far"):
         memory.apply_priorities(changes)
-    np.testing.assert_array_equal(memory._sums[:], 1.0)
+    np.testing.assert_array_equal(memory._sampler.sums[:], 1.0)
     numbered(memory, 2)  # rows 3 to 6: row 2 is gone
     memory.apply_priorities(changes)
-    np.testing.assert_array_equal(memory._sums[memory.in_order()], [1.0, 2.0, 3.0, 1.0])
-    assert memory._sums.total == 7.0
-    assert memory._minima.minimum == 1.0
+    np.testing.assert_array_equal(memory._sampler.sums[memory.in_order()], [1.0, 2.0, 3.0, 1.0])
+    assert memory._sampler.sums.total == 7.0
+    assert memory._sampler.minima.minimum == 1.0
     assert memory.max_priority == 9.0
     memory.apply_priorities(replace(changes, rows=changes.rows[:0], scaled=changes.scaled[:0], max_priority=2.0))
     assert memory.max_priority == 9.0, "it only rises"
     memory.apply_priorities(PriorityChanges(np.array([6]), np.array([5.0]), 25.0))
-    np.testing.assert_array_equal(memory._sums[memory.in_order()], [1.0, 2.0, 3.0, 5.0])
+    np.testing.assert_array_equal(memory._sampler.sums[memory.in_order()], [1.0, 2.0, 3.0, 5.0])
     assert memory.max_priority == 25.0
 
 
@@ -427,5 +428,5 @@ def test_rows_of_shards_are_written_in_order_with_the_priorities_that_each_has_s
         numbered(memory, count)
         memory.apply_priorities(replace(each, rows=np.where(each.rows >= 6, each.rows + added, each.rows)))
         added += count
-    np.testing.assert_array_equal(memory._sums[:13], [1, 7, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 7])
+    np.testing.assert_array_equal(memory._sampler.sums[:13], [1, 7, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 7])
     assert memory.max_priority == 7.0

@@ -25,7 +25,9 @@ def rows_in(memory: Any) -> list[tuple[Any, torch.Tensor]]:
     places = memory.in_order()
     rows = sorted(memory._gather(places).items())
     leaves = (
-        [("priority", torch.from_numpy(memory._sums[places]))] if isinstance(memory, PrioritizedReplayBuffer) else []
+        [("priority", torch.from_numpy(memory._sampler.sums[places]))]
+        if isinstance(memory, PrioritizedReplayBuffer)
+        else []
     )
     return [*rows, *leaves]
 
@@ -92,7 +94,7 @@ def test_two_writers_leave_one_buffer_in_every_copy(kind: str, observations: str
         added = min(written[1][1]["added"], copies[0].max_size)
         assert equal(*(newest_of(rows, added) for rows in (first, written[1][0])))
     reader = copies[2]
-    if reader._frames is not None:  # it holds the images of its rows and no others
-        numbers = [reader._store.own[path][: len(reader)].numpy().ravel() for path in (FRAME, NEXT_FRAME)]
-        alive = np.flatnonzero(reader._frames._references[1:] > 0) + 1
+    if reader.frames is not None:  # it holds the images of its rows and no others
+        numbers = [reader._store.own[path].tensor[: len(reader)].numpy().ravel() for path in (FRAME, NEXT_FRAME)]
+        alive = np.flatnonzero(reader.frames._references[1:] > 0) + 1
         assert set(alive.tolist()) == set(np.concatenate(numbers).tolist()) - {0}
