@@ -17,7 +17,7 @@ from agilerl import algorithms
 
 torch.set_num_threads(1)
 # Processes that are not forked from this one, as where a thread runs, are copies of one that has imported these once.
-multiprocessing.set_forkserver_preload(["accelerate", "agilerl.training.train_off_policy", "agilerl.envs.team_healing"])
+multiprocessing.set_forkserver_preload(["accelerate", "agilerl.training.train_off_policy", "agilerl.envs.healing"])
 
 # Long cases whose other cases stay in the fast suite, which has five minutes.
 HEALED = "faults/test_team_healing.py::test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice"

@@ -34,13 +34,14 @@ from agilerl.core.spaces import nested
 from agilerl.envs.generators import CONSTRUCTION, UNSEEDED, Construction, constructing, reseed
 from agilerl.envs.lanes import EnvFactory, SyncLanes, check_seeds
 from agilerl.envs.limits import time_limit
-from agilerl.envs.protocol import StepBatch, TeamStep
-from agilerl.envs.simulators.mujoco import step_lanes
+from agilerl.envs.masks import FINAL_MASK, MASK
+from agilerl.envs.protocol import DEFINED, StepBatch, TeamStep
 from agilerl.errors import EnvError, ShapeError
 
 START_S = 60.0  # per environment of a new worker, whose first answer may wait for imports of a simulator
 CLOSE_S = 2.0
 LOOK_S = 0.5  # polling interval for processes whose pipe a simulator's process has inherited and keeps open
+UNMARKED = {MASK: True, DEFINED: np.nan}  # rows of infos [L, ...] whose environment sets nothing: all actions are legal
 CONNECTIONS: weakref.WeakSet[Connection] = weakref.WeakSet()  # parent's ends of all pipes; forks inherit them
 
 
@@ -164,17 +165,15 @@ class HealingLanes:
         num_workers: processes; by default one per core, at most 4 and at most L.
         deadline_s: maximum seconds for an answer. max_restarts: total restarts for these lanes; one more is an error.
         reset_ended: see `SyncLanes`. spec: specification of a registered environment.
-        is_plain: whether the factories make a registered environment without keywords or wrappers.
+        build: creates a worker's lanes: `SyncLanes`, or `TeamLanes`, which need parallel environments.
         description: of one lane; by default a worker creates an environment to determine it.
 
     Attributes:
-        faults: all failures so far.
+        faults: all failures so far. team: agents and their spaces; None for single agents.
 
     Raises:
         EnvError: from `reset` and `step`, if a worker fails after `max_restarts` restarts.
     """
-
-    backend = "healing"
 
     def __init__(
         self,
@@ -185,7 +184,7 @@ class HealingLanes:
         max_restarts: int = 10,
         reset_ended: bool = True,
         spec: EnvSpec | None = None,
-        is_plain: bool = False,
+        build: Callable[..., Any] = SyncLanes,
         description: Description | None = None,
     ) -> None:
         check_options(num_workers, deadline_s, max_restarts)
@@ -193,7 +192,7 @@ class HealingLanes:
             raise EnvError("lanes need at least one environment factory; got none. fix: pass a factory per lane.")
         self.name, self.num_lanes, self.factories = "the environment", len(factories), list(factories)
         self.deadline_s, self.max_restarts = float(deadline_s), int(max_restarts)
-        self.reset_ended, self.spec, self.is_plain = reset_ended, spec, is_plain
+        self.reset_ended, self.spec, self.build = reset_ended, spec, build
         self._memory: Any = None
         self._construction = CONSTRUCTION.get()
         self.faults: list[Fault] = []
@@ -201,26 +200,19 @@ class HealingLanes:
         self.name, self.team, self.max_episode_steps = (
             self.description.name, self.description.team, self.description.max_episode_steps
         )  # fmt: skip
+        self.backend = "healing" if self.team is None else "healing_teams"
         self.single_observation_space: Space[Any] = self.description.observation_space
         self.single_action_space: Space[Any] = self.description.action_space
-        self._memory = self._share(multiprocessing.get_context())
-        self._obs, self._final, self._reward, self._flags = self._memory.arrays()
-        self._masks: np.ndarray | None = None
+        self._memory = SharedRows(
+            multiprocessing.get_context(), self.single_observation_space, self.num_lanes, self.team
+        )
+        self._obs, self._final, self._reward, self._flags, *self._team_rows = self._memory.arrays()
+        self._marks: dict[str, np.ndarray] = {}  # action masks and environment-defined actions [L, ...]
         self._is_reset = False
         count = min(self.num_lanes, num_workers or min(4, os.cpu_count() or 1))
         edges = np.linspace(0, self.num_lanes, count + 1).astype(int)
         self.workers = [Worker(i, slice(int(edges[i]), int(edges[i + 1]))) for i in range(count)]
         self._finalizer = weakref.finalize(self, _stop_all, self.workers)
-
-    # -- overridden by multi-agent lanes ---------------------------------------------------------------------------
-
-    def _share(self, context: Any) -> SharedRows:
-        """Allocate the memory that the workers write to."""
-        return SharedRows(context, self.single_observation_space, self.num_lanes)
-
-    def _team_step(self, mask: np.ndarray) -> TeamStep | None:
-        """Return the last step by agent, for transitions `mask` [L]."""
-        return None
 
     def _described(self) -> Description:
         """Describe an environment created in a worker, so that this process holds none of its resources.
@@ -231,7 +223,7 @@ class HealingLanes:
         try:
             return Description(*self.apply(describe)[0])
         except EnvError:
-            with contextlib.closing(self._built()(self.factories[:1])) as lanes:
+            with contextlib.closing(self.build(self.factories[:1])) as lanes:
                 return describe(lanes)
         finally:
             _stop_all(self.workers)
@@ -245,7 +237,7 @@ class HealingLanes:
 
     def reset(self, seeds: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]:
         numbers = check_seeds(seeds, self.num_lanes)
-        self._masks = None
+        self._marks = {}
         self.start()
         for worker in self.workers:
             if numbers is not None:
@@ -253,9 +245,9 @@ class HealingLanes:
         infos, failed = self._begin(self.workers, is_seeded=numbers is not None)
         for fault in failed:
             infos[fault.worker] = self._heal(fault)
-        self._keep_masks(infos)
+        self._update_marks(infos)
         self._is_reset = True
-        return trees.copy(self._obs), self._info()
+        return trees.copy(self._obs), trees.copy(self._marks)
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepBatch:
         """Step the lanes; see `protocol.Lanes.step`. `StepBatch.healed` [L] is set if a worker was replaced."""
@@ -304,10 +296,20 @@ class HealingLanes:
             reward[rows], terminated[rows], truncated[rows] = 0.0, False, mask[rows]
             mask[rows], healed[rows] = False, True
         final = trees.choose(healed, before, final) if failed else final
-        self._keep_masks(infos)
-        info = {**self._info(), **final_masks, **({"healed": healed.copy()} if failed else {})}
+        self._update_marks(infos)
+        info = {**trees.copy(self._marks), **final_masks, **({"healed": healed.copy()} if failed else {})}
         team, replaced = self._team_step(mask), healed if failed else None
         return StepBatch(trees.copy(self._obs), reward, terminated, truncated, final, mask, info, team, replaced)
+
+    def _team_step(self, mask: np.ndarray) -> TeamStep | None:
+        """Return the last step by agent, for transitions `mask` [L]; None for single agents."""
+        if self.team is None:
+            return None
+        reward, flags, defined = self._team_rows
+        rows = mask[:, None]
+        (terminated, truncated, acted), defined = flags & rows, np.where(rows, defined, np.nan)
+        actions = None if np.isnan(defined).all() else defined
+        return TeamStep(np.where(rows, reward, 0.0), terminated, truncated, acted, actions)
 
     def close(self) -> None:
         for worker in self.workers:
@@ -354,27 +356,25 @@ class HealingLanes:
         lane_counts = [w.lanes.stop - w.lanes.start for w in self.workers if not w.has_answered]
         return max(self.deadline_s, START_S * max(lane_counts, default=1))
 
-    # -- masks of legal actions --------------------------------------------------------------------------------------
+    # -- infos ---------------------------------------------------------------------------------------------------------
 
-    def _keep_masks(self, infos: dict[int, dict[str, Any]]) -> None:
+    def _update_marks(self, infos: dict[int, dict[str, Any]]) -> None:
+        """Store the rows of the workers that answered; those without a value are `UNMARKED`."""
         for number, info in infos.items():
-            if "action_mask" in info:
-                masks = info["action_mask"]
-                if self._masks is None:
-                    self._masks = np.ones((self.num_lanes, masks.shape[1]), dtype=bool)
-                self._masks[self.workers[number].lanes] = masks
+            for key, unmarked in UNMARKED.items():
+                if key in info and key not in self._marks:
+                    self._marks[key] = np.full((self.num_lanes, info[key].shape[1]), unmarked)
+                if key in self._marks:
+                    self._marks[key][self.workers[number].lanes] = info.get(key, unmarked)
 
     def _final_masks(self, infos: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        if self._masks is None or not any("final_action_mask" in info for info in infos.values()):
+        if MASK not in self._marks or not any(FINAL_MASK in info for info in infos.values()):
             return {}
-        masks = self._masks.copy()
+        masks = self._marks[MASK].copy()
         for number, info in infos.items():
-            if "action_mask" in info:
-                masks[self.workers[number].lanes] = info.get("final_action_mask", info["action_mask"])
-        return {"final_action_mask": masks}
-
-    def _info(self) -> dict[str, Any]:
-        return {} if self._masks is None else {"action_mask": self._masks.copy()}
+            if MASK in info:
+                masks[self.workers[number].lanes] = info.get(FINAL_MASK, info[MASK])
+        return {FINAL_MASK: masks}
 
     # -- workers: requests, monitoring, replacement ------------------------------------------------------------------
 
@@ -384,17 +384,13 @@ class HealingLanes:
         mine, theirs = context.Pipe()
         factories: Any = CloudpickleWrapper(self.factories[worker.lanes])  # type: ignore[arg-type]
         construction = self._construction._replace(first=worker.lanes.start, replacement=worker.restarts)
-        job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes, self._built(), construction)
+        job = Job(factories, self.reset_ended, self.spec, self._memory, worker.lanes, self.build, construction)
         worker.process = context.Process(target=work, args=(theirs, job, os.getpid()), daemon=True)
         worker.connection, worker.has_answered = mine, False
         CONNECTIONS.add(mine)
         with without_main(), without_working_folder():
             worker.process.start()
         theirs.close()
-
-    def _built(self) -> Callable[..., Any]:
-        """Return the implementation of a worker's lanes."""
-        return step_lanes if self.is_plain else SyncLanes
 
     def _begin(self, workers: Sequence[Worker], is_seeded: bool) -> tuple[dict[int, dict[str, Any]], list[Fault]]:
         """Reset the workers' lanes, with their seeds or continuing each lane's generator; see `_ask`."""
@@ -571,30 +567,29 @@ class Job:
 
 
 class SharedRows:
-    """Arrays [`count`, ...] in which each worker writes its own rows; see `StepBatch` for their meaning."""
+    """Arrays [`count`, ...] in which each worker writes its own rows; see `StepBatch` for their meaning, and `TeamStep`
+    for those of a team."""
 
-    def __init__(self, context: Any, space: Space[Any], count: int) -> None:
-        self.space, self.count = space, count
-        sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._layout()]
+    def __init__(self, context: Any, space: Space[Any], count: int, team: Any = None) -> None:
+        self.space = space
+        shapes = [((count, *(part.shape or ())), part.dtype) for part in trees.leaves(nested(space))] * 2
+        shapes += [((count,), np.float64), ((2, count), bool)]
+        if team is not None:
+            agents = len(team.agents)
+            shapes += [((count, agents), np.float64), ((3, count, agents), bool), ((count, team.width), np.float64)]
+        self.layout = [(shape, np.dtype(dtype)) for shape, dtype in shapes]
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in self.layout]
         self.blocks = [context.RawArray("b", max(1, size)) for size in sizes]  # raw shared memory, one per array
 
-    def _layout(self) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-        parts = list(trees.leaves(nested(self.space))) * 2
-        layout = [((self.count, *(part.shape or ())), np.dtype(part.dtype)) for part in parts]
-        return [*layout, ((self.count,), np.dtype(np.float64)), ((2, self.count), np.dtype(bool))]
-
-    def arrays(self) -> tuple[Any, Any, np.ndarray, np.ndarray]:
-        """Return (obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of the memory."""
-        views = [
-            np.frombuffer(block, dtype=dtype, count=int(np.prod(shape))).reshape(shape)
-            for block, (shape, dtype) in zip(self.blocks, self._layout(), strict=True)
-        ]
-        parts = iter(views)
-        obs, final_obs = (trees.map_leaves(lambda _: next(parts), nested(self.space)) for _ in range(2))
-        return obs, final_obs, views[-2], views[-1]
-
-    def keep(self, batch: StepBatch, rows: slice) -> None:
-        """Write additional data of multi-agent lanes; no-op here."""
+    def arrays(self) -> tuple[Any, ...]:
+        """Return (obs, final_obs, reward [L], flags [2, L] terminated and truncated) as views of the memory; of a team
+        also rewards [L, M], flags [3, L, M] terminated, truncated and acted, and environment-defined actions [L, A]."""
+        views = iter(
+            np.frombuffer(block, dtype=dtype, count=math.prod(shape)).reshape(shape)
+            for block, (shape, dtype) in zip(self.blocks, self.layout, strict=True)
+        )
+        obs, final_obs = (trees.map_leaves(lambda _: next(views), nested(self.space)) for _ in range(2))
+        return obs, final_obs, *views
 
 
 def work(connection: Connection, job: Job, parent: int) -> None:
@@ -608,7 +603,7 @@ def work(connection: Connection, job: Job, parent: int) -> None:
     try:
         if job.spec is not None and job.spec.id not in gymnasium.registry:
             gymnasium.registry[job.spec.id] = job.spec
-        views = None if job.memory is None else (*job.memory.arrays(), job.memory)
+        views = None if job.memory is None else job.memory.arrays()
         while True:
             command, *arguments = connection.recv()
             if command == "close":
@@ -642,11 +637,14 @@ def _reset(lanes: Any, views: Any, rows: slice, seeds: np.ndarray | None) -> dic
 
 def _step(lanes: Any, views: Any, rows: slice, actions: Any, active: np.ndarray | None) -> dict[str, Any]:
     batch = lanes.step(actions, active)
-    _copy(views[0], rows, batch.obs)
-    _copy(views[1], rows, batch.final_obs)
-    views[2][rows] = batch.reward
-    views[3][0, rows], views[3][1, rows] = batch.terminated, batch.truncated
-    views[4].keep(batch, rows)
+    obs, final_obs, reward, flags, *team_rows = views
+    _copy(obs, rows, batch.obs)
+    _copy(final_obs, rows, batch.final_obs)
+    reward[rows], flags[:, rows] = batch.reward, (batch.terminated, batch.truncated)
+    if team_rows:
+        team, (reward, flags, defined) = batch.team, team_rows
+        reward[rows], flags[:, rows] = team.reward, (team.terminated, team.truncated, team.acted)
+        defined[rows] = np.nan if team.defined is None else team.defined
     return dict(batch.info)
 
 

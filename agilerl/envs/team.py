@@ -65,6 +65,11 @@ class Team:
         return slices({agent: action_columns(self.action_spaces[agent]) for agent in self.agents})
 
     @cached_property
+    def width(self) -> int:
+        """Length of a joint action row."""
+        return sum(columns.stop - columns.start for columns in self.columns.values())
+
+    @cached_property
     def mask_columns(self) -> dict[str, slice]:
         """Columns of each agent in a joint action mask; empty for agents without discrete actions."""
         return slices({agent: mask_width(self.action_spaces[agent]) for agent in self.agents})
@@ -76,7 +81,7 @@ class Team:
     def join(self, actions: Mapping[str, Any]) -> np.ndarray:
         """Join actions of all agents, each [L, ...], to one row of numbers per lane [L, A] float32."""
         count = count_rows(next(iter(actions.values())))
-        joined = np.zeros((count, sum(span.stop - span.start for span in self.columns.values())), np.float32)
+        joined = np.zeros((count, self.width), np.float32)
         for agent, span in self.columns.items():
             if agent in actions:
                 joined[:, span] = as_columns(self.action_spaces[agent], actions[agent]).reshape(count, -1)

@@ -29,7 +29,6 @@ class TeamInfo:
 
     def __init__(self, team: Team, num_lanes: int, name: str) -> None:
         self.team, self.num_lanes, self.name = team, num_lanes, name
-        self.width = sum(part.stop - part.start for part in team.columns.values())
         self.masks: np.ndarray | None = None
         self.defined: np.ndarray | None = None
         self._readers = {
@@ -77,7 +76,7 @@ class TeamInfo:
                 f"{self.team.action_spaces[agent]} have {columns.stop - columns.start}. fix: one action."
             )
         if self.defined is None:
-            self.defined = np.full((self.num_lanes, self.width), np.nan)
+            self.defined = np.full((self.num_lanes, self.team.width), np.nan)
         self.defined[lane, columns] = row
 
     def decided(self, acted: np.ndarray) -> np.ndarray | None:

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from agilerl.core.signatures import also_takes
-from agilerl.envs.healing import Description, PendingStep, check_options, describe
+from agilerl.envs.healing import Description, HealingLanes, PendingStep, check_options, describe
 from agilerl.envs.limits import limited
 from agilerl.envs.protocol import Lanes, StepBatch
 from agilerl.envs.replacing import ReplacingLanes
 from agilerl.envs.simulators.team_fast import FAST_TEAMS
-from agilerl.envs.team_healing import HealingTeamLanes
 from agilerl.envs.team_ids import maker
 from agilerl.envs.team_ids import team_module as team_module
 from agilerl.envs.team_vector_env import EnvFactory
@@ -77,13 +76,13 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
 
     Args:
         env_fns: one per copy; they are pickled with cloudpickle if the workers are not forked, so lambdas are allowed.
-        healing: replace a worker that dies, hangs, raises or returns invalid results (`HealingTeamLanes`); otherwise
+        healing: replace a worker that dies, hangs, raises or returns invalid results (`HealingLanes`); otherwise
             that is an error.
         num_workers: processes. None: one per copy, or with healing and for replicas one per core and at most 4.
         deadline_s: maximum seconds for a step. max_restarts: limit of healing.
     """
 
-    _lanes: HealingTeamLanes | None = None
+    _lanes: HealingLanes | None = None
 
     @also_takes(copy=None, context=None)
     def __init__(
@@ -100,7 +99,8 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
         check_options(num_workers, deadline_s, max_restarts)
         self.healing, self.num_workers = healing, num_workers
         self._options: dict[str, Any] = {
-            "deadline_s": deadline_s, "max_restarts": max_restarts if healing else 0, "with_state": with_state
+            "deadline_s": deadline_s, "max_restarts": max_restarts if healing else 0,
+            "build": partial(TeamLanes, with_state=with_state),
         }  # fmt: skip
         super().__init__(env_fns, with_state=with_state, seed=seed)
 
@@ -110,10 +110,10 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
         return description
 
     @property
-    def lanes(self) -> HealingTeamLanes:
+    def lanes(self) -> HealingLanes:
         if self._lanes is None:
             workers = self.num_workers if self.healing or self.num_workers else self.num_envs
-            self._lanes = HealingTeamLanes(self.env_fns, num_workers=workers, **self._options)
+            self._lanes = HealingLanes(self.env_fns, num_workers=workers, **self._options)
         return self._lanes
 
     @property
@@ -131,9 +131,9 @@ class AsyncPettingZooVecEnv(PettingZooVecEnv):
             raise multiprocessing.TimeoutError(f"no answer after {timeout:g} s. fix: step_wait() again, or close().")
         return self.lanes.finish_step(pending)
 
-    def _new_lanes(self, count: int, reset_ended: bool) -> HealingTeamLanes:
+    def _new_lanes(self, count: int, reset_ended: bool) -> HealingLanes:
         factories = [self.factory] * count
-        return HealingTeamLanes(factories, reset_ended=reset_ended, num_workers=self.num_workers, **self._options)
+        return HealingLanes(factories, reset_ended=reset_ended, num_workers=self.num_workers, **self._options)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         self._check_idle("call")

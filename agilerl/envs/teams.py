@@ -125,7 +125,7 @@ class TeamLanes:
 
     def _step_lanes(self, actions: np.ndarray, active: np.ndarray | None) -> StepBatch:
         actions = np.asarray(actions)
-        expected = self.num_lanes, self._said.width
+        expected = self.num_lanes, self.team.width
         if actions.shape != expected:
             raise ShapeError(
                 f"actions of a team must be one row of numbers per lane: expected {expected}, got {actions.shape}. "

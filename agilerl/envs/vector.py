@@ -270,7 +270,7 @@ def make_vect_envs(
         if has_workers:
             options = {
                 "num_workers": num_workers, "deadline_s": deadline_s, "max_restarts": max_restarts if healing else 0,
-                "spec": spec, "is_plain": is_plain,
+                "spec": spec, "build": step_lanes if is_plain else SyncLanes,
             }  # fmt: skip
             vector = HealingVectEnv(factory, int(num_envs), options, asynchronous)
         else:

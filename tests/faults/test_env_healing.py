@@ -255,6 +255,18 @@ def test_a_fault_beside_a_reset_step_gives_the_start_of_the_new_environment(tmp_
     env.close()
 
 
+def test_a_replaced_environment_without_masks_does_not_inherit_those_before_the_fault(tmp_path: Path) -> None:
+    class MaskInSteps(Faulty):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {"action_mask": [True, False]}
+
+    lanes = HealingLanes([partial(MaskInSteps, "raise", tokens(tmp_path / "t", 1), at=3), MaskInSteps], num_workers=2)
+    lanes.reset(np.arange(2))
+    masks = [lanes.step(np.zeros(2, int)).info["action_mask"].tolist() for _ in range(3)]
+    lanes.close()
+    assert masks == [[[True, False]] * 2, [[True, False]] * 2, [[True, True], [True, False]]]
+
+
 def test_vector_lanes_over_a_healing_environment_mask_the_fault(tmp_path: Path) -> None:
     env = make_vect_envs(
         num_envs=2, make_env=partial(Faulty, "raise", tokens(tmp_path / "t", 1), at=4), healing=True, num_workers=1

@@ -20,9 +20,9 @@ from agilerl.components.data import MultiAgentTransition
 from agilerl.components.multi_agent_replay_buffer import MultiAgentReplayBuffer
 from agilerl.components.replay_buffer import ReplayBuffer
 from agilerl.envs import healing
+from agilerl.envs.healing import HealingLanes
 from agilerl.envs.masks import ActionMasks
 from agilerl.envs.protocol import AGENTS, StepBatch
-from agilerl.envs.team_healing import HealingTeamLanes
 from agilerl.envs.teams import TeamLanes
 from agilerl.errors import EnvError
 from agilerl.sources.replay import SharedReplay
@@ -132,7 +132,7 @@ def twelve_steps(lanes: Any) -> tuple[list[StepBatch], Any]:
 def test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice(mode: str, tmp_path: Path) -> None:
     make = partial(FaultyTeam, mode, tokens(tmp_path / "t", 1))
     # The first lane alone fails: the second worker's factories have no tokens.
-    lanes = HealingTeamLanes([make] + [FaultyTeam] * 3, num_workers=2, deadline_s=1.0)
+    lanes = HealingLanes([make] + [FaultyTeam] * 3, build=TeamLanes, num_workers=2, deadline_s=1.0)
     got, memory = twelve_steps(lanes)
     assert len(lanes.faults) == lanes.restarts == 1
     assert FAULTS[mode] in str(lanes.faults[0])
@@ -160,7 +160,7 @@ def test_a_worker_of_teams_that_fails_is_replaced_and_other_lanes_do_not_notice(
 
 
 def test_teams_in_workers_are_to_the_bit_those_of_this_process() -> None:
-    lanes = HealingTeamLanes([FaultyTeam] * 4, num_workers=3)
+    lanes = HealingLanes([FaultyTeam] * 4, build=TeamLanes, num_workers=3)
     (got, memory), (expected, other) = twelve_steps(lanes), twelve_steps(TeamLanes([FaultyTeam] * 4))
     lanes.close()
     for batch, whole in zip(got, expected, strict=True):
@@ -223,7 +223,7 @@ def test_a_loop_of_ones_own_over_a_vector_goes_on_and_stores_what_happened(
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_may_be_spawned_also_with_lambdas(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(healing, "start_method", lambda: method)
-    lanes = HealingTeamLanes([lambda: FaultyTeam()] * 4, num_workers=1)
+    lanes = HealingLanes([lambda: FaultyTeam()] * 4, build=TeamLanes, num_workers=1)
     (got, _), (expected, _) = twelve_steps(lanes), twelve_steps(TeamLanes([FaultyTeam] * 4))
     lanes.close()
     for batch, whole in zip(got, expected, strict=True):

@@ -261,7 +261,7 @@ def test_worker_processes_give_the_same_results() -> None:
     vector: Any = make_vect_envs("Hopper-v5", 3, healing=True, num_workers=2)
     workers, theirs = vector.replicate(1), SyncLanes([maker("Hopper-v5")] * 3)
     assert isinstance(workers, HealingLanes)
-    assert workers._built() is step_lanes
+    assert workers.build is step_lanes
     try:
         reset_equal(workers, theirs, np.arange(3))
         rng = np.random.default_rng(0)
@@ -271,7 +271,7 @@ def test_worker_processes_give_the_same_results() -> None:
     finally:
         workers.close()
         vector.close()
-    assert HealingLanes([maker("Hopper-v5")])._built() is SyncLanes
+    assert HealingLanes([maker("Hopper-v5")]).build is SyncLanes
 
 
 def test_the_cost_of_a_step_is_measured() -> None:

@@ -21,7 +21,6 @@ from agilerl.envs import generators, healing
 from agilerl.envs.generators import Construction, constructing, isolated
 from agilerl.envs.healing import HealingLanes
 from agilerl.envs.lanes import SyncLanes
-from agilerl.envs.team_healing import HealingTeamLanes
 from agilerl.envs.teams import TeamLanes
 from agilerl.envs.vector import make_vect_envs
 from agilerl.sources.determinism import Probe, probe_determinism
@@ -224,7 +223,7 @@ def test_teams_draw_by_lane_too() -> None:
     alone = seen(TeamLanes([Team] * 4))
     assert state() == before
     for workers in (1, 2):
-        np.testing.assert_array_equal(seen(HealingTeamLanes([Team] * 4, num_workers=workers)), alone)
+        np.testing.assert_array_equal(seen(HealingLanes([Team] * 4, build=TeamLanes, num_workers=workers)), alone)
     assert len(np.unique(alone)) == alone.size
 
 
