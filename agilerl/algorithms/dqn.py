@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agilerl.algorithms.base.actions import (
     DiscreteActions,
@@ -61,7 +61,7 @@ class DQN(RLAlgorithm):
     policy_class = QNetwork
     action_spaces = ("Discrete", "MultiDiscrete")
     action_form = DiscreteActions()
-    criterion = UpdateLoss(nn.MSELoss)
+    criterion = UpdateLoss()
     cudagraphs = capturable = False  # published attributes
 
     actor_target: EvolvableModule

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from agilerl.algorithms.teams import actor_critics as team_actor_critics
+import gymnasium as gym
+
+from agilerl.algorithms.teams.actor_critics import own_rows
 from agilerl.algorithms.teams.on_policy import TeamPPO
-from agilerl.networks.base import EvolvableNetwork
 
 
 class IPPO(TeamPPO):
@@ -38,13 +39,12 @@ class IPPO(TeamPPO):
 
     reads_alone = True  # networks read only their own agent's observation
 
-    def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
-        """Build a value of one agent's observation."""
-        return team_actor_critics.make_network(self, group, self.observation_space[group], seed, 0, **more)
+    def value_space(self, group: str) -> tuple[gym.Space[Any], int]:
+        return self.observation_space[group], 0
 
     def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
         """Return the value inputs of a group's K agents as rows [..., K·B, ...]: their own observations."""
-        return (team_actor_critics.own_rows(obs, self.grouped_agents[group], axis),)
+        return (own_rows(obs, self.grouped_agents[group], axis),)
 
     def observations_for(self, network: str, observations: Any) -> Any:
         """Return the part of a team's observations [B, ...] that a network reads: rows of its present agents."""

@@ -14,7 +14,7 @@ from agilerl.algorithms.base.declared import OF_WEIGHTS, hp
 from agilerl.algorithms.base.registry import HyperparameterConfig
 from agilerl.algorithms.base.schedules import Schedule
 from agilerl.algorithms.base.transitions import check_not_empty
-from agilerl.algorithms.teams import actor_critics as team_actor_critics
+from agilerl.algorithms.teams.actor_critics import row_input
 from agilerl.algorithms.teams.names import Spaces
 from agilerl.algorithms.teams.on_policy import TeamPPO
 from agilerl.components.running import RunningMeanStd
@@ -96,16 +96,15 @@ class MAPPO(TeamPPO):
         shared = {name: value for name, value in locals().items() if name not in ("self", "__class__", *OF_VALUES)}
         if state_space is not None:
             check_not_empty(f"{type(self).__name__}, state_space", "read", state_space)
-        self.state_space, self.normalize_values = state_space, bool(normalize_values)  # `make_value` reads it
+        self.state_space, self.normalize_values = state_space, bool(normalize_values)  # `value_space` reads it
         self.value_statistics: dict[str, dict[str, float]] = {}
         super().__init__(**shared)
 
-    def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
-        """Build a feed-forward value of the joint observation or state, and of the agent's id if several share it."""
-        more["recurrent"] = False
+    def value_space(self, group: str) -> tuple[gym.Space[Any], int]:
+        """Return (space of the joint observation or state, number of agents if several share the value)."""
         space: gym.Space[Any] = self.team.joint_space if self.state_space is None else self.state_space
         count = len(self.grouped_agents[group])
-        return team_actor_critics.make_network(self, group, space, seed, count if count > 1 else 0, **more)
+        return space, count if count > 1 else 0
 
     def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
         """Return the value inputs of a group of K agents, rows [..., K·B, ...]: joint observations, ids if K > 1."""
@@ -184,9 +183,7 @@ class MAPPO(TeamPPO):
     @property
     def row_input(self) -> Callable[[Any], Any]:
         joint = self.joint_network().row_input
-        return team_actor_critics.row_input(
-            self.agent_policies(), self.device, lambda obs: {JOINT: joint(self._joint(obs))}
-        )
+        return row_input(self.agent_policies(), self.device, lambda obs: {JOINT: joint(self._joint(obs))})
 
     def state(self) -> dict[str, Any]:
         extra = {} if self.state_space is None else {"state_space": space_to_json(self.state_space)}

@@ -17,7 +17,7 @@ from agilerl.algorithms.base.actions import legal_actions, seen_with_mask
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, ROLLOUTS, hp
 from agilerl.algorithms.base.observation_statistics import ObservationStatistics, begin_normalising
-from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_actions import (
     as_drawn,
@@ -26,11 +26,12 @@ from agilerl.algorithms.base.policy_actions import (
     log_prob_and_entropy,
     random_stored,
     stored,
+    stored_shape,
 )
 from agilerl.algorithms.base.policy_gradient import policy_gradient
 from agilerl.algorithms.base.policy_value import ADAM_EPS, check_policy, check_sharing, make_policy, make_value
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
-from agilerl.algorithms.base.rollouts import HiddenStates, hidden_of
+from agilerl.algorithms.base.rollouts import hidden_of
 from agilerl.algorithms.base.schedules import DEFAULT_TARGET_KL, SCHEDULES, AdaptiveRate, check_schedules, scheduled
 from agilerl.algorithms.base.single_agent import RLAlgorithm
 from agilerl.components.rollout_buffer import RolloutBuffer
@@ -206,7 +207,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
     def _begin(self) -> None:
         """Reset progress, minibatches, rollout buffer, hidden states, persistent noise and adapted rate."""
         super()._begin()
-        self._hidden: HiddenStates | None = None  # for `collect_rollouts_recurrent`
+        self._hidden = None
         self._noise: np.ndarray | None = None  # of the last call of `get_action`
         self._least: tuple[float, Least] = 0.0, LOG_STD_MIN  # cache: (`action_std_min`, bound of log std)
         self._found_rate: float | None = None  # `AdaptiveRate.found`
@@ -456,7 +457,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         self._rollout_buffer = buffer
 
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
-        """Create an empty store for rollouts of this policy, or of several such policies in lockstep."""
         shapes = self.hidden_state_architecture
         return RolloutStore(steps, lanes, self.observation_space, self.action_space, shapes, num_legal)
 
@@ -515,7 +515,6 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
         return min(int(limit), steps) if self.bptt_sequence_type != "maximum" else steps
 
     def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
-        """Run one step of both networks: (raw output [..., E, out], values [..., E], next hidden states), detached."""
         states: HiddenStates = {}
         outputs = []
         with torch.no_grad():
@@ -530,10 +529,8 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Shape of a stored action: that of the space; for a Dict or Tuple [K], the numbers of all parts."""
-        if isinstance(self.action_space, gym.spaces.Dict | gym.spaces.Tuple):
-            return (self.distribution.columns,)
-        return tuple(self.action_space.shape or ())
+        """Shape of a stored action; see `stored_shape`."""
+        return stored_shape(self.action_space)
 
     def greedy(self, outputs: Tensor, mask: Mask = None) -> np.ndarray:
         """Return the most probable actions [..., *action_shape]; for Box the mean (its tanh if squashed)."""
@@ -681,7 +678,7 @@ class PPO(OnPolicyAlgorithm, RLAlgorithm):
                 return outputs, raw_output(self.critic)(inputs)[..., -1], {}
         lanes = self.policy_network().preprocess(obs).shape[0]
         hidden = self.get_initial_hidden_state(lanes) if hidden_state is None else dict(hidden_state)
-        return self.recur(learner_of(self, plain=True).groups[0].engine, obs, hidden)
+        return self.recur(self._modules_engine, obs, hidden)
 
     def _play(self, obs: Any) -> Tensor:
         """Return raw output [E, out]; the hidden states of evaluation advance."""

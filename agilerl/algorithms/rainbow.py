@@ -21,7 +21,7 @@ from agilerl.algorithms.base.building import build, register_network
 from agilerl.algorithms.base.declared import hp
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.registry import HyperparameterConfig, follow
-from agilerl.algorithms.base.single_agent import RLAlgorithm, refuse_criterion
+from agilerl.algorithms.base.single_agent import RLAlgorithm, UpdateLoss
 from agilerl.algorithms.base.transitions import check_same_rows, experience_fields, side_by_side
 from agilerl.engine.modules import soft_update
 from agilerl.engine.protocol import Draws, Mask, TransitionBatch, UpdateEngine, UpdateResult
@@ -56,6 +56,7 @@ class RainbowDQN(RLAlgorithm):
     policy_class = RainbowQNetwork
     action_spaces = ("Discrete", "MultiDiscrete")
     action_form = DiscreteActions()
+    criterion = UpdateLoss(lambda a: nn.KLDivLoss(reduction="batchmean") if a.distributional else nn.MSELoss())
 
     actor_target: EvolvableModule
     optimizer: OptimizerWrapper
@@ -131,15 +132,6 @@ class RainbowDQN(RLAlgorithm):
         if name == "num_atoms" and isinstance(self.actor, RainbowQNetwork):
             self.actor_target.requires_grad_(False)
             self.optimizer.rebuild({"actor": self.actor}, {"actor": self.actor.last_transfer})
-
-    @property
-    def criterion(self) -> nn.Module:
-        """The loss that `update` computes with row weights."""
-        return nn.KLDivLoss(reduction="batchmean") if self.distributional else nn.MSELoss()
-
-    @criterion.setter
-    def criterion(self, value: Any) -> None:
-        refuse_criterion(self, value)
 
     # --- learning --------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class ActorCritic(RLAlgorithm):
     """An off-policy actor-critic with soft target updates."""
 
     action_form = NormalizedBoxActions()
-    criterion = UpdateLoss(nn.MSELoss)  # of the critics
+    criterion = UpdateLoss()  # of the critics
     tau: float
 
     def soft_update(self, net: nn.Module, target: nn.Module) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agilerl.algorithms.base import predict as predicting
 from agilerl.algorithms.base.copies import (
     clone_optimizer,
     is_part,
@@ -33,6 +32,7 @@ from agilerl.algorithms.base.copies import (
 )
 from agilerl.algorithms.base.declared import STRUCTURE, Experience, check_arguments, check_mutable
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
+from agilerl.algorithms.base.predict import Predicting
 from agilerl.algorithms.base.registry import (
     _COUNTERS,
     HyperparameterConfig,
@@ -80,7 +80,7 @@ def check_device(device: str | torch.device) -> str | torch.device:
     return device
 
 
-class EvolvableAlgorithm:
+class EvolvableAlgorithm(Predicting):
     """An agent that can be cloned, mutated, saved and trained alone or in a population.
 
     A subclass sets its hyperparameters, `EvolvableModule` networks and `OptimizerWrapper`s as attributes in
@@ -411,16 +411,6 @@ class EvolvableAlgorithm:
         raise NotImplementedError(f"{type(self).__name__} must implement get_action(obs, ...) -> actions")
 
     get_action.is_missing = True  # type: ignore[attr-defined]
-
-    def act(self, obs: Any, mask: Any = None, **unknown: Any) -> Any:
-        """Return the greedy action for an observation or a batch; see `predict.act`."""
-        return predicting.act(self, obs, mask, **unknown)
-
-    def predict(
-        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
-    ) -> tuple[Any, Any]:
-        """Return (action, hidden state), as Stable-Baselines3's `predict`; see `predict.predict`."""
-        return predicting.predict(self, obs, state, episode_start, deterministic, mask=mask)
 
     def learn(self, experiences: Any) -> Any:
         """Perform one update; implemented by subclasses."""

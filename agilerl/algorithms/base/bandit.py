@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
-from torch import Tensor, nn
+from torch import Tensor
 
 from agilerl.algorithms import wrong_actions
 from agilerl.algorithms.base.actions import DiscreteActions, legal_actions, masked_argmax, seen_with_mask
@@ -92,7 +92,7 @@ class NeuralBandit(RLAlgorithm):
     policy_class = RewardNetwork
     action_spaces = ("Discrete",)
     action_form = DiscreteActions()
-    criterion = UpdateLoss(nn.MSELoss)
+    criterion = UpdateLoss()
     experience = ROUNDS
 
     actor_target: EvolvableModule

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.policy_gradient import PolicyUnit
-from agilerl.algorithms.base.rollouts import HiddenStates
 from agilerl.algorithms.base.schedules import scheduled
+from agilerl.components.rollout_store import RolloutStore
 from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.learner import learner_of
-from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateResult
+from agilerl.engine.protocol import Draws, Mask, Trainable, UpdateEngine, UpdateResult
 
 if TYPE_CHECKING:
     from agilerl.networks.actors import StochasticActor
+
+HiddenStates = dict[str, Tensor]  # key -> [..., layers, E, units]
 
 
 class OnPolicyAlgorithm(EvolvableAlgorithm):
@@ -48,6 +50,7 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
     num_envs: int
     progress: float
     _minibatches: np.random.Generator
+    _hidden: HiddenStates | None  # of `collect_rollouts_recurrent`
     _playing: HiddenStates | None  # of evaluation
 
     action_scaling, squash_output = PolicyUnit("action_scaling", "none"), PolicyUnit("squash_output", False)
@@ -92,6 +95,16 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         """Sample the policy's actions to store; `epsilon` is ignored."""
         return self.sample(outputs, draws, mask)[0]
 
+    def environment_action(self, action: np.ndarray) -> Any:
+        """Convert stored actions to the environment's format."""
+        raise NotImplementedError
+
+    @property
+    def _modules_engine(self) -> UpdateEngine:
+        """The engine of the agent's modules, for `recur` and values outside of a generation."""
+        engine: UpdateEngine = learner_of(cast(Trainable, self), plain=True).groups[0].engine
+        return engine
+
     # --- memory -------------------------------------------------------------------------------------------------------
 
     @property
@@ -114,7 +127,15 @@ class OnPolicyAlgorithm(EvolvableAlgorithm):
         """Reset the hidden states of evaluation: all its environments begin an episode."""
         self._playing = None
 
+    def recur(self, engine: UpdateEngine, obs: Any, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
+        """Run one step of all networks: (outputs [..., E, *], values [..., E] or [..., E, M], next hidden states)."""
+        raise NotImplementedError
+
     # --- learning -----------------------------------------------------------------------------------------------------
+
+    def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
+        """Create an empty store for rollouts of this agent, or of several such agents in lockstep."""
+        raise NotImplementedError
 
     def learn_batch(self, batch: Any, plain: bool = False) -> UpdateResult:
         """Learn one minibatch with plain torch modules; see `learn` for whole rollouts."""

@@ -18,12 +18,19 @@ from agilerl.core.transfer import to_device
 from agilerl.core.tree import map_leaves
 from agilerl.engine.protocol import Mask
 from agilerl.networks.actors import box_action
-from agilerl.networks.distributions import ActionDistribution, uniform_action
+from agilerl.networks.distributions import ActionDistribution, distribution_of, uniform_action
 
 
 def legal_tensor(mask: Mask, like: Tensor) -> Tensor | None:
     """Return a mask of legal actions as a tensor on the device of `like`."""
     return None if mask is None else to_device(torch.as_tensor(np.array(mask)), like.device).bool()
+
+
+def stored_shape(space: gym.Space[Any]) -> tuple[int, ...]:
+    """Return the shape of a stored action: that of the space; for a Dict or Tuple [K], the numbers of all parts."""
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        return (distribution_of(space).columns,)
+    return tuple(space.shape or ())
 
 
 def stored(space: gym.Space[Any], action: Tensor) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Acting outside of training: `predict` with the arguments of Stable-Baselines3, and `act`.
 
-The functions accept any agent, wrapped or not.
+Further functions accept any agent, wrapped or not.
 """
 
 from __future__ import annotations
@@ -22,79 +22,104 @@ from agilerl.core.spaces import nested
 from agilerl.engine.protocol import Mask
 from agilerl.envs.returned import short
 from agilerl.errors import AlgorithmError, ArgumentError, ConfigError, NotAvailableYetError, ShapeError
+from agilerl.telemetry.evaluation import Evaluation
 
 ACTING = ("get_action", "_greedy", "greedy", "environment_action", "policy_output")  # a policy file contains none
 Policy = Callable[..., Any]  # (observations [E, ...], mask) -> actions [E, ...] of the environment
 
 
-def predict(
-    agent: Any,
-    obs: Any,
-    state: Any = None,
-    episode_start: Any = None,
-    deterministic: bool = True,
-    *,
-    mask: Any = None,
-) -> tuple[Any, Any]:
-    """Return (action in the environment's format, next hidden state) for one observation or a batch.
+class Predicting:
+    """Acting and evaluation outside of training, of any agent, wrapped or not."""
 
-    The arguments are those of Stable-Baselines3's `predict`. Networks run in evaluation mode; the agent's mode and
-    memory are unchanged.
+    def predict(
+        self: Any,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        *,
+        mask: Any = None,
+    ) -> tuple[Any, Any]:
+        """Return (action in the environment's format, next hidden state) for one observation or a batch.
 
-    Args:
-        agent: any agent except a language model, wrapped or not.
-        obs: observation of the environment, or a batch [E, ...]; for several agents a mapping by agent. PettingZoo's
-            {"observation", "action_mask"} is accepted. The action has a leading axis if the observation has one.
-        state: hidden state from the last call, for recurrent agents (key -> [layers, E, units]); None starts an
-            episode. Other agents ignore it and return None.
-        episode_start: [E] or one bool: environments whose episode starts with `obs`, whose states are reset.
-        deterministic: False samples a stochastic policy. The numbers come from a stream of the agent's seed that
-            nothing else reads (`Purpose.PREDICTION`), so that training and its exploration do not change. Policies
-            without a distribution (those of values, and deterministic ones) act greedily in either case, as in
-            Stable-Baselines3.
-        mask: 1 = legal, for one environment or each; for several agents a mapping by agent.
+        The arguments are those of Stable-Baselines3's `predict`. Networks run in evaluation mode; the agent's mode and
+        memory are unchanged.
 
-    Raises:
-        NotAvailableYetError: language policy, or sampling from a class with a `get_action` of the user.
-        ShapeError: no observation, or `state` or `episode_start` of another number of environments.
-    """
-    if agent.learns_language or agent.reads_texts:
-        raise NotAvailableYetError(
-            f"{agent.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
-        )
-    if obs is None:
-        raise ShapeError(f"{agent.algo} got None for an observation. fix: agent.act(obs), where obs, _ = env.reset().")
-    policy = greedy_of(agent) if deterministic else _sampling(agent)
-    before, memory = agent.training, agent._playing if agent.is_recurrent else None
-    agent.set_training_mode(False)
-    try:
-        if agent.is_recurrent:
-            agent._playing = _begun(agent, state, episode_start)
-        is_team = hasattr(agent, "agent_ids")
-        act_once = agent.predicted_actions if is_team else partial(_action, agent)
-        return act_once(obs, mask, policy, episode_start), agent._playing if agent.is_recurrent else None
-    finally:
-        agent.set_training_mode(before)
-        if agent.is_recurrent:
-            agent._playing = memory
+        Args:
+            obs: observation of the environment, or a batch [E, ...]; for several agents a mapping by self. PettingZoo's
+                {"observation", "action_mask"} is accepted. The action has a leading axis if the observation has one.
+            state: hidden state from the last call, for recurrent agents (key -> [layers, E, units]); None starts an
+                episode. Other agents ignore it and return None.
+            episode_start: [E] or one bool: environments whose episode starts with `obs`, whose states are reset.
+            deterministic: False samples a stochastic policy. The numbers come from a stream of the agent's seed that
+                nothing else reads (`Purpose.PREDICTION`), so that training and its exploration do not change. Policies
+                without a distribution (those of values, and deterministic ones) act greedily in either case, as in
+                Stable-Baselines3.
+            mask: 1 = legal, for one environment or each; for several agents a mapping by self.
 
+        Raises:
+            NotAvailableYetError: language policy, or sampling from a class with a `get_action` of the user.
+            ShapeError: no observation, or `state` or `episode_start` of another number of environments.
+        """
+        if self.learns_language or self.reads_texts:
+            raise NotAvailableYetError(
+                f"{self.algo} writes texts and has no actions. fix: agent.get_action(prompts), or agent.evaluate()."
+            )
+        if obs is None:
+            raise ShapeError(
+                f"{self.algo} got None for an observation. fix: agent.act(obs), where obs, _ = env.reset()."
+            )
+        policy = greedy_of(self) if deterministic else _sampling(self)
+        before, memory = self.training, self._playing if self.is_recurrent else None
+        self.set_training_mode(False)
+        try:
+            if self.is_recurrent:
+                self._playing = _begun(self, state, episode_start)
+            is_team = hasattr(self, "agent_ids")
+            act_once = self.predicted_actions if is_team else partial(_action, self)
+            return act_once(obs, mask, policy, episode_start), self._playing if self.is_recurrent else None
+        finally:
+            self.set_training_mode(before)
+            if self.is_recurrent:
+                self._playing = memory
 
-def act(agent: Any, obs: Any, mask: Any = None, **unknown: Any) -> Any:
-    """Return only the greedy action, for agents without memory; see `predict`.
+    def act(self: Any, obs: Any, mask: Any = None, **unknown: Any) -> Any:
+        """Return only the greedy action, for agents without memory; see `predict`.
 
-    Raises:
-        AlgorithmError: a recurrent agent, whose state must be carried between calls.
-        ArgumentError: an unknown argument, such as `action_mask`.
-    """
-    if unknown:
-        raise ArgumentError(
-            f"{agent.algo}.act takes obs and mask (1 = legal); got {', '.join(unknown)}. fix: agent.act(obs, mask=...)."
-        )
-    if agent.is_recurrent:
-        raise AlgorithmError(
-            f"{agent.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."
-        )
-    return predict(agent, obs, mask=mask)[0]
+        Raises:
+            AlgorithmError: a recurrent agent, whose state must be carried between calls.
+            ArgumentError: an unknown argument, such as `action_mask`.
+        """
+        if unknown:
+            raise ArgumentError(
+                f"{self.algo}.act takes obs and mask (1 = legal); got {', '.join(unknown)}. "
+                "fix: agent.act(obs, mask=...)."
+            )
+        if self.is_recurrent:
+            raise AlgorithmError(
+                f"{self.algo} has a memory, which act() would forget. fix: action, state = agent.predict(obs, state)."
+            )
+        return self.predict(obs, mask=mask)[0]
+
+    def evaluate(
+        self: Any, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
+    ) -> Evaluation:
+        """Run greedy episodes and summarise their returns; neither `fitness` nor training is affected.
+
+        Args:
+            episodes: number of episodes. seed: seed of the episodes; None uses the agent's held-out stream, so that two
+                calls play the same episodes.
+            env: anything that trains; None creates the agent's training environment.
+            max_steps: truncate episodes after this many steps and count the return so far. None uses the limit of
+                training: `training.eval_steps`, else the environment's own limit, else a default that is reported when
+                it truncates an episode.
+
+        Raises:
+            EnvError: no environment is given and none is known.
+        """
+        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
+
+        return evaluate(self, episodes, seed, env, max_steps)
 
 
 # --- policies -------------------------------------------------------------------------------------------------------

@@ -7,13 +7,15 @@ update.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm
+from agilerl.algorithms.base.policy_actions import stored_shape
 from agilerl.algorithms.base.transitions import check_discrete_actions
 from agilerl.components.rollout_buffer import RolloutBuffer
 from agilerl.components.rollout_store import RolloutStore
@@ -26,11 +28,7 @@ from agilerl.envs.masks import ActionMasks
 from agilerl.envs.observed_masks import by_row, carries_mask, parted, split_mask
 from agilerl.envs.protocol import StepBatch
 from agilerl.errors import ShapeError, warn_once
-
-if TYPE_CHECKING:
-    from agilerl.algorithms.ppo import PPO
-
-HiddenStates = dict[str, Tensor]
+from agilerl.networks.distributions import distribution_of
 
 FIELDS = ("observations", "actions", "log_probs", "rewards", "dones", "values", "next_obs", "next_done")
 EXTRA = ("truncateds", "final_observations")
@@ -52,7 +50,7 @@ class RolloutExperiences(tuple[Any, ...]):
         return instance
 
 
-def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
+def buffer_from_experiences(agent: OnPolicyAlgorithm, experiences: Any) -> RolloutStore:
     """Convert six lists over time of [E, ...] arrays, `next_obs` and `next_done` to a full rollout buffer.
 
     `dones[t]` is the flag BEFORE step t: step t ended an episode if `dones[t + 1]` (`next_done` for the last step) is
@@ -99,7 +97,7 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
         cut = np.zeros(lanes, bool) if truncateds is None else np.asarray(_array(truncateds[t]), bool).reshape(-1)
         buffer.add(
             _batched(space, observations[t], lanes),
-            _actions(agent, fields["actions"][t], lanes),
+            _actions(agent.action_space, fields["actions"][t], lanes),
             rewards[t],
             np.asarray(dones[t + 1], bool).reshape(-1) & ~cut,
             cut,
@@ -117,6 +115,11 @@ def buffer_from_experiences(agent: PPO, experiences: Any) -> RolloutStore:
 
 
 def named_experiences(experiences: Any) -> dict[str, Any]:
+    """Return the entries of the tuple by name, with steps in lists. ShapeError for anything else."""
+    return _unstacked(entries_of(experiences, "PPO", "as listed, or learn() after collect_rollouts(agent, env)"))
+
+
+def entries_of(experiences: Any, algo: str, fix: str) -> dict[str, Any]:
     """Return the entries of the tuple by name; a mapping is unchanged. ShapeError for anything else."""
     if isinstance(experiences, Mapping):
         fields = dict(experiences)
@@ -127,13 +130,13 @@ def named_experiences(experiences: Any) -> dict[str, Any]:
     else:
         size = f" of {len(experiences)}" if isinstance(experiences, tuple | list) else ""
         raise ShapeError(
-            f"PPO.learn got a {type(experiences).__name__}{size}; expected a tuple of {len(FIELDS)}: "
-            f"{', '.join(FIELDS)}. fix: as listed, or learn() after collect_rollouts(agent, env)."
+            f"{algo}.learn got a {type(experiences).__name__}{size}; expected a tuple of {len(FIELDS)}: "
+            f"{', '.join(FIELDS)}. fix: {fix}."
         )
-    missing = [name for name in FIELDS if name not in fields]
+    missing = [name for name in FIELDS if fields.get(name) is None]
     if missing:
-        raise ShapeError(f"PPO.learn got experiences without {', '.join(missing)}.")
-    return _unstacked(fields)
+        raise ShapeError(f"{algo}.learn got experiences without {', '.join(missing)}.")
+    return fields
 
 
 def _unstacked(fields: dict[str, Any]) -> dict[str, Any]:
@@ -187,14 +190,13 @@ def _array(x: Any) -> np.ndarray:
     return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 
-def _actions(agent: PPO, actions: Any, lanes: int) -> np.ndarray:
-    """Return stored actions [E, *action_shape]; int64 for Discrete and MultiDiscrete spaces.
+def _actions(space: gym.Space[Any], actions: Any, lanes: int) -> np.ndarray:
+    """Return stored actions [E, ...]; int64 for Discrete and MultiDiscrete spaces.
 
     Raises:
         ShapeError: wrong count, or invalid choices.
     """
-    space, array = agent.action_space, _array(actions)
-    wanted = (lanes, *agent.action_shape)
+    array, wanted = _array(actions), (lanes, *stored_shape(space))
     if array.size != np.prod(wanted, dtype=int):
         raise ShapeError(
             f"PPO.learn got actions of shape {array.shape}; expected {wanted}, as get_action returned them."
@@ -203,21 +205,21 @@ def _actions(agent: PPO, actions: Any, lanes: int) -> np.ndarray:
     if isinstance(space, gym.spaces.Discrete):
         check_discrete_actions(torch.as_tensor(array), int(space.n), "PPO.learn")
     if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        check_rows(agent, array)
+        check_rows(space, array)
     return array.astype(np.int64) if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete) else array
 
 
-def check_rows(agent: PPO, rows: np.ndarray) -> None:
+def check_rows(space: gym.Space[Any], rows: np.ndarray) -> None:
     """Raise ShapeError if rows [E, K] of Dict or Tuple actions contain an invalid choice."""
     start = 0
-    for part in agent.distribution.parts:
+    for part in distribution_of(space).parts:
         values, start = rows[:, start : start + part.columns], start + part.columns
         if part.is_continuous:
             continue
         highest = np.array(part.sizes) if part.kind != "bernoulli" else 2
         if ((values < 0) | (values >= highest) | (values != np.floor(values))).any():
             raise ShapeError(
-                f"PPO.learn got actions that are none of {short_form(agent.action_space)}. "
+                f"PPO.learn got actions that are none of {short_form(space)}. "
                 "fix: store the rows that get_action returned, choices counted from 0."
             )
 
@@ -239,7 +241,7 @@ def with_observations(experiences: Any, change: Callable[[Any], Any]) -> dict[st
     return {**fields, "next_obs": change(fields["next_obs"])}
 
 
-def empty_buffer(agent: PPO, steps: int) -> RolloutBuffer:
+def empty_buffer(agent: OnPolicyAlgorithm, steps: int) -> RolloutBuffer:
     """Create an empty buffer for `steps` vector steps of the agent's lanes."""
     return RolloutBuffer(
         steps, agent.observation_space, agent.action_space, agent.num_envs, agent.device, agent.gae_lambda, agent.gamma,
@@ -271,7 +273,7 @@ class Recorder:
 
     active: np.ndarray | None = None  # all lanes are stepped
 
-    def __init__(self, agent: PPO, buffer: RolloutBuffer) -> None:
+    def __init__(self, agent: OnPolicyAlgorithm, buffer: RolloutBuffer) -> None:
         self.agent, self.buffer = agent, buffer
         self._takes_mask = foreign.takes(agent, "get_action", "action_mask")
         self._now: dict[str, Any] = {}
@@ -323,9 +325,8 @@ class Recorder:
 
     def _value(self, obs: Any) -> np.ndarray | None:
         """Return V [E] after the last step; None if it can be computed from the observation alone."""
-        if not self.agent.recurrent:
-            return None
-        return self.agent._run(obs, self.agent._hidden)[1].cpu().numpy()
+        hidden = self.agent._hidden
+        return None if hidden is None else self.agent.recur(self.agent._modules_engine, obs, hidden)[1].cpu().numpy()
 
     def finish(self, obs: Any) -> None:
         """Complete the rollout; `obs` follows its last step."""

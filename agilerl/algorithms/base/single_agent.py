@@ -52,7 +52,7 @@ from agilerl.errors import AlgorithmError, ShapeError
 from agilerl.modules.base import EvolvableModule
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.rollouts.off_policy import uniform_actions
-from agilerl.telemetry.evaluation import Callback, Evaluation
+from agilerl.telemetry.evaluation import Callback
 
 
 class Bound:
@@ -67,28 +67,24 @@ class Bound:
         return resolve(agent.action_space, self.name) if isinstance(agent.action_space, gym.spaces.Box) else None
 
 
-def refuse_criterion(agent: Any, value: Any) -> None:
-    """Raise AlgorithmError for a loss that is assigned: `update` computes its own."""
-    raise AlgorithmError(
-        f"{type(agent).__name__}.criterion is the loss that update computes, so that assigning "
-        f"{type(value).__name__} changes nothing. fix: override update(engine, batch), or learn(experiences)."
-    )
-
-
 class UpdateLoss:
     """The published attribute `criterion`: the loss that `update` computes with row weights, before other terms.
 
-    Assigning another one raises, see `refuse_criterion`.
+    Args:
+        loss: creates that of an agent. Assigning another one raises AlgorithmError.
     """
 
-    def __init__(self, kind: Callable[[], nn.Module]) -> None:
-        self.kind = kind
+    def __init__(self, loss: Callable[[Any], nn.Module] = lambda _: nn.MSELoss()) -> None:
+        self.loss = loss
 
     def __get__(self, agent: RLAlgorithm | None, owner: type) -> Any:
-        return self if agent is None else self.kind()
+        return self if agent is None else self.loss(agent)
 
     def __set__(self, agent: RLAlgorithm, value: Any) -> None:
-        refuse_criterion(agent, value)
+        raise AlgorithmError(
+            f"{type(agent).__name__}.criterion is the loss that update computes, so that assigning "
+            f"{type(value).__name__} changes nothing. fix: override update(engine, batch), or learn(experiences)."
+        )
 
 
 class RLAlgorithm(EvolvableAlgorithm):
@@ -481,26 +477,6 @@ class RLAlgorithm(EvolvableAlgorithm):
         from agilerl.algorithms.base.evaluation import run_test  # makes environments
 
         return float(run_test(self, env, swap_channels, max_steps, loop, **options))
-
-    def evaluate(
-        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-    ) -> Evaluation:
-        """Run greedy episodes and summarise their returns; neither `fitness` nor training is affected.
-
-        Args:
-            episodes: number of episodes. seed: seed of the episodes; None uses the agent's held-out stream, so that two
-                calls play the same episodes.
-            env: anything that trains; None creates the agent's training environment.
-            max_steps: truncate episodes after this many steps and count the return so far. None uses the limit of
-                training: `training.eval_steps`, else the environment's own limit, else a default that is reported when
-                it truncates an episode.
-
-        Raises:
-            EnvError: no environment is given and none is known.
-        """
-        from agilerl.algorithms.base.evaluation import evaluate  # makes environments
-
-        return evaluate(self, episodes, seed, env, max_steps)
 
     def begin_episodes(self) -> None:
         """Start an episode in all evaluation environments; for recurrent agents."""

@@ -16,8 +16,8 @@ import torch
 from gymnasium import spaces
 
 from agilerl.algorithms import find_algorithm
-from agilerl.algorithms.base import predict as predicting
-from agilerl.algorithms.base.evaluation import evaluate, run_test
+from agilerl.algorithms.base.evaluation import run_test
+from agilerl.algorithms.base.predict import Predicting, greedy_of, sampled_of
 from agilerl.algorithms.base.transitions import with_observations
 from agilerl.components.running import RunningMeanStd
 from agilerl.core import foreign
@@ -26,13 +26,13 @@ from agilerl.engine.protocol import Mask
 from agilerl.envs.observed_masks import parted, with_mask
 from agilerl.envs.protocol import AGENTS, PRESENT, SeenByTeam, StepBatch, TeamObservations
 from agilerl.errors import AlgorithmError, ConfigError, NotAvailableYetError, RunError
-from agilerl.telemetry.evaluation import Callback, Evaluation
+from agilerl.telemetry.evaluation import Callback
 
 ROWS_AT_ONCE = 8_192  # rows per chunk when computing the statistics of a data set
 OWN = {"agent", "obs_rms", "norm_obs_keys", "epsilon", "_coming"}
 
 
-class AgentWrapper:
+class AgentWrapper(Predicting):
     """An agent whose observations first pass through `observe`; everything else is delegated to the agent.
 
     Attributes are read from and written to the agent. It trains wherever an agent does, one member at a time.
@@ -87,21 +87,11 @@ class AgentWrapper:
         """Return the agent's action; all arguments of the agent's `get_action` are accepted."""
         return self.agent.get_action(self._shown(obs, count=bool(self.agent.training)), *args, **kwargs)
 
-    def act(self, obs: Any, mask: Any = None, **unknown: Any) -> Any:
-        """Return the greedy action for an observation or a batch; see `predict.act`."""
-        return predicting.act(self, obs, mask, **unknown)
-
-    def predict(
-        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, mask: Any = None
-    ) -> tuple[Any, Any]:
-        """Return (action, hidden state), as Stable-Baselines3's `predict`; see `predict.predict`."""
-        return predicting.predict(self, obs, state, episode_start, deterministic, mask=mask)
-
     def _greedy(self, obs: Any, mask: Mask = None) -> Any:
-        return predicting.greedy_of(self.agent)(self.observe(obs), mask)
+        return greedy_of(self.agent)(self.observe(obs), mask)
 
     def _sampled(self, rng: np.random.Generator, obs: Any, mask: Mask = None) -> Any:
-        return predicting.sampled_of(self.agent, rng)(self.observe(obs), mask)
+        return sampled_of(self.agent, rng)(self.observe(obs), mask)
 
     def learn(self, *experiences: Any, **kwargs: Any) -> Any:
         """Call the agent's `learn` with observations transformed by `observe`.
@@ -159,12 +149,6 @@ class AgentWrapper:
         return run_test(
             self, env, swap_channels, max_steps, loop, vectorized=vectorized, callback=callback, by_agent=by_agent
         )
-
-    def evaluate(
-        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-    ) -> Evaluation:
-        """Run greedy episodes and summarise their returns; see `RLAlgorithm.evaluate`."""
-        return evaluate(self, episodes, seed, env, max_steps)
 
     def clone(self, index: int | None = None, wrap: bool = True) -> Self:
         """Return an independent copy of wrapper and agent."""

@@ -2,70 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import optim
 
-from agilerl.algorithms.base.optimizer import OptimizerWrapper
-from agilerl.algorithms.base.registry import NetworkGroup
+from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.deterministic import config_of, fitting
 from agilerl.algorithms.teams.networks import networks_by_group
 from agilerl.core import tree
-from agilerl.core.rng import Purpose, seeds
 from agilerl.envs.protocol import AGENTS, PRESENT
-from agilerl.errors import AlgorithmError, ConfigError, unknown_name
-from agilerl.modules.paths import resolve
-from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
+from agilerl.errors import AlgorithmError
+from agilerl.networks.actors import StochasticActor
 from agilerl.networks.base import EvolvableNetwork, checked_arguments
 from agilerl.networks.distributions import distribution_of
 from agilerl.networks.encoders import asks_for_memory
 from agilerl.networks.q_networks import ContinuousQNetwork
 from agilerl.networks.value_networks import ValueNetwork
 
-if TYPE_CHECKING:
-    from agilerl.algorithms.teams.on_policy import TeamPPO
-
 ADAM_EPS = 1e-5  # as in PPO
 POLICY_KEYS = ("squash_output", "log_std_init", "action_scaling")  # `net_config` keys that values ignore
 
 
-def build(
-    team: TeamPPO, actors: Mapping[str, Any] | None, critics: Mapping[str, Any] | None, units: Mapping[str, Any]
-) -> None:
-    """Build a policy and a value for each group, or use the given ones, with one optimiser for both.
-
-    Args:
-        units: `action_scaling` and `squash_output` of new policies; `net_config` overrides them.
-    """
-    action_scaling = units["action_scaling"]
-    if action_scaling not in ACTION_SCALINGS:
-        raise ConfigError(unknown_name("action_scaling", str(action_scaling), ACTION_SCALINGS))
-    weight_seeds = seeds(team.seed, Purpose.INITIAL_WEIGHTS, 2 * len(team.grouped_agents), generation=2).tolist()
-    actors, critics = (
-        _checked(team, user_networks, what) for user_networks, what in ((actors, "actor"), (critics, "critic"))
-    )
-    for number, group in enumerate(team.grouped_agents):
-        actor = actors.get(group) or make_policy(team, group, weight_seeds[2 * number], units)
-        scale = actor.scale_observations
-        critic = critics.get(group) or team.make_value(
-            group, weight_seeds[2 * number + 1], recurrent=actor.recurrent, scale_observations=scale
-        )
-        networks = [team.registered("actors", group, actor), team.registered("critics", group, critic)]
-        for network in networks:
-            network.normalize_images = team.normalize_images
-        wrapper = OptimizerWrapper(optim.Adam, networks, team.lr, {"eps": ADAM_EPS}, lr_name="lr")
-        setattr(team, f"optimizers.{group}", wrapper)
-        team.register_network_group(NetworkGroup(networks[0], policy=True))
-    for group in team.grouped_agents:
-        team.register_network_group(NetworkGroup(resolve(team, f"critics.{group}")))
-
-
-def _checked(team: TeamPPO, user_networks: Any, what: str) -> Mapping[str, EvolvableNetwork]:
+def checked_networks(team: MultiAgentRLAlgorithm, user_networks: Any, what: str) -> Mapping[str, EvolvableNetwork]:
     """Return networks by group; AlgorithmError for a recurrent one that also reads the agent's id."""
     networks = networks_by_group(team, f"{what}_networks", user_networks)
     for group, network in networks.items():
@@ -77,19 +38,25 @@ def _checked(team: TeamPPO, user_networks: Any, what: str) -> Mapping[str, Evolv
     return networks
 
 
-def make_policy(team: TeamPPO, group: str, seed: int, units: Mapping[str, Any]) -> StochasticActor:
-    """Build a group's policy from the team's `net_config`."""
+def make_policy(
+    team: MultiAgentRLAlgorithm, group: str, seed: int, units: Mapping[str, Any], recurrent: bool
+) -> StochasticActor:
+    """Build a group's policy from the team's `net_config`.
+
+    Args:
+        units: `action_scaling`, `squash_output` and `log_std_init`, where `net_config` has none.
+    """
     space, action = team.observation_space[group], team.action_space[group]
     config = dict(config_of(team, group))
     if not isinstance(action, gym.spaces.Box):
         config = {key: value for key, value in config.items() if key not in POLICY_KEYS}
-    if team.recurrent:
+    if recurrent:
         config["recurrent"] = True
     arguments = checked_arguments(fitting(config, space), StochasticActor)
     arguments.setdefault("action_scaling", units["action_scaling"])
     arguments.setdefault("squash_output", units["squash_output"] and isinstance(action, gym.spaces.Box))
     if distribution_of(action).has_normal:
-        arguments.setdefault("log_std_init", math.log(team.action_std_init))
+        arguments.setdefault("log_std_init", units["log_std_init"])
     policy = StochasticActor(space, action, device=team.device, random_seed=seed, **arguments)
     if policy.action_scaling == "none":
         _begin_in_the_middle(policy)
@@ -112,22 +79,28 @@ def _begin_in_the_middle(policy: StochasticActor) -> None:
 
 
 def make_network(
-    team: TeamPPO, group: str, space: gym.Space[Any], seed: int, told: int, **more: Any
+    team: MultiAgentRLAlgorithm,
+    group: str,
+    space: gym.Space[Any],
+    told: int,
+    seed: int,
+    recurrent: bool,
+    scale_observations: bool,
 ) -> ValueNetwork | ContinuousQNetwork:
     """Build a value of observations of `space`; with `told` its head also reads the one-hot id of one of `told` agents.
 
-    If `more["recurrent"]` is False, a recurrent encoder configuration is replaced by dense layers of the same width.
+    Unless `recurrent`, a recurrent encoder configuration is replaced by dense layers of the same width.
     """
     config = {key: value for key, value in config_of(team, group).items() if key not in POLICY_KEYS}
-    if asks_for_memory(config) and not more["recurrent"]:
+    if asks_for_memory(config) and not recurrent:
         config.pop("encoder_cls", None)
         width = (config.pop("encoder_config", None) or {}).get("hidden_state_size")
         config |= {} if width is None else {"encoder_config": {"hidden_size": [int(width)]}}
-    config["recurrent"] = more["recurrent"]
     if isinstance(config.get("head_config"), Mapping):  # applies only to policies
         config["head_config"] = {k: v for k, v in config["head_config"].items() if k != "output_activation"}
     cls = ContinuousQNetwork if told else ValueNetwork
-    arguments = checked_arguments(fitting(config, space), cls) | more
+    arguments = checked_arguments(fitting(config, space), cls)
+    arguments |= {"recurrent": recurrent, "scale_observations": scale_observations}
     if not told:
         return ValueNetwork(space, device=team.device, random_seed=seed, **arguments)
     one_hot = gym.spaces.Box(0, 1, (told,), np.float32)

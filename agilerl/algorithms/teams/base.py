@@ -16,7 +16,7 @@ from torch import Tensor, nn, optim
 from agilerl.algorithms.base.agent import EvolvableAlgorithm
 from agilerl.algorithms.base.copies import space_or_none
 from agilerl.algorithms.base.declared import TEAM_TRANSITIONS, Experience
-from agilerl.algorithms.base.evaluation import evaluate, run_test
+from agilerl.algorithms.base.evaluation import run_test
 from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.predict import Policy, check_count, is_one_observation
 from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
@@ -45,7 +45,7 @@ from agilerl.modules.paths import resolve
 from agilerl.networks.actors import DeterministicActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.specs import check_sizes
-from agilerl.telemetry.evaluation import Callback, Evaluation
+from agilerl.telemetry.evaluation import Callback
 
 MADE_OF_SPACES = (
     "possible_observation_spaces", "possible_action_spaces", "observation_spaces", "action_spaces",
@@ -429,12 +429,6 @@ class MultiAgentRLAlgorithm(EvolvableAlgorithm):
         """
         options: dict[str, Any] = {"callback": callback, "by_agent": not sum_scores}
         return run_test(self, env, swap_channels, max_steps, loop, **options)
-
-    def evaluate(
-        self, episodes: int = 100, seed: int | None = None, env: Any = None, max_steps: int | None = None
-    ) -> Evaluation:
-        """Run greedy episodes and summarise their returns; see `RLAlgorithm.evaluate`."""
-        return evaluate(self, episodes, seed, env, max_steps)
 
     def _greedy(self, obs: Any, mask: Mask = None) -> np.ndarray:
         """Return greedy actions [E, A] for team lanes."""

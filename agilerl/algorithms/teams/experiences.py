@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from agilerl.algorithms.base.rollouts import EXTRA, FIELDS, RolloutExperiences
+from agilerl.algorithms.base.rollouts import EXTRA, FIELDS, entries_of
 from agilerl.algorithms.teams import evaluation as team_playing
+from agilerl.algorithms.teams.actions import ActingTeam
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree
 from agilerl.envs.protocol import AGENTS, PRESENT, STATE
 from agilerl.envs.team import by_name
 from agilerl.errors import ShapeError, unknown_name
 
-if TYPE_CHECKING:
-    from agilerl.algorithms.teams.on_policy import TeamPPO
-
 BY_STEP = (*FIELDS[:6], *EXTRA, "action_masks", "final_values")
 
 
-def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
-    """Convert the published experiences of one rollout to a full buffer; see `TeamPPO.learn`."""
-    fields = _named(team, experiences)
+Observed = Callable[[Mapping[str, Any]], tuple[dict[str, Any], int]]  # see `teams.evaluation.observed`
+
+
+def buffer_from_experiences(
+    team: ActingTeam,
+    experiences: Any,
+    observed: Observed,
+    scale: tuple[np.ndarray, np.ndarray],
+    make_buffer: Callable[[int, int, int], RolloutStore],
+) -> RolloutStore:
+    """Convert the published experiences of one rollout to a full buffer; see `TeamPPO.learn`.
+
+    Args:
+        scale: (mean, deviation) [M] of the values. make_buffer: creates an empty buffer, see `TeamPPO.make_buffer`.
+    """
+    fields, seen_at = _named(team, experiences), partial(_seen, team, observed)
     steps, lanes = np.reshape(
         _stacked(fields["rewards"], team), (len(_first(fields["rewards"])), -1, team.n_agents)
     ).shape[:2]
@@ -45,24 +57,22 @@ def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
             )
         cut = np.nan_to_num(_stacked(fields["truncateds"], team)).astype(bool).reshape(ended.shape)
     masks = fields.get("action_masks") or _masks_beside(team, fields["observations"])
-    hidden, (mean, deviation) = fields.get("hidden_states"), team.value_scale()
+    hidden, (mean, deviation) = fields.get("hidden_states"), scale
     if hidden is not None and len(hidden) != steps:
         raise ShapeError(f"{team.algo}.learn got {len(hidden)} hidden_states for {steps} steps. fix: one before each.")
     final_values = None
     if fields.get("final_values") is not None:
         final_values = (_stacked(fields["final_values"], team).reshape(cut.shape) - mean) / deviation
-    buffer: RolloutStore = team.make_buffer(
-        steps, lanes, 0 if masks is None else list(team.actions.masks.values())[-1].stop
-    )
+    buffer = make_buffer(steps, lanes, 0 if masks is None else list(team.actions.masks.values())[-1].stop)
     for t in range(steps):
         legal = None
         if masks is not None:
             infos = {agent: {"action_mask": agent_masks[t]} for agent, agent_masks in masks.items()}
             legal = team_playing.masks_of(team, infos, lanes)
-        finals = None if not cut.any() else _seen(team, fields["final_observations"], t, lanes, np.ones(acted[t].shape))
+        finals = None if not cut.any() else seen_at(fields["final_observations"], t, lanes, np.ones(acted[t].shape))
         action = [_action_columns(team, agent, fields["actions"], t, lanes) for agent in team.agent_ids]
         buffer.add(
-            _seen(team, fields["observations"], t, lanes, acted[t]),
+            seen_at(fields["observations"], t, lanes, acted[t]),
             np.concatenate(action, -1),
             np.nan_to_num(numbers["rewards"][t]),
             ended[t] & ~cut[t],
@@ -77,14 +87,14 @@ def buffer_from_experiences(team: TeamPPO, experiences: Any) -> RolloutStore:
         )
     there = np.stack([np.full(lanes, agent in fields["next_obs"]) for agent in team.agent_ids], -1)
     there &= ~np.isnan(last_done[0])
-    buffer.last_obs = _seen(team, {a: [x] for a, x in fields["next_obs"].items()}, 0, lanes, there)
+    buffer.last_obs = seen_at({a: [x] for a, x in fields["next_obs"].items()}, 0, lanes, there)
     if fields.get("last_values") is not None:
         last_values = _stacked({a: [x] for a, x in fields["last_values"].items()}, team).reshape(lanes, team.n_agents)
         buffer.last_value = np.nan_to_num((last_values - mean) / deviation)
     return buffer
 
 
-def _masks_beside(team: TeamPPO, observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+def _masks_beside(team: ActingTeam, observations: Mapping[str, Any]) -> dict[str, list[Any]] | None:
     """Return action masks [T] by agent from the observations; None without any."""
     each = {
         agent: [team_playing.mask_beside(team, agent, seen) for seen in steps] for agent, steps in observations.items()
@@ -92,22 +102,9 @@ def _masks_beside(team: TeamPPO, observations: Mapping[str, Any]) -> dict[str, l
     return {agent: masks for agent, masks in each.items() if any(mask is not None for mask in masks)} or None
 
 
-def _named(team: TeamPPO, experiences: Any) -> dict[str, Any]:
-    if isinstance(experiences, Mapping):
-        fields = dict(experiences)
-    elif isinstance(experiences, tuple | list) and len(experiences) in (len(FIELDS), len(FIELDS) + len(EXTRA)):
-        fields = dict(zip((*FIELDS, *EXTRA), experiences, strict=False))
-        if isinstance(experiences, RolloutExperiences):
-            fields |= experiences.more
-    else:
-        raise ShapeError(
-            f"{team.algo}.learn got a {type(experiences).__name__}; expected a tuple of {len(FIELDS)}: "
-            f"{', '.join(FIELDS)}, each by agent."
-        )
-    fields = {name: by_name(value) for name, value in fields.items()}
-    missing = [name for name in FIELDS if fields.get(name) is None]
-    if missing:
-        raise ShapeError(f"{team.algo}.learn got experiences without {', '.join(missing)}.")
+def _named(team: ActingTeam, experiences: Any) -> dict[str, Any]:
+    entries = entries_of(experiences, team.algo, "as listed, each by agent")
+    fields = {name: by_name(value) for name, value in entries.items()}
     lengths = {f"{name} of {a}": len(x) for name in BY_STEP if fields.get(name) for a, x in fields[name].items()}
     if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
         raise ShapeError(
@@ -129,7 +126,7 @@ def _array(x: Any) -> np.ndarray:
     return x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 
-def _stacked(by_agent: Mapping[str, Any], team: TeamPPO) -> np.ndarray:
+def _stacked(by_agent: Mapping[str, Any], team: ActingTeam) -> np.ndarray:
     """Stack values by agent to [T, E, M]; NaN for missing agents."""
     each = {
         a: np.stack([np.asarray(_array(x), np.float64).reshape(-1) for x in steps]) for a, steps in by_agent.items()
@@ -138,9 +135,11 @@ def _stacked(by_agent: Mapping[str, Any], team: TeamPPO) -> np.ndarray:
     return np.stack([each.get(agent, absent) for agent in team.agent_ids], -1)
 
 
-def _seen(team: TeamPPO, by_agent: Mapping[str, Any], t: int, lanes: int, there: np.ndarray) -> dict[str, Any]:
+def _seen(
+    team: ActingTeam, observed: Observed, by_agent: Mapping[str, Any], t: int, lanes: int, there: np.ndarray
+) -> dict[str, Any]:
     """Return a team's observation [E, ...] of one step, with placeholders for absent agents."""
-    seen, count = team.observed({agent: steps[t] for agent, steps in by_agent.items()})
+    seen, count = observed({agent: steps[t] for agent, steps in by_agent.items()})
     if count != lanes:
         raise ShapeError(f"{team.algo}.learn got {count} observations in a step of {lanes} lanes.")
     rows = {}
@@ -152,7 +151,7 @@ def _seen(team: TeamPPO, by_agent: Mapping[str, Any], t: int, lanes: int, there:
     return {AGENTS: rows, PRESENT: there.astype(np.int8), **others}
 
 
-def _action_columns(team: TeamPPO, agent: str, actions: Mapping[str, Any], t: int, lanes: int) -> np.ndarray:
+def _action_columns(team: ActingTeam, agent: str, actions: Mapping[str, Any], t: int, lanes: int) -> np.ndarray:
     step_action = {agent: actions[agent][t]} if agent in actions else {}
     action = team_playing.stored_action(team, agent, step_action, lanes, torch.float32)
     return action.nan_to_num().cpu().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -9,18 +10,19 @@ from typing import Annotated, Any, Literal
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, optim
 
 from agilerl.algorithms.base.building import initial_std
 from agilerl.algorithms.base.declared import OF_WEIGHTS, TEAM_ROLLOUTS, hp
-from agilerl.algorithms.base.on_policy import OnPolicyAlgorithm
+from agilerl.algorithms.base.on_policy import HiddenStates, OnPolicyAlgorithm
+from agilerl.algorithms.base.optimizer import OptimizerWrapper
 from agilerl.algorithms.base.policy_gradient import policy_gradient
-from agilerl.algorithms.base.registry import HyperparameterConfig
-from agilerl.algorithms.base.rollouts import HiddenStates, hidden_of, remember
+from agilerl.algorithms.base.registry import HyperparameterConfig, NetworkGroup
+from agilerl.algorithms.base.rollouts import hidden_of, remember
 from agilerl.algorithms.base.schedules import Schedule, check_schedules, scheduled
 from agilerl.algorithms.teams import actor_critics
 from agilerl.algorithms.teams import evaluation as team_playing
-from agilerl.algorithms.teams.actor_critics import own_rows
+from agilerl.algorithms.teams.actor_critics import ADAM_EPS, checked_networks, make_network, make_policy, own_rows
 from agilerl.algorithms.teams.base import MultiAgentRLAlgorithm
 from agilerl.algorithms.teams.deterministic import rows_of
 from agilerl.algorithms.teams.evaluation import observed
@@ -30,6 +32,7 @@ from agilerl.algorithms.teams.networks import by_group
 from agilerl.algorithms.teams.policies import TeamPolicies, in_bounds
 from agilerl.components.rollout_store import RolloutStore
 from agilerl.core import tree
+from agilerl.core.rng import Purpose, seeds
 from agilerl.engine.learner import learner_of
 from agilerl.engine.protocol import Draws, Mask, RolloutBatch, UpdateEngine, UpdateResult
 from agilerl.engine.rollouts import learn_rollout, sequence_kind
@@ -37,11 +40,11 @@ from agilerl.engine.team_rollouts import make_team_rollout
 from agilerl.engine.team_sequences import TeamSequences
 from agilerl.envs.protocol import PRESENT
 from agilerl.envs.team import as_action
-from agilerl.errors import ShapeError
+from agilerl.errors import ConfigError, ShapeError, unknown_name
 from agilerl.losses.actor_critic import clipped_value_loss
 from agilerl.modules.lstm import EvolvableLSTM
 from agilerl.modules.paths import resolve
-from agilerl.networks.actors import StochasticActor
+from agilerl.networks.actors import ACTION_SCALINGS, StochasticActor
 from agilerl.networks.base import EvolvableNetwork
 from agilerl.networks.distributions import uniform_action
 from agilerl.ranges import Count, Fraction, NonNegative, Positive
@@ -57,7 +60,7 @@ def _key(agent: str, kind: str, part: str) -> str:
 class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     """PPO with a stochastic policy and a value for each group of agents.
 
-    Subclasses define the input of the value: `make_value`, `value_inputs`, `value_scale` and `see_returns`. Shapes:
+    Subclasses define the input of the value: `value_space`, `value_inputs`, `value_scale` and `see_returns`. Shapes:
     [..., B, x], with a leading member axis over rows and without one for modules. The K agents of a group are K·B rows
     of one batch, agent by agent. See `actor_critics` for the networks.
     """
@@ -134,14 +137,47 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         self.action_batch_size, self.clip_value_loss = action_batch_size, bool(clip_value_loss)
         self._begin()
         units = {"action_scaling": action_scaling, "squash_output": squash_output}
-        actor_critics.build(self, actor_networks, critic_networks, units)
+        self._build(actor_networks, critic_networks, units)
         self.recurrent = any(map(self._hidden_parts, self.grouped_agents))
+
+    def _build(self, actors: Any, critics: Any, units: dict[str, Any]) -> None:
+        """Build a policy and a value for each group, or use the given ones, with one optimiser for both.
+
+        Args:
+            units: `action_scaling` and `squash_output` of new policies; `net_config` overrides them.
+        """
+        if units["action_scaling"] not in ACTION_SCALINGS:
+            raise ConfigError(unknown_name("action_scaling", str(units["action_scaling"]), ACTION_SCALINGS))
+        units = units | {"log_std_init": math.log(self.action_std_init)}
+        weight_seeds = iter(
+            seeds(self.seed, Purpose.INITIAL_WEIGHTS, 2 * len(self.grouped_agents), generation=2).tolist()
+        )
+        actors, critics = checked_networks(self, actors, "actor"), checked_networks(self, critics, "critic")
+        for group in self.grouped_agents:
+            seed, value_seed = next(weight_seeds), next(weight_seeds)
+            actor = actors.get(group) or make_policy(self, group, seed, units, self.recurrent)
+            critic = critics.get(group) or make_network(
+                self,
+                group,
+                *self.value_space(group),
+                value_seed,
+                actor.recurrent and self.reads_alone,
+                actor.scale_observations,
+            )
+            networks = [self.registered("actors", group, actor), self.registered("critics", group, critic)]
+            for network in networks:
+                network.normalize_images = self.normalize_images
+            wrapper = OptimizerWrapper(optim.Adam, networks, self.lr, {"eps": ADAM_EPS}, lr_name="lr")
+            setattr(self, f"optimizers.{group}", wrapper)
+            self.register_network_group(NetworkGroup(actor, policy=True))
+        for group in self.grouped_agents:
+            self.register_network_group(NetworkGroup(resolve(self, f"critics.{group}")))
 
     # --- input of the value: defined by subclasses --------------------------------------------------------------------
 
-    def make_value(self, group: str, seed: int, **more: Any) -> EvolvableNetwork:
-        """Build a group's value network."""
-        raise NotImplementedError(f"{type(self).__name__} must implement make_value(group, seed, **more)")
+    def value_space(self, group: str) -> tuple[gym.Space[Any], int]:
+        """Return (space of the value's observations, number of agents whose one-hot id it also reads; 0 for none)."""
+        raise NotImplementedError(f"{type(self).__name__} must implement value_space(group)")
 
     def value_inputs(self, obs: Any, group: str, axis: int) -> tuple[Any, ...]:
         """Return the value inputs of a group's K agents for prepared observations, as rows [..., K·B, ...]."""
@@ -227,7 +263,7 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
     def _run(self, rows: Any, lanes: int, hidden: HiddenStates) -> tuple[Tensor, Tensor, HiddenStates]:
         """Return (outputs [E, F], raw values [E, M], next hidden states) of the team's modules, computed in chunks of
         `action_batch_size` lanes."""
-        size, engine = self.action_batch_size or lanes, learner_of(self, plain=True).groups[0].engine
+        size, engine = self.action_batch_size or lanes, self._modules_engine
         chunks = []
         with torch.no_grad():
             for start in range(0, lanes, size):
@@ -521,7 +557,6 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         return rng.standard_normal((rows, width)) if width else None
 
     def make_buffer(self, steps: int, lanes: int, num_legal: int = 0) -> RolloutStore:
-        """Create an empty store for rollouts of this team, or of several such teams in lockstep."""
         space, action = self.team.observation_space, self.team.action_space
         shapes = self.hidden_state_architecture
         return RolloutStore(steps, lanes, space, action, shapes, num_legal, agents=self.n_agents)
@@ -544,7 +579,9 @@ class TeamPPO(OnPolicyAlgorithm, MultiAgentRLAlgorithm):
         Raises:
             ShapeError: missing entries, or lists of different lengths.
         """
-        loss = self.learn_buffer(buffer_from_experiences(self, experiences))
+        loss = self.learn_buffer(
+            buffer_from_experiences(self, experiences, self.observed, self.value_scale(), self.make_buffer)
+        )
         return Losses(dict.fromkeys(self.shared_agent_ids, loss))
 
     published_learn = learn

@@ -246,7 +246,9 @@ class LLMAlgorithm(EvolvableAlgorithm):
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
-    def evaluate(self, split: str | None = None, env: Any = None) -> Evaluation:
+    def evaluate(  # type: ignore[override]  # of a split
+        self, split: str | None = None, env: Any = None
+    ) -> Evaluation:
         """Score every item of a split: the reward of the greedy completion, the margin of a pair, or the
         log-probability of an example's tokens; neither `fitness` nor training is affected.
 
