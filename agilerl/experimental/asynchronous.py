@@ -10,10 +10,11 @@ from typing import Any
 
 from agilerl.core.host import return_freed_memory
 from agilerl.core.options import LoopOptions
-from agilerl.errors import RunError
+from agilerl.errors import ConfigError, RunError
 from agilerl.experimental.rounds import Rounds
 from agilerl.hpo.screening import best_returns
-from agilerl.sources.source import GenerationPlan, PopulationEvaluation, Source, Tally, cut
+from agilerl.sources.fitness import PopulationEvaluation
+from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.telemetry.record import Arrival, Birth, MemberRecord
 from agilerl.training.loop import TrainingLoop
 from agilerl.training.population import are_unchanged, weights_of
@@ -103,7 +104,11 @@ class AsynchronousLoop(TrainingLoop):
         **more: Any,
     ) -> None:
         super().__init__(population, source, options, **more)
-        source.check_asynchronous()
+        if not self.evaluator.plays_episodes:
+            raise ConfigError(
+                "evolution.mode=async evaluates each shard by episodes, and here fitness is not of episodes, or agents "
+                "bring their own test() or get_action(). fix: evolution.mode=generations."
+            )
         self.max_lag, self.order = max_lag, list(order)
         self.slots = cut(len(self.population), options.shards)
         self.stop_rule.shards = len(self.slots)
@@ -264,7 +269,7 @@ class AsynchronousLoop(TrainingLoop):
         for slot in slots:
             self.population[slot].fitness.append(fitness[slot])
         env_steps = sum(evaluation["env_steps"] for evaluation in evaluations)
-        self.source.evaluation_env_steps += env_steps
+        self.evaluator.env_steps += env_steps
         self.source.evaluated = env_steps / len(slots)
         self.stop_rule.episode_length = env_steps / max(1, sum(evaluation["episodes"] for evaluation in evaluations))
         self.evaluation = self._merged(evaluations)

@@ -11,7 +11,7 @@ import numpy as np
 
 from agilerl.core import foreign
 from agilerl.hpo.screening import recent_returns
-from agilerl.sources.source import MeanReturn
+from agilerl.sources.fitness import MeanReturn
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from agilerl.hpo.screening import affordable, best_returns, promising, screened
 from agilerl.ranks import ONE, Ranks
 from agilerl.runs.request import RunRequest
 from agilerl.runs.steering import Inbox, Taken
-from agilerl.sources.determinism import Probe, warning_of
-from agilerl.sources.source import MeanReturn, PopulationEvaluation, Source, Tally, cut
+from agilerl.sources.determinism import Probe, probe_determinism, warning_of
+from agilerl.sources.fitness import MeanReturn, PopulationEvaluation
+from agilerl.sources.source import Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
 from agilerl.telemetry.record import Birth, MemberRecord, Sinks, Steering
 from agilerl.training.best import BestAgent
@@ -87,6 +88,7 @@ class TrainingLoop:
 
     savable: ClassVar[type[SavableLoop]] = SavableLoop
     takes_requests: ClassVar[bool] = True  # of people (`agilerl steer`)
+    dispatcher: Dispatcher
 
     def __init__(
         self,
@@ -114,18 +116,18 @@ class TrainingLoop:
         self.sinks = Sinks(self.request.sinks)
         source.ranks = ranks
         source.open(self.population, seed, self.check, options.shards)
+        self.evaluator = source.evaluator
         self.scheduler = Scheduler(executor or NoWorkers(), seed, self.sinks.message)
-        self.dispatcher: Dispatcher | None = None
         if executor is not None or options.shards > 1:
             check_portable(self.population)
-            self._share_work()
+        self._share_work()
         self.notes = [*source.notes, *self._parts(), *hint(self.population, ranks)]
         self.probe = Probe(None)
         self.quarantine = Quarantine()
         folder = None if self.store is None else self.store.folder
         self.steering = SteeringWheel(Inbox(folder, self.request.script), ranks)
         self.result = EvolveResult(self.population, None)
-        self.stop_rule = StopRule(source, self.best, self.pace, self.result)
+        self.stop_rule = StopRule(self.evaluator, self.best, self.pace, self.result, source.steps_of_generation)
         self.saved_steps = 0  # at the last save of the agents' files by `checkpoint`
 
     def _checking(self, check: Callable[[], None] | None) -> Callable[[], None] | None:
@@ -253,7 +255,7 @@ class TrainingLoop:
         """Check whether an exact resume is possible, if the run is saved; a resumed run reads it from its record."""
         if self.store is not None and not is_resumed:
             budget = self.options.max_steps * len(self.population)
-            self.probe = self.source.probe(self.population[0], budget, self.check)
+            self.probe = probe_determinism(self.source.probed, self.population[0], self.seed, budget, self.check)
             if self.probe.is_deterministic is None and self.probe.difference:
                 self.notes.append(f"unknown whether the environment is deterministic: {self.probe.difference}")
         message = warning_of(self.probe, self.env_id)
@@ -308,8 +310,7 @@ class TrainingLoop:
     def _collect(self, number: int) -> list[Tally]:
         env_steps_before, members = self.result.env_steps_member, len(self.population)
         steps_made, check = 0.0, self.check
-        trainer = self.source if self.dispatcher is None else self.dispatcher
-        with contextlib.closing(trainer.generation(self.population, number, env_steps_before)) as steps:
+        with contextlib.closing(self.dispatcher.generation(self.population, number, env_steps_before)) as steps:
             while True:
                 try:
                     steps_made += next(steps) / members
@@ -341,7 +342,7 @@ class TrainingLoop:
         evaluated = promising(finite, members)
         start = time.perf_counter()
         with evaluation_mode(self.population):
-            evaluation = self.evaluation = self.source.evaluate(evaluated, number, member_episodes)
+            evaluation = self.evaluation = self.evaluator.evaluate(evaluated, number, member_episodes)
         self._in_full = {agent.index for agent in evaluated} - evaluation.screened_out
         episodes = evaluation.episodes or len(evaluated) * self.options.eval_episodes
         self.stop_rule.episode_length = evaluation.env_steps / max(1, episodes)
@@ -366,7 +367,7 @@ class TrainingLoop:
         if share is None or not self.source.acts:
             return options.eval_members, None
         steps = sum(tally.env_steps for tally in tallies)
-        room = share * (self.result.env_steps_population + steps) - self.source.evaluation_env_steps
+        room = share * (self.result.env_steps_population + steps) - self.evaluator.env_steps
         length = steps / max(1, sum(len(tally.scores) for tally in tallies))
         most = min(len(self.population), options.eval_members or len(self.population))
         return affordable(room, length, most, options.eval_episodes)
@@ -482,7 +483,7 @@ class TrainingLoop:
         def evaluate(agent: Any) -> MeanReturn | None:
             start, episodes = time.perf_counter(), self.options.confirm_episodes or self.options.eval_episodes
             with contextlib.suppress(TimeIsUp):
-                score = self.source.confirm(agent, number, episodes)
+                score = self.evaluator.confirm(agent, number, episodes)
                 self.result.time.evaluation += time.perf_counter() - start
                 return score
             return None
@@ -531,13 +532,13 @@ class TrainingLoop:
         by id, of no more than `eval_share` leaves room for."""
         count, share = self.options.rescore_episodes, self.options.eval_share
         if share is not None:
-            room = share * self.result.env_steps_population - self.source.evaluation_env_steps
+            room = share * self.result.env_steps_population - self.evaluator.env_steps
             count = min(count, int(room / max(2 * self.stop_rule.episode_length, 1.0)))
         if count < 1 or len(self.population) < 2:
             return {}
         losses = [-recent_fitness(agent, self.options.fitness_window) for agent in self.population]
         top = [self.population[int(slot)] for slot in np.argsort(losses, kind="stable")[:2]]  # ties: the lower slot
-        means = self.source.rescore(top, number, count)
+        means = self.evaluator.rescore(top, number, count)
         if means is None:
             return {}
         for agent, mean in zip(top, means, strict=True):
@@ -554,16 +555,16 @@ class TrainingLoop:
         self.result.env_steps_member = max(a.steps[-1] for a in self.population)
         self.result.env_steps_population += sum(t.env_steps for t in tallies)
         self.result.updates += sum(t.updates for t in tallies)
-        self.result.evaluation_env_steps = self.source.evaluation_env_steps
+        self.result.evaluation_env_steps = self.evaluator.env_steps
 
     def _count_time(self) -> None:
         self.result.seconds = time.perf_counter() - self._wall
         self.result.cpu_seconds = time.process_time() - self._cpu + self.scheduler.cpu_seconds
-        spent, training = self.result.time, self.source.seconds_spent()
+        spent, training = self.result.time, self.source.seconds
         spent.collecting, spent.learning = training.collecting, training.learning
         spent.total = time.perf_counter() - self._started
         spent.seconds_per_episode = self.pace.seconds_per_episode
-        self.result.evaluation_env_steps = self.source.evaluation_env_steps
+        self.result.evaluation_env_steps = self.evaluator.env_steps
 
     def _save(self) -> None:
         """Save the agents' files requested by `checkpoint`, and the run itself."""

@@ -13,7 +13,8 @@ from agilerl.algorithms.base.adapted import adapted, counted_in
 from agilerl.core import foreign
 from agilerl.hpo.evolution import Births
 from agilerl.hpo.tournament import nan_as_worst
-from agilerl.sources.source import MeanReturn, Tally
+from agilerl.sources.fitness import MeanReturn
+from agilerl.sources.source import Tally
 from agilerl.telemetry.evaluation import Baseline, Evaluation
 from agilerl.telemetry.files import lineage_text
 from agilerl.telemetry.record import Arrival, Birth, GenerationRecord, MemberRecord, RunPlan, Steering
@@ -154,7 +155,7 @@ def generation_record(
         env_steps=loop.result.env_steps_member,
         max_env_steps=loop.options.max_steps,
         population_env_steps=loop.result.env_steps_population,
-        evaluation_env_steps=loop.source.evaluation_env_steps,
+        evaluation_env_steps=loop.evaluator.env_steps,
         updates=loop.result.updates,
         seconds=seconds,
         epsilon=loop.source.epsilon,
@@ -162,7 +163,7 @@ def generation_record(
         steering=tuple(event for event in loop.result.steering if event.generation == number + 1),
         confirmation=None if confirmed is None else confirmed.mean,
         confirmation_episodes=None if confirmed is None else confirmed.episodes or None,
-        opponents=tuple(loop.source.opponents_of),
+        opponents=tuple(loop.evaluator.opponents_of),
         members_left=len(loop.population) if len(loop.population) != len(members) else None,
     )
 
@@ -200,7 +201,7 @@ def _by_agent(loop: TrainingLoop, agent: Any) -> dict[str, float]:
 
 def _scores_by_agent(loop: TrainingLoop, agent: Any, tally: Tally) -> dict[str, float]:
     """Mean training returns of a team's agents in this generation, if they are not summed."""
-    if loop.source.sum_scores or not tally.by_agent:
+    if loop.evaluator.sum_scores or not tally.by_agent:
         return {}
     return dict(zip(agent.agent_ids, np.mean(tally.by_agent, axis=0).tolist(), strict=True))
 

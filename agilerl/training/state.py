@@ -91,7 +91,7 @@ class SavableLoop:
             "returns": list(loop.result.returns),
             "births": [jsonable(as_dict(birth)) for birth in loop.result.births],
             "evolution": {**loop.family.state(), **loop.evolution.state()},
-            "evaluation_env_steps": loop.source.evaluation_env_steps,
+            "evaluation_env_steps": loop.evaluator.env_steps,
             "evaluated": float(loop.source.evaluated),
             "saved_steps": loop.saved_steps,
             **({} if loop.resets is None else {"resets": loop.resets.state()}),
@@ -152,10 +152,10 @@ class SavableLoop:
         loop.evolution.load_state(rest["evolution"])
         if loop.resets is not None:
             loop.resets.load_state(rest.get("resets", {}))  # missing if they are new in this run
-        loop.source.evaluation_env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
+        loop.evaluator.env_steps, loop.saved_steps = rest["evaluation_env_steps"], rest["saved_steps"]
         loop.source.evaluated = rest.get("evaluated", 0.0)
-        loop.source.load_state(rest["source"])
-        loop.source.use_kernels(str(facts.get("kernels", "torch")))  # missing in earlier runs
+        kernels = str(facts.get("kernels", "torch"))  # missing in earlier runs
+        loop.source.load_state({**rest["source"], "kernels": kernels})
         loop.share_budget()
         loop.fit_to_population()
         loop.probe = Probe(facts.get("deterministic"))

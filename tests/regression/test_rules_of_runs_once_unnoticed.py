@@ -22,7 +22,7 @@ from agilerl.hpo.evolution import TournamentEvolution
 from agilerl.llm_envs.data import rows_of_batch
 from agilerl.ranks import Ranks
 from agilerl.runs.directory import RunDirectory
-from agilerl.sources.source import MeanReturn
+from agilerl.sources.fitness import MeanReturn
 from agilerl.training.best import BestAgent
 from agilerl.training.state import SavableLoop, resumed_notes
 from agilerl.training.train_offline import train_offline
