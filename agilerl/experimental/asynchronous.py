@@ -17,14 +17,12 @@ from agilerl.sources.fitness import PopulationEvaluation
 from agilerl.sources.source import GenerationPlan, Source, Tally, cut
 from agilerl.telemetry.record import Arrival, Birth, MemberRecord
 from agilerl.training.loop import TrainingLoop
-from agilerl.training.population import are_unchanged, weights_of
-from agilerl.training.result import generation_record, member_records
-from agilerl.training.state import SavableLoop, filled
-from agilerl.training.store import Trees
+from agilerl.training.population import are_unchanged, filled, weights_of
+from agilerl.training.state import SavableLoop, Trees
 
 
 class SavableAsynchronousLoop(SavableLoop):
-    """Adapter of an `AsynchronousLoop` to `store.Savable`: with the members that train now, and their plans."""
+    """An `AsynchronousLoop`, with the members that train now, and their plans."""
 
     loop: AsynchronousLoop
 
@@ -216,7 +214,7 @@ class AsynchronousLoop(TrainingLoop):
         )
         self.source.fit(self.population)  # for a confirmation
         confirmed, stop = self.stop_rule.decide(self._evaluated(number), self._is_last_arrival())
-        members = member_records(self, fitness, tallies)
+        members = self._member_records(fitness, tallies)
         healed = self._heal(number, fitness)
         for slot in slots:
             self.ahead[slot] = self.population[slot]  # a copy of the fittest member, if it had diverged
@@ -233,10 +231,7 @@ class AsynchronousLoop(TrainingLoop):
             self._begin_rounds()
         arrivals = tuple(Arrival(number, shard, self.ended[shard] - 1) for shard, _ in arrived)
         self.result.arrivals += arrivals
-        record = generation_record(
-            self, number, members, (*healed, *births), confirmed, time.perf_counter() - self._wall
-        )
-        record = replace(record, arrivals=arrivals)
+        record = replace(self._record(number, members, (*healed, *births), confirmed), arrivals=arrivals)
         self.sinks.generation(record)
         self._save()
         return_freed_memory()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from agilerl.algorithms.base.adapted import adapted
+from agilerl.algorithms.base.adapted import adapted, counted_in
 from agilerl.core.host import naming_shortage, return_freed_memory
 from agilerl.core.options import LoopOptions
 from agilerl.core.threads import fixed_threads, repeatable_convolutions
@@ -25,19 +25,19 @@ from agilerl.sources.determinism import Probe, probe_determinism, warning_of
 from agilerl.sources.fitness import MeanReturn, PopulationEvaluation
 from agilerl.sources.source import Source, Tally, cut
 from agilerl.telemetry.callbacks import Callbacks
-from agilerl.telemetry.record import Birth, MemberRecord, Sinks, Steering
+from agilerl.telemetry.record import Birth, GenerationRecord, MemberRecord, Sinks, Steering
 from agilerl.training.best import BestAgent
 from agilerl.training.deadline import Deadline, Pace, TimeIsUp
 from agilerl.training.dispatch import Dispatcher
 from agilerl.training.distributed import broadcast_population, check_alike, hint, share_observations
 from agilerl.training.population import are_unchanged, evaluation_mode, save_population, weights_of
 from agilerl.training.quarantine import Quarantine
-from agilerl.training.result import EvolveResult, fittest, generation_record, member_records, run_plan
+from agilerl.training.result import EvolveResult, fittest, member_records, run_plan
 from agilerl.training.scheduling import Scheduler
-from agilerl.training.state import SavableLoop, check_portable, is_portable, resumed_notes
+from agilerl.training.state import SavableLoop, check_portable, is_portable
 from agilerl.training.steering import Members, SteeringWheel, after_selection, before_selection, described
 from agilerl.training.stop_rule import Evaluated, StopRule, recent_fitness
-from agilerl.training.store import RunStore
+from agilerl.training.store import RunStore, resumed_notes
 from agilerl.workers.executor import Executor, NoWorkers
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class TrainingLoop:
         )
         self._begun_with = self.result.generations
         if is_resumed:
-            self.notes += resumed_notes(self)
+            self.notes += resumed_notes(self.options, self.result, self.population, self.store)
         else:
             self.result.env_steps_member = max(agent.steps[-1] for agent in self.population)
             self._say_spent()
@@ -182,7 +182,10 @@ class TrainingLoop:
         with threads, repeatable_convolutions(), naming_shortage(self.env_id, self.result, resume_command):
             try:
                 self._probe(is_resumed)
-                self.sinks.start(run_plan(self), founders)
+                deadline, seconds = self.pace.deadline, time.perf_counter() - self._wall
+                limit = None if deadline is None else seconds + deadline.left
+                about = {"env_id": self.env_id, "seed": self.seed, "notes": tuple(self.notes), "time_limit": limit}
+                self.sinks.start(run_plan(self.source, self.options, self.probe, self.result, **about), founders)
                 self._record_late()
                 try:
                     while self._goes_on():
@@ -213,7 +216,7 @@ class TrainingLoop:
         spent = max(agent.steps[-1] for agent in self.population)
         if spent < self.options.max_steps or self.result.stopped in EARLY_STOPS:
             return
-        steps, unit = f"max_steps={self.options.max_steps:,}", run_plan(self).steps
+        steps, unit = f"max_steps={self.options.max_steps:,}", counted_in(self.population[0])
         several = len({agent.steps[-1] for agent in self.population}) > 1
         progress = f"a member has made {spent:,} {unit}" if several else f"all members have made their {spent:,} {unit}"
         warnings.warn(
@@ -245,12 +248,6 @@ class TrainingLoop:
         in_time = self.pace.generations_in_time(time.perf_counter() - self._started, done - self._begun_with)
         return total if in_time is None else min(total, done + in_time)
 
-    @property
-    def time_limit(self) -> float | None:
-        """Seconds of the run at which a budget in minutes is up; None without one."""
-        deadline = self.pace.deadline
-        return None if deadline is None else time.perf_counter() - self._wall + deadline.left
-
     def _probe(self, is_resumed: bool) -> None:
         """Check whether an exact resume is possible, if the run is saved; a resumed run reads it from its record."""
         if self.store is not None and not is_resumed:
@@ -279,7 +276,7 @@ class TrainingLoop:
         stops = [taken for taken in requests if taken.request.action == "stop" and not taken.refused]
         is_asked_to_stop = bool(stops)
         confirmed, stop = self.stop_rule.decide(self._evaluated(number), is_last or is_asked_to_stop)
-        members = member_records(self, fitness, tallies)
+        members = self._member_records(fitness, tallies)
         if self.resets is not None:
             self.resets.forget()  # shown; nobody is reset if this is the last generation
         done = self._is_spent() or is_asked_to_stop
@@ -297,8 +294,7 @@ class TrainingLoop:
             self.result.stopped = "request" if any(taken.ends for taken in stops) else "budget"
         births = (*before, *births, *after)
         self.quarantine.forgive(self.population, fitness, births)
-        seconds = time.perf_counter() - self._wall
-        record = generation_record(self, number, members, (*healed, *births), confirmed, seconds)
+        record = self._record(number, members, (*healed, *births), confirmed)
         self.sinks.generation(record)
         for agent in self.population:
             agent.steps.append(agent.steps[-1])
@@ -443,7 +439,6 @@ class TrainingLoop:
         self.steering.forget_others(self.population)
         if self.resets is not None:
             self.resets.apply(self.population, number + 1)
-        self.share_budget()
         self.fit_to_population()
         self.result.births += births
         return births
@@ -501,20 +496,8 @@ class TrainingLoop:
         born = self.family.add(list(members.born.values()), self.population)
         self.result.births += born
         if born or removed:
-            self.share_budget()
             self.fit_to_population()
         return born, remaining
-
-    def share_budget(self) -> None:
-        """Distribute the environment steps of stopped members equally among the others."""
-        if not self.evolution.shares_budget:
-            return
-        founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
-        remaining = self.asked_steps * founders - self.result.env_steps_population
-        spent = max(agent.steps[-1] for agent in self.population)
-        self.evolution.budget_left(remaining)
-        steps = spent + max(0, remaining) // len(self.population)
-        self._set_options(max_steps=steps)
 
     def _set_options(self, **changes: Any) -> None:
         """Change options of the loop and of the source, whose options are of a kind of their own."""
@@ -522,7 +505,13 @@ class TrainingLoop:
         self.source.options = replace(self.source.options, **changes)
 
     def fit_to_population(self) -> None:
-        """Adapt the source to the current members."""
+        """Adapt the source to the current members, who share the environment steps that stopped ones have left."""
+        if self.evolution.shares_budget:
+            founders = sum(birth.kind == "founder" and not birth.generation for birth in self.result.births)
+            remaining = self.asked_steps * founders - self.result.env_steps_population
+            spent = max(agent.steps[-1] for agent in self.population)
+            self.evolution.budget_left(remaining)
+            self._set_options(max_steps=spent + max(0, remaining) // len(self.population))
         changed = self.source.fit(self.population)
         if changed is not None:
             self.sinks.message(changed)
@@ -550,6 +539,25 @@ class TrainingLoop:
         return {agent.index: float(agent.fitness[-1]) for agent in top}
 
     # --- records ---------------------------------------------------------------------------------------------------
+
+    def _member_records(self, fitness: Sequence[float], tallies: Sequence[Tally]) -> tuple[MemberRecord, ...]:
+        returns = None if self.evaluator.sum_scores else self.evaluation.by_agent
+        details = (lambda agent: {}) if self.resets is None else self.resets.details_of
+        return member_records(self.population, fitness, tallies, returns, self.family, details)
+
+    def _record(
+        self, number: int, members: Sequence[MemberRecord], births: Sequence[Birth], confirmed: MeanReturn | None
+    ) -> GenerationRecord:
+        progress = {
+            "generations": self.generations_until(number + 1),
+            "max_env_steps": self.options.max_steps,
+            "evaluation_env_steps": self.evaluator.env_steps,
+            "seconds": time.perf_counter() - self._wall,
+            "epsilon": self.source.epsilon,
+            "opponents": tuple(self.evaluator.opponents_of),
+            "members_left": len(self.population) if len(self.population) != len(members) else None,
+        }
+        return self.result.record(number, members, births, confirmed, **progress)
 
     def _count(self, tallies: list[Tally]) -> None:
         self.result.env_steps_member = max(a.steps[-1] for a in self.population)
